@@ -17,11 +17,11 @@ help:
 	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
 	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
 	@echo 'make stress    record and be killed, for twice STRESS_SECONDS=60, on programs that check themselves'
-	@echo 'make install   put the command and the header of markers into PREFIX=/usr/local'
+	@echo 'make install   put the command, the benchmarks and the header of markers into PREFIX=/usr/local'
 
 demo:
 	@scripts/setup.sh demo
-	@cargo build --release -p capriole
+	@cargo build --release -p capriole-cli
 	@scripts/demo.sh
 
 test:
@@ -30,26 +30,27 @@ test:
 
 bench:
 	@scripts/setup.sh build
-	@cargo run --release -p capriole -- bench hit
+	@cargo run --release -p capriole-bench -- hit
 
 bench-peers:
 	@scripts/peers.sh
 
 bench-chart:
 	@scripts/setup.sh build
-	@cargo run --release -p capriole -- bench hit --svg docs/bench-hit.svg
+	@cargo run --release -p capriole-bench -- hit --svg docs/bench-hit.svg
 
 lint:
 	@scripts/lint.sh
 
 stress:
 	@scripts/setup.sh build
-	@cargo build --release -p capriole
+	@cargo build --release -p capriole-cli
 	@scripts/stress.sh
 	@scripts/stress-unhurt.sh
 
 install:
 	@scripts/setup.sh build
-	@cargo build --release -p capriole
+	@cargo build --release -p capriole-cli -p capriole-bench
 	install -D -m 755 "$$(scripts/binary.sh)" "$(DESTDIR)$(PREFIX)/bin/capriole"
+	install -D -m 755 "$$(scripts/binary.sh)-bench" "$(DESTDIR)$(PREFIX)/bin/capriole-bench"
 	install -D -m 644 include/capriole/marker.h "$(DESTDIR)$(PREFIX)/include/capriole/marker.h"

@@ -19,7 +19,7 @@ trap 'rm -f "$log" "$results"' EXIT
 	# processors does.
 	if [ $# = 0 ]; then
 		export CAPRIOLE_CLOCK_STEP=26
-		cargo test -p capriole --test it --no-fail-fast \
+		cargo test -p capriole-cli --test it --no-fail-fast \
 			-- kept:: calls:: landing:: thrown:: --show-output </dev/null 2>&1 || status=$?
 	fi
 	exit "$status"

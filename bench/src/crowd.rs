@@ -31,7 +31,7 @@ struct Kind {
 }
 
 const KINDS: [Kind; 14] = [
-    // What GCC and Clang make without, and with, a frame pointer.
+    // Emitted by GCC and Clang without a frame pointer, and with one.
     Kind {
         body: "push %rbp\n mov %rsp, %rbp\n mov %rdi, -8(%rbp)\n mov -8(%rbp), %rax\n add $K, %rax\n pop %rbp\n ret",
         share: 10,

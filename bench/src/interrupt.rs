@@ -16,7 +16,7 @@ extern "C" fn note(signal: i32) {
 
 /// True if a signal arrived since [`Interrupts::hold`]; waiting for a program then stops.
 pub(crate) fn came() -> bool {
-    // A unit test raises one, in the process that it shares with all others.
+    // A unit test raises a signal in the process that it shares with all other tests; ignore it.
     !cfg!(test) && CAME.load(Ordering::Relaxed) != 0
 }
 

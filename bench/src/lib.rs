@@ -66,3 +66,6 @@ pub use report::{Measured, RowResult, table};
 pub use runner::{HitOptions, Probe, Progress, Row, default_rows, run_hit};
 pub use single::Singles;
 pub use target::target_main;
+
+/// First argument by which `capriole-bench` is started as the measured program.
+pub const TARGET: &str = "bench-target";

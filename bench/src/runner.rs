@@ -204,7 +204,7 @@ pub fn run_hit(
     let cpu = options.cpu.or_else(last_allowed_cpu);
     let mut target = Target::spawn(command, cpu, options.packet_bytes)?;
     for round in 0..options.rounds {
-        // Another row begins each round, so that none always follows the same one.
+        // A different row begins each round, so that no row always follows the same one.
         for index in 0..states.len() {
             let index = (index + round) % states.len();
             let state = &mut states[index];

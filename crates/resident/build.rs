@@ -43,7 +43,7 @@ fn main() {
     link(&out, "returns", &["returns.o"]);
 }
 
-/// Makes the flat blob `NAME.bin` of objects, as `NAME.ld` says.
+/// Links the objects into the flat blob `NAME.bin`, by the linker script `NAME.ld`.
 fn link(out: &Path, name: &str, objects: &[&str]) {
     let elf = out.join(format!("{name}.elf"));
     run(Command::new("ld")

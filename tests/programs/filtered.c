@@ -5,7 +5,8 @@
  *   filtered HOW [wait]
  *
  * HOW it does so: prctl, syscall, inline, register (the number of the call is not in the
- * code), strict (seccomp's first mode), clock (no filter: it gives up the time stamp counter), thread (from another thread, for all of them), child
+ * code), strict (seccomp's first mode), clock (no filter: it gives up the time stamp counter), thread (from another thread, for all of them), held (so does it,
+ * after "working" and another line from standard input), child
  * (a forked child does, its parent does not), strict-child (so does one in strict mode),
  * dispatch (system calls are handed to the program itself while it works).
  *
@@ -28,7 +29,7 @@
 
 static const char *volatile texts[2] = { "open", "filtered" };
 static uint64_t calls;
-static volatile int filtered, done, started, created;
+static volatile int filtered, done, ended, started, created;
 static volatile long number = SYS_seccomp;
 
 PROBED uint64_t work(const char *text, uint64_t n)
@@ -96,6 +97,7 @@ static void *worker(void *unused)
 	__atomic_fetch_add(&started, 1, __ATOMIC_RELAXED);
 	while (!done)
 		works(1);
+	__atomic_fetch_add(&ended, 1, __ATOMIC_RELAXED);
 	for (;;)
 		; /* it may not even exit: the C library would unmap its stack */
 	return 0;
@@ -160,16 +162,23 @@ int main(int argc, char **argv)
 	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
 	if (!strcmp(how, "dispatch")) {
 		dispatch();
-	} else if (!strcmp(how, "thread")) {
+	} else if (!strcmp(how, "thread") || !strcmp(how, "held")) {
 		pthread_t thread;
 		for (int i = 0; i < WORKERS; i++)
 			CHECK(!pthread_create(&thread, 0, worker, 0));
 		while (started < WORKERS)
 			works(1);
+		if (how[0] == 'h') {
+			puts("working");
+			fflush(stdout);
+			CHECK(fgets(line, sizeof line, stdin));
+		}
 		CHECK(!pthread_create(&thread, 0, for_all, 0));
 		created = 1;
 		works(FILTERED);
 		done = 1;
+		while (how[0] == 'h' && ended < WORKERS)
+			; /* a worker may be held for a while */
 		for (volatile int i = 0; i < 10000000; i++)
 			;
 	} else if (!strcmp(how, "child") || !strcmp(how, "strict-child")) {

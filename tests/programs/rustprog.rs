@@ -1,6 +1,6 @@
-//! A Rust program: threads, generics, closures, trait objects, and panics that are
-//! caught. `rustprog [--threads N] [--seconds S]`; ends like hammer. Each round of a
-//! thread calls `rustprog::work` once with (thread, seq).
+//! A Rust program with threads, generics, closures, trait objects, and caught panics.
+//! `rustprog [--threads N] [--seconds S]`; ends like hammer. In each round a thread calls
+//! `rustprog::work` once with (thread, seq).
 
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ pub fn work(thread: u64, seq: u64) -> u64 {
     mix(thread).wrapping_add(mix(seq))
 }
 
-/// Two words come back in two registers.
+/// Returns two words, which come back in two registers.
 #[inline(never)]
 pub fn halves(thread: u64, seq: u64) -> (u64, u64) {
     (mix(seq) >> 32, mix(thread) & 0xffff_ffff)
@@ -30,7 +30,7 @@ pub fn fallible(seq: u64) -> Result<u64, String> {
     if seq % 5 == 0 { Err(format!("fifth: {seq}")) } else { Ok(seq * 2) }
 }
 
-/// Increments what it borrows when dropped, also by a panic.
+/// Increments the borrowed number when dropped, also during a panic.
 struct Guard<'a>(&'a mut u64);
 
 impl Drop for Guard<'_> {

@@ -146,7 +146,7 @@ impl Floor {
                 end: base + packet_bytes,
                 base,
             };
-            // SAFETY: the mapping holds `cpus` of them after the descriptor.
+            // SAFETY: the mapping holds `cpus` of these structures after the descriptor.
             unsafe { per_cpu.cast::<PerCpu>().wrapping_add(cpu).write(state) };
         }
         stub::patch(low.addr() as u32, per_cpu.addr() as u32, rseq, tid)?;

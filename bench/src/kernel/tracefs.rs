@@ -70,7 +70,7 @@ impl Drop for Tracefs {
 }
 
 impl Instance {
-    /// Creates an instance, after removing what processes that no longer exist have left behind.
+    /// Creates an instance, after removing those left behind by processes that no longer exist.
     pub(super) fn create() -> Result<Instance, String> {
         let tracefs = Tracefs::open()?;
         remove_stale(&tracefs);

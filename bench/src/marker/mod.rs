@@ -290,7 +290,7 @@ pub fn run_marker(
     let mut states: Vec<State> = rows.into_iter().map(State::new).collect();
     let (ns, ticks) = (now(), clock());
     for round in 0..options.rounds {
-        // Another row begins each round, so that none always follows the same one.
+        // A different row begins each round, so that no row always follows the same one.
         for index in 0..states.len() {
             let index = (index + round) % states.len();
             let state = &mut states[index];

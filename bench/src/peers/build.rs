@@ -21,8 +21,8 @@ pub(crate) fn plain(files: &Path) -> Result<PathBuf, String> {
     build(files, "cc", ("hit.c", HIT), UNTOUCHED, &[])
 }
 
-/// Builds the program: `main.c`, and the function as the tool needs it, both linked with what the
-/// tool needs.
+/// Builds the program: compiles `main.c`, and the function as the tool needs it, and links both
+/// with the link arguments that the tool needs.
 pub(crate) fn build(
     files: &Path,
     compiler: &str,

@@ -53,7 +53,7 @@ impl Program {
             rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
             Ok(())
         };
-        // SAFETY: what runs between fork and exec is one system call (prctl(2)), which
+        // SAFETY: the code between fork and exec is one system call (prctl(2)), which
         // neither allocates nor locks.
         let mut child = unsafe { command.pre_exec(die_with_parent) }
             .spawn()

@@ -9,7 +9,7 @@ use super::{Program, Session, Tool};
 pub(super) struct Xray;
 
 const CONTROL: &str = include_str!("../../peers/xray.c");
-/// Prefix of the names of logs.
+/// Prefix of log file names.
 const LOG: &str = "xray-log.";
 
 /// Options with room for all records of a round, 16 bytes a call; otherwise older ones would be

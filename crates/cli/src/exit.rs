@@ -1,7 +1,7 @@
 //! Exit status of the command: 0, 1 for an error (printed on standard error), 2 for wrong usage, or
 //! the traced program's own status.
 
-use crate::output::tell;
+use capriole_text::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
 
@@ -34,14 +34,7 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 /// Formats an error and its causes, without causes that its message already contains.
 pub fn message(error: &anyhow::Error) -> String {
-    let mut text = error.to_string();
-    for cause in error.chain().skip(1).map(ToString::to_string) {
-        if !text.ends_with(&cause) {
-            text += ": ";
-            text += &cause;
-        }
-    }
-    text
+    capriole_text::chain(error.as_ref())
 }
 
 /// True if the reader of our output (`head`, a pager) closed the pipe.

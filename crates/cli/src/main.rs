@@ -1,23 +1,12 @@
 //! The `capriole` command: traces every call of a running program, at a cost of nanoseconds.
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `output`
 
-mod calls;
 mod commands;
-mod entry;
 mod exit;
-mod fields;
-mod filtered;
-mod machine;
-mod marker;
-mod message;
-mod output;
 mod probing;
-mod returning;
-mod saving;
-mod selection;
-mod signals;
-mod units;
 
+use capriole::machine;
+use capriole_text::output;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -39,9 +28,6 @@ enum Command {
     Detach(commands::detach::Arguments),
     Mark(commands::mark::Arguments),
     Bench(commands::bench::Arguments),
-    /// The program that `bench` measures.
-    #[command(hide = true, name = "bench-target")]
-    BenchTarget(commands::bench::TargetArguments),
 }
 
 fn main() -> ExitCode {
@@ -61,7 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     // The other commands start no threads; detaching must work even when resources are short.
     if !matches!(
         command,
-        Command::Detach(_) | Command::Report(_) | Command::Mark(_) | Command::BenchTarget(_)
+        Command::Detach(_) | Command::Report(_) | Command::Mark(_) | Command::Bench(_)
     ) {
         machine::check_threads()?;
     }
@@ -74,6 +60,5 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Detach(arguments) => commands::detach::run(&arguments),
         Command::Mark(arguments) => commands::mark::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
-        Command::BenchTarget(arguments) => commands::bench::target(&arguments),
     }
 }

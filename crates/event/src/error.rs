@@ -67,7 +67,7 @@ fn one_line(text: &str) -> String {
     text.chars()
         .map(|c| match c {
             '\t' | '\n' | '\r' => ' ',
-            c if crate::is_hidden(c) => '?',
+            c if capriole_text::is_hidden(c) => '?',
             c => c,
         })
         .collect()

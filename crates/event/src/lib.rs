@@ -54,7 +54,6 @@ mod number;
 mod parse;
 mod spec;
 mod symbol;
-mod visible;
 
 pub use aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
 pub use at::At;
@@ -69,4 +68,3 @@ pub use glob::glob_match;
 pub use gpr::Gpr;
 pub use names::automatic_name;
 pub use spec::{EventSpec, ObjectRef, Place};
-pub use visible::{Visible, is_hidden, printable};

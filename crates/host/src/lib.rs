@@ -5,6 +5,7 @@
 //!   a stopped thread
 //! - [`stacks`], [`survey`]: examining stopped threads
 //! - [`memfd`]: descriptors of other processes
+//! - [`signals`]: signals that end the tracer itself
 //! - [`launch`]: starting a program and stopping it before its own code runs
 #![deny(unsafe_code)]
 
@@ -15,6 +16,7 @@ pub mod launch;
 pub mod memfd;
 pub mod memory;
 pub mod ptrace;
+pub mod signals;
 pub mod stacks;
 pub mod steps;
 pub mod survey;

@@ -51,7 +51,7 @@ impl Process {
             pid,
             start_time: stat.start_time,
             // The program chooses its name, and messages are printed to terminals.
-            name: capriole_event::printable(&stat.comm),
+            name: capriole_text::printable(&stat.comm),
         };
         let tgid = process.status()?.tgid;
         if tgid != pid {

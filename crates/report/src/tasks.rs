@@ -51,4 +51,4 @@ impl Tasks {
     }
 }
 
-pub(super) use capriole_event::printable;
+pub(super) use capriole_text::printable;

@@ -381,7 +381,7 @@ mod tests {
     /// call except at the few intended places.
     #[test]
     fn the_blob_touches_general_registers_only() {
-        // The code begins behind the last piece of data, `capriole_patience`.
+        // The code begins after the last piece of data, `capriole_patience`.
         let start = head(7) as usize + 2 * 32 + 16;
         let mut decoder = Decoder::new(64, &BLOB[start..], DecoderOptions::NONE);
         decoder.set_ip(start as u64);

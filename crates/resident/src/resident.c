@@ -11,6 +11,7 @@
  *   - system calls only between may_call and end_call, so none once the program may have
  *     installed a system call filter: process_vm_readv, and getpid for it, to read fields
  *     of an event that are in memory; prctl and gettid for the thread's name and id.
+ *     (capriole_filtering makes sched_yield while there is no filter yet.)
  *     (And rt_sigreturn, by which a signal handler has to end.)
  *   - little stack: below 512 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway);
@@ -195,15 +196,18 @@ static void end_call(void)
 	__sync_fetch_and_sub(&OWN->calling, 1);
 }
 
-/* How long to wait for other threads' system calls, in time stamps: some milliseconds. They take
- * less than a microsecond. One may be counted that never ends: that of a thread that a fork has
- * left behind, or the one that this signal handler has interrupted. */
-#define CALL_PATIENCE (1ul << 24)
+/* How long to wait for other threads' system calls, in time stamps: one to two seconds. They take
+ * less than a microsecond, but on a busy machine a thread may be counted and wait for a processor
+ * for tens of milliseconds; the filter would end the program if it came in between. One may be
+ * counted that never ends: that of a thread that a fork has left behind, or the one that this
+ * signal handler has interrupted. */
+#define CALL_PATIENCE (1ul << 32)
 
 /* How long to wait until the probes are out, in time stamps: some seconds. The recorder takes them
  * out within a hundred milliseconds, unless it is dead. */
 #define LEAVE_PATIENCE (1ul << 34)
 
+#define SCHED_YIELD 24
 #define SECCOMP 317
 #define PRCTL 157
 #define PR_SET_SECCOMP 22
@@ -242,10 +246,15 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 		     : option == PR_SET_TSC && (mode == 2 || any_mode);
 	u64 begin = read_tsc();
 	if (filters) {
-		__sync_lock_test_and_set(&OWN->no_calls, 1);
+		/* 0: no filter was installed before, so that this thread may make a system call. */
+		u32 before = __sync_lock_test_and_set(&OWN->no_calls, 1);
 		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_NO_CALLS), 1);
-		while (READ(OWN->calling) && read_tsc() - begin < CALL_PATIENCE)
-			;
+		while (READ(OWN->calling) && read_tsc() - begin < CALL_PATIENCE) {
+			if (!before)
+				syscall4(SCHED_YIELD, 0, 0, 0, 0);
+			else
+				__builtin_ia32_pause();
+		}
 	}
 	if (leaves) {
 		/* The word that other processes can write is a hint to check the one that they cannot. */

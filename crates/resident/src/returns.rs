@@ -2,16 +2,16 @@
 //! addresses, and through which the functions return.
 //!
 //! ```text
-//! 0          header, a page that can be written: the address of two counters
-//! 0x1000     code, a page: what an entry does, where a return goes on (returns.S)
+//! 0          header, a writable page: the address of two counters
+//! 0x1000     code, a page: run at entries and at returns (returns.S)
 //! 0x2000     stubs, 16 bytes for each slot: where a followed call returns to
 //! 0x202000   slots, 64 bytes each
 //! ```
 //!
 //! Code and stubs are readable and executable, the rest is readable and writable. The memory is
-//! private: a forked child has its own copy, which fits its own copy of the stacks. And it stays
-//! mapped when everything else is removed, because a return address may have been copied to a place
-//! where it cannot be found.
+//! private: a forked child has its own copy, which fits its own copy of the stacks. And it
+//! stays mapped when everything else is removed, because a return address may have been copied
+//! to a place where it cannot be found.
 //!
 //! A *slot* stands for one open call: the place of the return address on the stack, the
 //! original address, and the work to do. The return address on the stack is replaced by that of

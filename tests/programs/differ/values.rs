@@ -1,5 +1,5 @@
-//! Values of all kinds, passed, returned, kept and inlined in all ways: what the debug
-//! information of Rust has to describe. Maps are ordered, so that every run is the same.
+//! Values of all kinds, passed, returned, kept and inlined in all ways, as test data for Rust's
+//! debug information. Maps are ordered, so that every run is the same.
 use std::collections::{BTreeMap, VecDeque};
 use std::hint::black_box;
 use std::rc::Rc;

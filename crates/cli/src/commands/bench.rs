@@ -1,122 +1,37 @@
-//! `capriole bench`: measures the cost of probes on this machine.
+//! `capriole bench`: runs `capriole-bench`, which is a program of its own.
 
-mod attach;
-mod hit;
-mod marker;
-mod program;
-mod reading;
-
-use crate::output;
-use crate::output::say;
-use capriole_bench::BenchError;
-use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::Value;
+use anyhow::Context;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
-use crate::units::parse_size;
+/// Name of the program.
+const PROGRAM: &str = "capriole-bench";
 
 /// Measure what probes cost on this machine
 #[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
 pub struct Arguments {
-    /// Benchmark to run: hit (a probe hit next to other ways of observing a call), attach
-    /// (attaching to programs with many functions), program (real programs with every function
-    /// probed), or marker (static markers, off and on)
-    #[arg(value_parser = ["hit", "attach", "program", "marker"], default_value = "hit")]
-    what: String,
-    /// Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    rounds: Option<u32>,
-    /// Length of a round of one row, in milliseconds [default: 25, for program 100]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    round_ms: Option<u64>,
-    /// hit, marker: measure on this CPU
-    #[arg(long)]
-    cpu: Option<usize>,
-    /// hit: add rows with this many threads to those with one [default: the number of CPUs]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    threads: Option<u32>,
-    /// hit, marker: only these rows and the rows they are compared with; the first part of a name
-    /// selects all rows that begin with it
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    rows: Vec<String>,
-    /// hit: also draw a chart
-    #[arg(long, value_name = "FILE")]
-    svg: Option<PathBuf>,
-    /// attach: maximum number of sites
-    #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..))]
-    sites: u32,
-    /// program: size of the memory shared with the recorded program
-    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
-    buffer_size: u64,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    /// Arguments of the benchmarks: `capriole bench --help` shows them
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "ARGS"
+    )]
+    words: Vec<OsString>,
 }
 
-/// Arguments of the measured program.
-#[derive(Debug, clap::Args)]
-pub struct TargetArguments {
-    /// Arguments, passed on unchanged
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    words: Vec<String>,
-}
-
-/// Runs the measured program.
-pub fn target(arguments: &TargetArguments) -> anyhow::Result<ExitCode> {
-    Ok(ExitCode::from(
-        capriole_bench::target_main(&arguments.words) as u8,
-    ))
-}
-
-/// Results of a benchmark.
-struct Outcome {
-    /// Table for a human reader.
-    text: String,
-    /// For `--json`: a list of objects, each with its name.
-    rows: Value,
-    /// True if a row has failed.
-    failed: bool,
-}
-
-/// Runs the command.
+/// Runs the command: replaces this process with the program, which is looked for beside this one
+/// and then in PATH.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let outcome = match arguments.what.as_str() {
-        "attach" => attach::run(arguments)?,
-        "program" => program::run(arguments)?,
-        "marker" => marker::run(arguments)?,
-        _ => hit::run(arguments)?,
-    };
-    match arguments.json {
-        true => say!("{}", serde_json::to_string_pretty(&outcome.rows)?),
-        false => output::print(format_args!("{}", outcome.text)),
-    }
-    Ok(match outcome.failed {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    let beside = std::env::current_exe()
+        .ok()
+        .map(|own| own.with_file_name(PROGRAM));
+    let program = beside.filter(|path| path.exists());
+    let program = program.unwrap_or_else(|| PathBuf::from(PROGRAM));
+    let error = Command::new(&program).args(&arguments.words).exec();
+    Err(error).with_context(|| {
+        format!("cannot run {}, the program of the benchmarks, which is built and installed beside capriole", program.display())
     })
-}
-
-fn progress(total: u64) -> anyhow::Result<ProgressBar> {
-    let bar = ProgressBar::new(total);
-    bar.set_style(ProgressStyle::with_template(
-        "{msg:24} {wide_bar} {pos}/{len}",
-    )?);
-    Ok(bar)
-}
-
-/// Returns the reason if the error means that something is skipped.
-fn skipped(error: &anyhow::Error) -> Option<&str> {
-    match error.downcast_ref() {
-        Some(BenchError::Skipped(why)) => Some(why),
-        _ => None,
-    }
-}
-
-/// Checks for a request to stop, between two rounds, when no probe is in a program.
-/// # Errors
-/// A signal has requested a stop.
-fn go_on() -> anyhow::Result<()> {
-    anyhow::ensure!(crate::signals::requests() == 0, "stopped by a signal");
-    Ok(())
 }

@@ -10,14 +10,14 @@ mod used;
 use self::detour::Sketch;
 use self::threads::Threads;
 use crate::exit::Usage;
-use crate::fields::Purpose;
-use crate::output;
-use crate::output::say;
-use crate::returning::Returns;
-use crate::selection;
-use crate::selection::Selected;
+use crate::probing::ReturnsBy;
 use anyhow::bail;
+use capriole::fields::Purpose;
+use capriole::select;
+use capriole::select::Selected;
 use capriole_object::Objects;
+use capriole_text::output;
+use capriole_text::say;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub struct Arguments {
     pid: Option<u32>,
     /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
-    returns: Returns,
+    returns: ReturnsBy,
     /// Assume that an instruction begins at the given address, even where nothing shows it
     #[arg(long)]
     trust_address: bool,
@@ -48,24 +48,24 @@ pub struct Arguments {
 
 /// Runs the command. The exit status is 0 if every site can be probed, else 1.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
+    let events = capriole::definitions::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
     let path = match (&arguments.path, arguments.pid) {
         (Some(path), _) => Some(path.clone()),
         (None, Some(_)) => None,
-        (None, None) => selection::file_of(&events),
+        (None, None) => select::file_of(&events),
     };
-    let path = path.as_deref().map(selection::existing).transpose()?;
+    let path = path.as_deref().map(select::existing).transpose()?;
     if path.is_none() && arguments.pid.is_none() {
         bail!(Usage("give a file, or a process with -p PID"));
     }
-    let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
+    let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
     let planner = planner.with_trusted_addresses(arguments.trust_address);
-    let selected = selection::select(
+    let selected = select::select(
         &objects,
         &planner,
         &events,
         Purpose::Record,
-        arguments.returns,
+        arguments.returns.into(),
     )?;
     let threads = Threads::of(&objects);
     if arguments.json {

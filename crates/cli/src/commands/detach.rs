@@ -1,11 +1,12 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
-use crate::output::{say, tell};
-use crate::saving;
-use crate::saving::Saved;
-use crate::{signals, units};
 use anyhow::anyhow;
+use capriole::record::saving;
+use capriole::record::saving::Saved;
+use capriole_host::signals;
 use capriole_proc::process::{Process, ProcessError};
+use capriole_text::units;
+use capriole_text::{say, tell};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;

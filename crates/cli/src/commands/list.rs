@@ -4,18 +4,18 @@ mod args;
 mod markers;
 
 use crate::exit::Usage;
-use crate::fields::Purpose;
-use crate::output;
-use crate::returning::Returns;
-use crate::selection;
-use crate::selection::Selected;
-use crate::units;
 use anyhow::bail;
-use capriole_event::printable;
+use capriole::fields::Purpose;
+use capriole::returns::Returns;
+use capriole::select;
+use capriole::select::Selected;
 use capriole_insn::Extent;
 use capriole_planner::planner::{Planned, Planner};
 use capriole_planner::resolve::Site;
 use capriole_tactic::site::{Refusal, Refused, Tactic};
+use capriole_text::output;
+use capriole_text::printable;
+use capriole_text::units;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -79,14 +79,14 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
-    let events = selection::parse_plain(&[event], &[])?;
+    let events = capriole::definitions::parse_plain(&[event], &[])?;
     let path = match arguments.pid {
         Some(_) => path,
-        None => path.or_else(|| selection::file_of(&events)),
+        None => path.or_else(|| select::file_of(&events)),
     };
-    let path = path.map(|p| selection::existing(&p)).transpose()?;
-    let (objects, planner) = selection::subject(arguments.pid, path.as_deref())?;
-    let selected = selection::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
+    let path = path.map(|p| select::existing(&p)).transpose()?;
+    let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
+    let selected = select::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
         (false, false) if arguments.args => args::write(&selected, &mut out)?,

@@ -1,20 +1,15 @@
 //! `capriole mark`: writes a message into running recordings, from outside.
 
-use crate::output::{say, tell};
-use crate::units;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
+use capriole::message;
 use capriole_codegen::program::STRING_LIMIT;
-use capriole_host::error::TargetError;
-use capriole_patch::outside::{sessions, writer};
-use capriole_patch::recover::{FoundSession, find};
+use capriole_patch::outside::sessions;
 use capriole_proc::process::Process;
-use capriole_ring::writer::WriteError;
-use capriole_trace::clock::tsc;
-use rustix::thread::sched_getcpu;
+use capriole_text::units;
+use capriole_text::{say, tell};
 use serde_json::json;
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// Write a message into running recordings, and into the kernel's trace
@@ -47,7 +42,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             units::count(STRING_LIMIT.into())
         );
     }
-    let named = arguments.pid.iter().map(|pid| session(*pid));
+    let named = arguments.pid.iter().map(|pid| message::session(*pid));
     let found = match arguments.pid.is_empty() {
         true => sessions().into_iter().map(Ok).collect(),
         false => named.collect::<Vec<_>>(),
@@ -66,13 +61,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         let written = found.and_then(|(process, session)| {
             // Two processes may share a session.
             if !inodes.contains(&session.inode) {
-                write(&process, &session, &text)?;
+                message::write(&process, &session, &text)?;
                 inodes.push(session.inode);
                 marked.push(process);
             }
             Ok(())
         });
-        errors.extend(written.err());
+        errors.extend(written.err().map(anyhow::Error::from));
     }
     // Without -p, a session that takes no messages is not a failure; for a process that the user
     // named, it is.
@@ -121,81 +116,6 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
     })
-}
-
-/// Finds the session of a process, even if another tool traces that process.
-fn session(pid: u32) -> anyhow::Result<(Process, FoundSession)> {
-    let process = Process::open(pid)?;
-    let found = find(&process);
-    // A reason from the preflight check is clearer than the error of a failed read.
-    let found = found.map_err(|error| match process.preflight() {
-        Err(reason) => anyhow::Error::from(reason),
-        Ok(()) => error.into(),
-    })?;
-    // A session left by a dead recorder does not hide one with a live recorder.
-    let session = found.into_iter().max_by_key(|s| s.owner.is_some());
-    let session = session.ok_or_else(|| {
-        anyhow!(
-            "process {pid} ({}) is not being recorded; `capriole record -p {pid}` does it",
-            process.name()
-        )
-    })?;
-    Ok((process, session))
-}
-
-/// Writes a message into the recording of a process.
-///
-/// # Errors
-/// The process is not being recorded, or the message cannot be written.
-pub fn write_to(process: &Process, text: &str) -> anyhow::Result<()> {
-    let (process, session) = session(process.pid())?;
-    write(&process, &session, text)
-}
-
-fn write(process: &Process, session: &FoundSession, text: &str) -> anyhow::Result<()> {
-    let (pid, name) = (process.pid(), process.name());
-    if session.owner.is_none() {
-        bail!(
-            "the recorder of process {pid} ({name}) is not there: it has ended without taking its \
-             probes out, which `capriole detach {pid}` does, or is in another PID namespace"
-        );
-    }
-    let damaged = |what| TargetError::Damaged {
-        pid: pid as i32,
-        what,
-    };
-    let writer = writer(process, session)?;
-    let cpu = sched_getcpu() as u32;
-    match writer.write_text(cpu, own_tid(process), text.as_bytes(), tsc::read) {
-        Ok(()) => Ok(()),
-        Err(WriteError::Closed) => bail!(
-            "process {pid} ({name}) is probed by something that keeps no texts, such as \
-             `capriole stat`, or its recording is just ending"
-        ),
-        Err(WriteError::Full) => bail!(
-            "the buffer of the recording of process {pid} ({name}) is full; try again, or \
-             record with a larger --buffer-size"
-        ),
-        Err(WriteError::Busy) => bail!(
-            "somebody else who writes to the recording of process {pid} ({name}) does not come \
-             to an end; is a `capriole mark` stopped?"
-        ),
-        Err(WriteError::Late) => bail!(
-            "the recording of process {pid} ({name}) ended meanwhile; the text may be missing"
-        ),
-        Err(WriteError::TooLong) => Err(damaged("its packets are too small").into()),
-        Err(WriteError::Damaged) => Err(damaged("a packet").into()),
-    }
-}
-
-/// Returns our thread id as the program sees it; 0 if it is in another PID namespace.
-fn own_tid(process: &Process) -> u32 {
-    let namespace = |path: &Path| std::fs::read_link(path).ok();
-    let ours = namespace(Path::new("/proc/self/ns/pid"));
-    match ours.is_some() && ours == namespace(&process.proc_path("ns/pid")) {
-        true => std::process::id(),
-        false => 0,
-    }
 }
 
 /// Writes to the kernel's trace_marker and returns its path.

@@ -1,28 +1,32 @@
 //! `capriole record`: records events into a trace directory.
 
-pub(crate) mod mappings;
-mod recorder;
-
-use crate::calls;
-use crate::entry::with_companion;
-use crate::fields::Purpose;
-use crate::filtered::Filtered;
-use crate::output::{say, tell};
 use crate::probing;
-use crate::probing::{Ended, Means, Planned, Probed, Program, wait_for};
-use crate::returning::{Returns, Unseen};
-use crate::selection;
-use crate::selection::Selected;
-use crate::units;
-use crate::units::{parse_duration, parse_size};
-use crate::{exit, machine, message, saving};
+use crate::probing::ReturnsBy;
+use crate::probing::{Console, Means, wait_for};
+use capriole::calls;
+use capriole::definitions;
+use capriole::entry::with_companion;
+use capriole::fields::Purpose;
+use capriole::filtered::Filtered;
+use capriole::options;
+use capriole::plan::{Planned, Probed};
+use capriole::program::Program;
+use capriole::record::saving;
+use capriole::record::{Recorder, Summary};
+use capriole::returns::Unseen;
+use capriole::select;
+use capriole::select::Selected;
+use capriole::watch::Ended;
+use capriole::{machine, message};
 use capriole_event::EventSpec;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{self, Geometry, frame};
+use capriole_text::units;
+use capriole_text::units::{parse_duration, parse_size};
+use capriole_text::{say, tell};
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
-use recorder::Recorder;
 use serde_json::json;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -69,7 +73,7 @@ pub struct Arguments {
     buffer_size: u64,
     /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
-    returns: Returns,
+    returns: ReturnsBy,
     #[command(flatten)]
     means: Means,
     /// At the end, print a JSON summary of the recording and its sites
@@ -86,9 +90,9 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = selection::parse_plain(&arguments.events, &arguments.files)?;
+    let events = definitions::parse_plain(&arguments.events, &arguments.files)?;
     let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
-    let clock = probing::clock()?;
+    let clock = options::clock()?;
     let least = arguments.min_duration.map(|time| ticks(&clock, time));
     let least = least.transpose()?;
     for (at, text) in arguments.graph.iter().enumerate() {
@@ -126,22 +130,26 @@ fn prepare(
     events: &[EventSpec],
     process: &Process,
     clock: Clock,
-) -> anyhow::Result<(Probed, Recorder)> {
-    let purpose = (Purpose::Record, arguments.returns);
-    let planned = Planned::new(process, events, &arguments.means, purpose, |selected| {
-        Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
-    })?;
+) -> capriole::Result<(Probed, Recorder)> {
+    let purpose = (Purpose::Record, arguments.returns.into());
+    let planned = Planned::new(
+        process,
+        events,
+        &arguments.means.into(),
+        purpose,
+        |selected| Ok(Selected::record_all(selected).into_iter().map(Ok).collect()),
+    )?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {message}");
     }
     // Create the trace directory first: no need to attach if that fails.
-    let mut events = selection::infos(planned.kept());
+    let mut events = select::infos(planned.kept());
     // An event number that no other event uses.
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
     let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
-    let frames = selection::frames(&planned.selected);
+    let frames = select::frames(&planned.selected);
     let geometry = |journal| {
         let cpus = machine::possible_cpus();
         let geometry = Geometry::for_buffer(arguments.buffer_size, cpus, journal);
@@ -166,11 +174,11 @@ fn record(
     mut recorder: Recorder,
 ) -> anyhow::Result<ExitCode> {
     if arguments.pid.is_some() && !arguments.json {
-        probed.say_begin("recording", arguments.duration);
+        probing::say_begin(&probed, "recording", arguments.duration);
     }
-    probed.say_dropped();
+    probing::say_dropped(&probed);
     let mut child = program.release();
-    let ended = recorder.run(&mut probed, arguments.duration);
+    let ended = recorder.run(&mut probed, arguments.duration, &mut Console);
     let detached = probed.detach();
     let attached = &probed.attached;
     let status = match &ended {
@@ -184,7 +192,7 @@ fn record(
         Ok(over) => over,
         Err(error) => {
             let aftermath = probed.aftermath();
-            tell!("capriole: {}", exit::message(&error));
+            tell!("capriole: {}", error.full());
             tell!(
                 "capriole: recording stopped there; {aftermath}; {} has what was recorded until then",
                 arguments.output.display()
@@ -216,7 +224,7 @@ fn record(
             "sites": probed.sites_json(),
         });
         Filtered::of(attached).put_into(&mut value);
-        if arguments.returns == Returns::Stack {
+        if arguments.returns == ReturnsBy::Stack {
             unseen.put_into(&mut value);
         }
         say!("{value}");
@@ -241,7 +249,7 @@ fn exit_status(child: Option<&mut Child>) -> Option<ExitStatus> {
 fn say_summary(
     arguments: &Arguments,
     probed: &Probed,
-    summary: &recorder::Summary,
+    summary: &Summary,
     ended: Ended,
     detached: &Detached,
 ) {
@@ -270,10 +278,10 @@ fn say_summary(
             layout::LANES - 1
         );
     }
-    if arguments.returns == Returns::Stack {
-        Unseen::of(&probed.attached).say();
+    if arguments.returns == ReturnsBy::Stack {
+        probing::say_unseen(Unseen::of(&probed.attached));
     }
-    Filtered::of(&probed.attached).say();
+    probing::say_filtered(Filtered::of(&probed.attached));
     if summary.damaged > 0 {
         tell!(
             "capriole: {} of session memory could not be read: the program, or a child that it \
@@ -290,7 +298,7 @@ fn say_summary(
         };
         tell!("capriole: thread ids are unknown: {why}");
     }
-    probed.say_end(ended, detached);
+    probing::say_end(probed, ended, detached);
     let dir = match arguments.output.to_str() {
         Some("capriole.trace") => String::new(),
         _ => format!(" {output}"),

@@ -1,20 +1,20 @@
 //! `capriole report`: shows a trace.
 
-use crate::output;
-use crate::output::tell;
 use capriole_report;
 use capriole_report::calls::Functions;
 use capriole_report::{
     CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
     TextOptions,
 };
+use capriole_text::output;
+use capriole_text::tell;
 use capriole_trace::{Health, Trace, write_file};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use crate::units;
+use capriole_text::units;
 
 /// Show a recorded trace
 #[derive(Debug, clap::Args)]

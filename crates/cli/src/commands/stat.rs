@@ -3,42 +3,37 @@
 #[cfg(test)]
 mod fixtures;
 mod json;
-pub(super) mod kept;
 mod live;
-mod model;
+#[cfg(test)]
+mod model_tests;
 mod plot;
-mod source;
 mod table;
 mod terminal;
 mod text;
 
-use crate::calls;
-use crate::entry::with_companion;
-use crate::fields::{Fields, Purpose};
-use crate::filtered::Filtered;
-use crate::output;
-use crate::output::tell;
+use crate::exit;
 use crate::probing;
-use crate::probing::{Ended, Means, Planned, Probed, Program, Watch, wait_for};
-use crate::returning::{Returns, Unseen};
-use crate::selection;
-use crate::selection::{InFile, Selected};
-use crate::units;
-use crate::units::parse_duration;
-use crate::{exit, machine};
-use anyhow::{Context, anyhow};
-use capriole_codegen::detour::Work;
-use capriole_event::EventSpec;
+use crate::probing::ReturnsBy;
+use crate::probing::{Console, Means, wait_for};
+use capriole::aggregate::Source;
+use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
+use capriole::aggregate::{Kept, counting};
+use capriole::filtered::Filtered;
+use capriole::plan::Probed;
+use capriole::program::Program;
+use capriole::returns::Unseen;
+use capriole::select::Selected;
+use capriole::watch::{Ended, Watch};
 use capriole_patch::detach::Detached;
-use capriole_ring::layout::{self, Geometry};
-use capriole_ring::tables::Tables;
+use capriole_ring::layout;
+use capriole_text::output;
+use capriole_text::tell;
+use capriole_text::units;
+use capriole_text::units::parse_duration;
 use capriole_trace::Role;
 use json::Extent;
-use kept::Kept;
 use live::Screen;
-use model::{Interval, Snapshot, by_event, per_second};
 use serde_json::{Value, json};
-use source::Source;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Stdout, Write as _};
@@ -86,7 +81,7 @@ pub struct Arguments {
     keys: u32,
     /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
-    returns: Returns,
+    returns: ReturnsBy,
     #[command(flatten)]
     means: Means,
     /// Print JSON
@@ -116,150 +111,15 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = definitions(&arguments)?;
-    let attach = |program: &Program| attach(&arguments, &events, program);
+    let events = counting::definitions(&arguments.events, &arguments.files)?;
+    let options = arguments.means.into();
+    let attach = |program: &Program| {
+        let (returns, keys) = (arguments.returns.into(), arguments.keys);
+        counting::attach(program.process(), &events, &options, returns, keys)
+    };
     let (program, (mut probed, kept)) =
         Program::prepared(arguments.pid, &arguments.program, attach)?;
     count(&arguments, kept, program, &mut probed)
-}
-
-/// An event, and the purpose of its hits.
-struct Definition {
-    spec: EventSpec,
-    hits: Hits,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hits {
-    /// Hits are counted and aggregated.
-    Kept,
-    /// Hits end calls: also counted and aggregated, with the duration of the call.
-    Exits,
-    /// Hits begin calls that are timed, or that keep values for their exits.
-    Entries,
-}
-
-impl Definition {
-    /// Returns the definition of an event, preceded by one for its entry if values are kept there.
-    fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
-        with_companion(spec).map(|spec| {
-            let hits = match spec.keeps {
-                Some(_) => Hits::Entries,
-                None => Hits::Kept,
-            };
-            Definition { spec, hits }
-        })
-    }
-
-    /// Returns the definitions of the entry and the exits of timed calls.
-    fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
-        let parts = [(entry, Hits::Entries), (exit, Hits::Exits)];
-        parts.map(|(spec, hits)| Definition { spec, hits })
-    }
-}
-
-/// Parses the events of the command line and of the files.
-fn definitions(arguments: &Arguments) -> anyhow::Result<Vec<Definition>> {
-    let mut definitions = Vec::new();
-    for text in &arguments.events {
-        match calls::latency(text)? {
-            Some(both) => definitions.extend(Definition::timed(both)),
-            None => definitions.extend(Definition::kept(EventSpec::parse(text)?)),
-        }
-    }
-    for file in &arguments.files {
-        let InFile { events, latencies } = selection::in_file(file)?;
-        let mut all: Vec<(usize, Definition)> = Vec::new();
-        for (line, text) in latencies {
-            let both = calls::latency(&text);
-            let both = both.with_context(|| format!("{}: line {line}", file.display()))?;
-            let both = both.into_iter().flat_map(Definition::timed);
-            all.extend(both.map(|definition| (line, definition)));
-        }
-        let others = events.into_iter();
-        all.extend(others.flat_map(|(line, spec)| Definition::kept(spec).map(move |d| (line, d))));
-        all.sort_by_key(|(line, _)| *line);
-        definitions.extend(all.into_iter().map(|(_, definition)| definition));
-    }
-    Ok(definitions)
-}
-
-/// Attaches counting probes; returns them with the table of each definition, if it has one.
-fn attach(
-    arguments: &Arguments,
-    definitions: &[Definition],
-    program: &Program,
-) -> anyhow::Result<(Probed, Vec<Option<Kept>>)> {
-    let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
-    let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
-    let clock = match timed {
-        true => Some(probing::clock()?),
-        false => None,
-    };
-    let process = program.process();
-    let purpose = (Purpose::Count, arguments.returns);
-    let mut tables = Tables::default();
-    let mut kept = Vec::new();
-    let mut fetches = false;
-    let planned = Planned::new(process, &events, &arguments.means, purpose, |selected| {
-        for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
-            if *hits == Hits::Entries {
-                kept.push(None);
-                continue;
-            }
-            let sites = selected.iter().filter(|e| e.definition == definition);
-            // The event has no site here and was left out.
-            if sites.clone().next().is_none() {
-                kept.push(None);
-                continue;
-            }
-            let first = sites.clone().map(|e| e.id).min();
-            let last = sites.clone().map(|e| e.id).max();
-            let ids = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
-            let usable = sites.filter(|e| e.left_out.is_none());
-            let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
-            let made = Kept::new(spec, &fields, ids, arguments.keys, &mut tables)?;
-            kept.push(Some(match (hits, &clock) {
-                (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
-                _ => made,
-            }));
-        }
-        let work = |e: &Selected| {
-            if e.left_out.is_some() {
-                return Ok(Vec::new());
-            }
-            let works = match &kept[e.definition] {
-                Some(kept) => kept.work(e.id, &e.fields),
-                None => enter(e),
-            };
-            works.with_context(|| format!("event `{}`", events[e.definition].text))
-        };
-        let works: Vec<anyhow::Result<Vec<Work>>> = selected.iter().map(work).collect();
-        let plain = |work: &Work| matches!(work, Work::Count { .. });
-        fetches = !works.iter().flatten().flatten().all(plain);
-        Ok(works)
-    })?;
-    // Fetched values are assembled in packets; without fetches no packets are needed.
-    let cpus = machine::possible_cpus();
-    let frames = selection::frames(&planned.selected);
-    let probed = planned.attach(process, None, |journal| {
-        let geometry = match fetches {
-            true => Geometry::for_scratch(cpus, journal),
-            false => Geometry::for_buffer(0, cpus, journal),
-        };
-        let geometry = geometry.with_tables(&tables);
-        match frames {
-            Some((areas, words)) => geometry.with_frames(areas, words),
-            None => geometry,
-        }
-    })?;
-    Ok((probed, kept))
-}
-
-/// Returns the work that begins calls at their entry.
-fn enter(event: &Selected) -> anyhow::Result<Vec<Work>> {
-    let work = event.fields.fetch.enter(event.call());
-    Ok(vec![work.map_err(|error| anyhow!("{error}"))?])
 }
 
 fn count(
@@ -269,9 +129,9 @@ fn count(
     probed: &mut Probed,
 ) -> anyhow::Result<ExitCode> {
     if arguments.pid.is_some() && !arguments.json {
-        probed.say_begin("counting", arguments.duration);
+        probing::say_begin(probed, "counting", arguments.duration);
     }
-    probed.say_dropped();
+    probing::say_dropped(probed);
     let clock_step_ns = kept.iter().flatten().filter_map(Kept::clock_step_ns).max();
     let source = Source::new(probed, kept);
     let mut shown = Shown::new(arguments, probed);
@@ -302,7 +162,7 @@ fn count(
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
-            if arguments.returns == Returns::Stack {
+            if arguments.returns == ReturnsBy::Stack {
                 Unseen::of(&probed.attached).put_into(&mut value);
             }
             print(&json::line(&value))
@@ -335,9 +195,9 @@ fn count(
                     units::counted(damaged, "count was", "counts were")
                 );
             }
-            Unseen::of(&probed.attached).say();
-            Filtered::of(&probed.attached).say();
-            probed.say_end(ended, &detached);
+            probing::say_unseen(Unseen::of(&probed.attached));
+            probing::say_filtered(Filtered::of(&probed.attached));
+            probing::say_end(probed, ended, &detached);
             printed
         }
     };
@@ -366,8 +226,8 @@ fn watch(
     };
     let mut next = period.map(|period| started + period);
     loop {
-        let ended = watch.ended(&mut probed.attached);
-        watch.notices();
+        let ended = watch.ended(&mut probed.attached, &mut Console);
+        watch.notices(&mut Console);
         if let Some(ended) = ended {
             return Ok(ended);
         }

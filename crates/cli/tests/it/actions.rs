@@ -1,5 +1,5 @@
-//! A program that handles its own faults never sees a handler of Capriole's, while probes come
-//! and go.
+//! Tests that a program that handles its own faults never sees a handler of Capriole's while
+//! probes are attached and detached.
 
 use crate::programs::{Compiler, build, build_go};
 use crate::target::*;
@@ -13,7 +13,7 @@ fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
         return;
     };
     let mut running = Running::start(&program, how);
-    // A program that faults at a site all the time can keep it from being written for so long.
+    // If the program keeps faulting at a site, the probe may not be written for a while.
     let mut hit = 0;
     for round in 0..rounds(40, 400) {
         let directory = scratch();
@@ -62,8 +62,8 @@ fn they_are_told_where_the_program_stood() {
     }
 }
 
-/// A handler that steps over the instruction that faults goes on in the middle of the jump: at
-/// an instruction that it covers.
+/// A handler that steps over the faulting instruction resumes in the middle of the jump, at an
+/// instruction that the jump covers.
 #[test]
 fn its_handlers_may_step_over_a_displaced_instruction() {
     for events in [
@@ -86,7 +86,8 @@ fn so_it_does_in_a_static_program() {
     );
 }
 
-/// Somebody seems to be where a guard has to stand. He goes on, and the guards are all there.
+/// A thread seems to be where a guard must be written. It moves on, and all guards are
+/// installed.
 #[test]
 fn who_is_at_a_guard_is_waited_for() {
     let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
@@ -107,7 +108,8 @@ fn who_is_at_a_guard_is_waited_for() {
     running.finish();
 }
 
-/// He stays there: a program whose handlers of faults would see wrong addresses is not recorded.
+/// The thread stays there. A program whose fault handlers would see wrong addresses is not
+/// recorded.
 #[test]
 fn without_a_guard_of_handlers_there_is_no_recording() {
     let Some(program) = build(Compiler::Gcc, "occupied.c", &[]) else {
@@ -138,8 +140,9 @@ fn without_a_guard_of_handlers_there_is_no_recording() {
     running.finish();
 }
 
-/// All guards find a place, whichever addresses are free. In a Go program without the guard behind
-/// `rt_sigaction` a fault in a copied instruction would end the program, not become a panic.
+/// All guards are placed, whichever addresses are free. In a Go program without the guard after
+/// `rt_sigaction`, a fault in a copied instruction would end the program instead of causing a
+/// panic.
 #[test]
 fn guards_leave_room_to_each_other() {
     let Some(program) = build_go("go_faults.go", "go_faults") else {

@@ -1,19 +1,20 @@
-//! Values by debug information, compared with gdb's: the same expressions at the same addresses
-//! of real programs, hit by hit.
+//! Compares values read with debug information against gdb's: the same expressions at the
+//! same addresses of real programs, hit by hit.
 //!
-//! gdb chooses functions, lines and expressions at random (`CAPRIOLE_SEED=n` for others), so that
-//! names that Capriole does not know are found too. Capriole records a run of the program; in
-//! another run, without randomised addresses and therefore the same to the last pointer, gdb stops
-//! at the same addresses and evaluates the same expressions. The n-th hit of one is compared with
-//! the n-th hit of the other. A value that differs is a failure unless [`LISTED`] says why.
+//! gdb chooses functions, lines and expressions at random (`CAPRIOLE_SEED=n` for others), so
+//! that names unknown to Capriole are found too. Capriole records one run of the program. In
+//! another run, without address randomisation and therefore identical down to the last
+//! pointer, gdb stops at the same addresses and evaluates the same expressions. The n-th hit
+//! of the one is compared with the n-th hit of the other. A different value is a failure
+//! unless [`LISTED`] explains it.
 //!
-//! **At a function's entry** gdb is no judge of code that was not optimised: it reads the slots of
-//! the frame, which are not written yet. There the value is compared with what gdb says behind the
-//! prologue of the same call. What gdb reads from dead stack is recognised: gdb's script writes a
-//! pattern over it at each hit, and such values are not compared.
+//! **At a function's entry** gdb is no reference for unoptimised code: it reads the slots of
+//! the frame, which are not written yet. There the value is compared with gdb's after the
+//! prologue of the same call. Values that gdb reads from dead stack are recognised: gdb's
+//! script writes a pattern over it at each hit, and such values are not compared.
 //!
-//! `CAPRIOLE_LONG=1` takes all programs, compilers and levels, and more of each.
-//! `CAPRIOLE_GDB_ONLY=text` takes the builds whose name contains the text.
+//! `CAPRIOLE_LONG=1` uses all programs, compilers and levels, and more of each.
+//! `CAPRIOLE_GDB_ONLY=text` uses the builds whose name contains the text.
 
 mod subjects;
 use crate::traces;
@@ -32,19 +33,19 @@ use std::sync::Mutex;
 use subjects::{Build, Source};
 use traces::{scratch, text};
 
-/// A difference that is not Capriole's.
+/// A known difference that is not Capriole's fault.
 struct Listed {
     /// Recognises the difference.
     is_it: fn(&Difference<'_>) -> bool,
-    /// Why gdb's value is not the truth there.
+    /// Why gdb's value is wrong there.
     #[allow(dead_code)]
     why: &'static str,
 }
 
-/// The byte with which gdb's script overwrites dead stack: `DEAD` in `values.py`.
+/// The byte that gdb's script writes over dead stack: `DEAD` in `values.py`.
 const DEAD: u8 = 0xa5;
 
-/// All that are known.
+/// All known differences.
 const LISTED: &[Listed] = &[
     Listed {
         is_it: |difference| {
@@ -97,7 +98,7 @@ const LISTED: &[Listed] = &[
     },
 ];
 
-/// A value that is not the same.
+/// A value that differs.
 struct Difference<'a> {
     build: &'a Build,
     place: &'a Place,
@@ -116,29 +117,30 @@ struct Counts {
     equal: u64,
     listed: u64,
     differ: u64,
-    /// gdb has a value that Capriole refuses to record, by reason.
+    /// gdb has a value, but Capriole refuses to record it; by reason.
     refused: BTreeMap<String, u64>,
-    /// Neither has one.
+    /// Neither gdb nor Capriole has a value.
     neither: u64,
-    /// gdb reads what the program never wrote.
+    /// gdb reads memory that the program never wrote.
     unwritten: u64,
-    /// gdb cannot find the scope, or not tell which, or there is nothing to compare with.
+    /// gdb cannot find the scope or cannot tell which one it is, or there is nothing to compare
+    /// with.
     unclear: u64,
-    /// Expressions at places that the program did not come by.
+    /// Expressions at places that the program did not reach.
     not_reached: u64,
 }
 
-/// The names of an event and of its field, or why it is refused.
+/// The names of an event and of its field, or the reason for refusing it.
 type Outcome = Result<(String, String), String>;
 
-/// An address with what is asked there.
+/// An address and the expressions to evaluate there.
 #[derive(Debug)]
 struct Place {
     /// `:function`, `file:line`.
     event: String,
     /// Link address.
     address: u64,
-    /// Where names are looked for, as the script of gdb takes it.
+    /// Scope to look names up in, in the form that gdb's script takes.
     scope: Value,
     /// Expressions, each with its event and field in Capriole's trace or the refusal.
     expressions: Vec<(String, Outcome)>,
@@ -147,7 +149,7 @@ struct Place {
 }
 
 impl Place {
-    /// It is in the lambda of `names.cpp`.
+    /// True if it is in the lambda of `names.cpp`.
     fn is_of_lambda(&self) -> bool {
         let line = self.event[1..]
             .split_once(".cpp:")
@@ -162,7 +164,7 @@ impl Place {
         }
     }
 
-    /// Under which address its hits are in [`Hits`].
+    /// Returns the address under which its hits are in [`Hits`].
     fn found_at(&self) -> u64 {
         match self.exits.is_empty() {
             true => self.address,
@@ -173,7 +175,7 @@ impl Place {
 
 const NOTHING: Value = Value::Null;
 
-/// Hits of a place that are compared.
+/// Number of hits of a place that are compared.
 fn hits_of_each() -> usize {
     rounds(4, 12)
 }
@@ -191,7 +193,8 @@ fn variant(refusal: &Refusal) -> String {
     }
 }
 
-/// Why the command would refuse a field that the library would fetch, or nothing.
+/// Checks if the command would refuse a field that the library would fetch, and returns the
+/// reason.
 fn fetched(debug: &Debug<'_>, site: &Site, expression: &str) -> Result<(), String> {
     let scope = match &site.scope {
         Some(scope) => scope.clone(),
@@ -212,12 +215,12 @@ fn fetched(debug: &Debug<'_>, site: &Site, expression: &str) -> Result<(), Strin
     }
 }
 
-/// The events of a build: what to ask Capriole, and at which addresses to ask gdb.
+/// The events of a build: the events to record with Capriole, and the addresses to give gdb.
 struct Asked {
     events: Vec<String>,
     places: Vec<Place>,
     results: Vec<Place>,
-    /// Expressions of places that Capriole does not find, by reason.
+    /// Expressions at places that Capriole does not find, by reason.
     nowhere: BTreeMap<String, u64>,
 }
 
@@ -277,7 +280,7 @@ impl Asked {
                 return;
             }
         };
-        // Of the copies that lack a field, the event is left out: one event for each set of copies.
+        // Leave out the event for copies that lack a field: one event for each set of copies.
         let mut groups: BTreeMap<Vec<bool>, Vec<&str>> = BTreeMap::new();
         let mut outcomes: Vec<Vec<Result<(), String>>> = vec![Vec::new(); sites.len()];
         for expression in &expressions {
@@ -285,8 +288,8 @@ impl Asked {
                 .iter()
                 .map(|site| fetched(debug, site, expression))
                 .collect();
-            // Of a function, copies without a field are left out, but not its own code; a line is
-            // refused as a whole.
+            // For a function, copies without the field are left out, but not the function's own code;
+            // a line is refused as a whole.
             let line = from.get("line").is_some();
             let lacks = |(site, outcome): (&Site, &Result<(), String>)| {
                 outcome.is_err() && (line || site.body == Body::Own)
@@ -318,7 +321,7 @@ impl Asked {
         for (site, outcome) in sites.iter().zip(outcomes) {
             let scope = match (&site.body, &site.scope) {
                 (Body::Inlined { function }, _) => json!(function),
-                // Names of a line are those of the innermost function.
+                // Names at a line are looked up in the innermost function.
                 (_, Some(_)) if site.scope.as_ref().is_some_and(|s| s.chosen > 0) => json!(true),
                 (_, Some(scope)) if scope.frames.len() == 1 => json!(true),
                 _ => json!(false),
@@ -338,7 +341,7 @@ impl Asked {
         }
     }
 
-    /// The function's result, if Capriole says that it can tell it.
+    /// Adds the function's result, if Capriole can determine it.
     fn add_result(&mut self, objects: &Objects, debug: &Debug<'_>, event: &str) {
         let Ok(spec) = EventSpec::parse(&format!("r {event} $retval")) else {
             return;
@@ -383,16 +386,16 @@ impl Asked {
     }
 }
 
-/// The environment of the program in both runs. What the C library would ask the kernel for
-/// beside the heap would be elsewhere, as Capriole has mappings in the program, and it puts a
-/// random number into what was freed.
+/// The environment of the program in both runs. Memory that the C library would get from the
+/// kernel outside the heap would be elsewhere, because Capriole has mappings in the program,
+/// and the C library puts a random number into freed memory.
 const ENVIRONMENT: [&str; 3] = [
     "MALLOC_MMAP_THRESHOLD_=1000000000",
     "MALLOC_TOP_PAD_=4000000",
     "GLIBC_TUNABLES=glibc.malloc.tcache_count=0",
 ];
 
-/// Runs gdb on a program with the script. `None` if gdb itself crashes.
+/// Runs gdb with the script on a program. `None` if gdb itself crashes.
 fn gdb(program: &Path, task: &Value) -> Option<Value> {
     let directory = scratch();
     let (question, answer) = (
@@ -461,7 +464,7 @@ fn recorded(program: &Path, events: &[String]) -> Hits {
         let offset = event["offset"].as_str().expect("an address");
         let address = u64::from_str_radix(&offset[2..], 16).expect("hexadecimal");
         let name = event["event"].as_str().expect("a name").to_owned();
-        // At address 0 all of them, for results: a function may have several exits.
+        // Address 0 collects all hits, for results: a function may have several exits.
         for address in [0, address] {
             let hits = hits.entry((name.clone(), address)).or_default();
             hits.push(event["arguments"].clone());
@@ -470,8 +473,8 @@ fn recorded(program: &Path, events: &[String]) -> Hits {
     hits
 }
 
-/// True if two numbers differ only in bytes that gdb's script has written over dead stack: of a
-/// union, the program wrote a smaller member than the one that is read.
+/// True if two numbers differ only in bytes that gdb's script has written over dead stack: the
+/// program wrote a smaller member of a union than the one that is read.
 fn is_partly_dead(capriole: &Value, gdb: &Value) -> bool {
     let by_gdb = gdb["number"]
         .as_str()
@@ -503,7 +506,7 @@ fn equal(capriole: &Value, gdb: &Value) -> Option<bool> {
                 _ => {
                     text.parse() == Ok(by_gdb)
                         || character(text).is_some_and(|n| n == by_gdb & 0xff)
-                        // Characters that are none are all shown as this one.
+                        // Any invalid character is shown as this one.
                         || text == "\u{fffd}" && by_gdb & 0x80 != 0
                 }
             },
@@ -567,13 +570,13 @@ fn equal(capriole: &Value, gdb: &Value) -> Option<bool> {
     None
 }
 
-/// Whether a text of the trace is made of these bytes: up to the length that is recorded.
+/// True if a string in the trace consists of these bytes, up to the recorded length.
 fn same_text(own: &str, bytes: Vec<u8>) -> bool {
     let whole = String::from_utf8_lossy(&bytes);
     whole == own || bytes.len() > 1000 && own.len() > 900 && whole.starts_with(own)
 }
 
-/// The number of a character as the trace shows it.
+/// Returns the code of a character as the trace shows it.
 fn character(text: &str) -> Option<i128> {
     let mut characters = text.chars();
     match (characters.next(), characters.next()) {
@@ -582,7 +585,7 @@ fn character(text: &str) -> Option<i128> {
     }
 }
 
-/// Compares one build; what differs is printed.
+/// Compares one build and prints the differences.
 fn compare(build: &Build, seed: u64) -> Option<Counts> {
     let program = build.make()?;
     let mut task = json!({
@@ -651,7 +654,7 @@ fn compare(build: &Build, seed: u64) -> Option<Counts> {
     Some(comparison.counts)
 }
 
-/// Comparing what Capriole recorded of a build with what gdb says.
+/// State of comparing Capriole's recording of a build with gdb's values.
 struct Comparison<'a> {
     build: &'a Build,
     hits: Hits,
@@ -695,7 +698,7 @@ impl<'a> Comparison<'a> {
                     &here[hit][index],
                     &after.get(hit).unwrap_or(&NOTHING)[index],
                 );
-                // While the frame is set up, debug information is wrong of what is in it.
+                // While the frame is being set up, its description in the debug information is wrong.
                 let in_frame = !self.build.optimised() || said["in_frame"][index] == true;
                 let gdb = match said["entry"] == true && (in_frame || here["dead"] == true) {
                     true => after,
@@ -707,7 +710,7 @@ impl<'a> Comparison<'a> {
                     _ if gdb["dead"] == true => self.counts.unwritten += 1,
                     Err(_) if none.is_some() => self.counts.neither += 1,
                     Err(why) => *self.counts.refused.entry(why.clone()).or_default() += 1,
-                    // The latter is about conversions to types of the DWARF 5 kind.
+                    // The second message concerns conversions to DWARF 5 types.
                     Ok(_)
                         if none.is_some_and(|none| {
                             none.contains("no such symbol")
@@ -742,9 +745,9 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Records each event with a difference by itself. What the program never wrote is what was
-    /// on the stack before, and there the other probes have left their traces: it is another
-    /// value then, or gdb's.
+    /// Records each event that has a difference again, on its own. A value that the program never
+    /// wrote is whatever was on the stack before, and other probes leave traces there: recorded
+    /// alone, the value changes, or equals gdb's.
     fn look_again(&mut self, program: &Path, events: &[String]) {
         let mut again: BTreeMap<String, Hits> = BTreeMap::new();
         for difference in std::mem::take(&mut self.differences) {
@@ -832,7 +835,7 @@ const SHORT: &[Build] = &[
     },
 ];
 
-/// Those of the long form: each level with each compiler, and each way to write the debug
+/// The builds of the long form: every level with every compiler, and every form of debug
 /// information with some of them.
 fn all() -> Vec<Build> {
     const C: &[(&str, &[&str])] = &[

@@ -1,5 +1,5 @@
-//! Session memory is shared by processes that need not trust each other: what one of them
-//! writes there, or into its own ledger, changes no other.
+//! Processes that need not trust each other share session memory: whatever one of them writes
+//! there, or into its own ledger, changes no other.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -14,7 +14,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 const EVENT: &str = ":forger_work";
-/// For what takes a second; machines are busy.
+/// Limit for operations that normally take a second; test machines may be busy.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Killed when dropped.
@@ -50,7 +50,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 impl Recorded {
-    /// A program whose children forge, and its recorder. `None` without a compiler.
+    /// Starts a program whose children forge session memory, and its recorder. `None` without a
+    /// compiler.
     fn start() -> Option<Recorded> {
         Recorded::with(EVENT)
     }
@@ -78,21 +79,21 @@ impl Recorded {
         })
     }
 
-    /// Has children do their deeds, and waits until they are done.
+    /// Makes the children forge, and waits until they are done.
     fn forge(&mut self) {
         for deed in ["forge", "damage"] {
             self.running.say(deed);
             let line = self.running.line();
             let forged = line.strip_prefix("forged ");
             let forged = forged.map(|n| n.parse::<u32>().expect("a number"));
-            // Its own copy of the journal at least is there to be found.
+            // It finds at least its own copy of the journal.
             assert!(line == "damaged" || forged > Some(0), "{line}");
         }
     }
 
-    /// Ends the recorder as a user does; what it said.
+    /// Ends the recorder as a user does, and returns its output.
     fn stop(&mut self) -> String {
-        // SAFETY: a signal to a child of this test, which was not waited for.
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
         let sent = unsafe { libc::kill(self.recorder.0.id() as i32, libc::SIGINT) };
         assert_eq!(sent, 0);
         let status = self.recorder.0.wait().expect("it ends");
@@ -103,7 +104,8 @@ impl Recorded {
         text
     }
 
-    /// The program is as it was before anybody came, and has verified all its results.
+    /// Checks that the program is as it was before attaching, and that it has verified all its
+    /// results.
     fn finish(mut self) {
         self.running.assert_alive();
         let process = self.running.process();
@@ -139,7 +141,7 @@ fn probes_of_a_killed_recorder_are_taken_out_whatever_children_wrote() {
     recorded.finish();
 }
 
-/// Its recorder, which has session memory as well, is no child of the program.
+/// The program's recorder also has session memory, but is no child of the program.
 #[test]
 fn probes_of_a_living_recorder_are_taken_out_and_nothing_else_is_said() {
     let Some(recorded) = Recorded::start() else {
@@ -152,7 +154,7 @@ fn probes_of_a_living_recorder_are_taken_out_and_nothing_else_is_said() {
     recorded.finish();
 }
 
-/// Also if it is the child that is named: by its ledger only its own code is changed.
+/// This holds even if the child is the one named: its ledger changes only its own code.
 #[test]
 fn a_forged_ledger_of_a_child_does_not_speak_of_its_parent() {
     let Some(mut recorded) = Recorded::start() else {
@@ -172,8 +174,9 @@ fn a_forged_ledger_of_a_child_does_not_speak_of_its_parent() {
     recorded.finish();
 }
 
-/// One that gives its rights up is left, and the program is still recorded; also if another
-/// child has given them up whose memory is the program's own, as a child of vfork does.
+/// A child that drops its privileges is detached, and the program is still recorded. This also
+/// holds if another child that shares the program's memory, such as a vfork child, has dropped
+/// them.
 #[test]
 fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
     if !is_root("become another user") {
@@ -194,7 +197,8 @@ fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
         !maps.iter().any(|m| is_session(m) || is_ledger(m))
     });
     assert_text_is_the_files(&child, true);
-    // Another look, by which the one that shares memory would be taken out, with its parent.
+    // Wait for the next check, which would detach the process that shares memory, and its parent
+    // with it.
     std::thread::sleep(Duration::from_millis(2500));
     assert!(is_probed(&recorded.running.process()).expect("it lives"));
     recorded.running.assert_alive();
@@ -205,7 +209,7 @@ fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
     recorded.finish();
 }
 
-/// One that keeps session memory could read what its parent's probes write there.
+/// A child that keeps session memory could read the data that its parent's probes write there.
 #[test]
 fn a_recording_that_a_child_of_other_rights_overhears_ends() {
     if !is_root("become another user") {
@@ -233,7 +237,7 @@ fn a_recording_that_a_child_of_other_rights_overhears_ends() {
     assert_text_is_the_files(&recorded.running.process(), true);
 }
 
-/// A process can say of itself what it likes.
+/// A process can put anything into its own ledger.
 #[test]
 fn ledgers_that_lie_are_refused() {
     let Some(program) = build(Compiler::Gcc, "forger.c", &[]) else {
@@ -338,15 +342,14 @@ fn ledgers_that_lie_are_refused() {
     }
 }
 
-/// What it says may make sense, and is wrong: then the program that says it has the harm, and
-/// nobody else.
+/// A ledger may be plausible and wrong. Then it harms the program that has it, and no other.
 #[test]
 fn a_ledger_that_speaks_of_others_changes_the_one_that_has_it() {
     let Some(program) = build(Compiler::Gcc, "forger.c", &[]) else {
         return;
     };
     let mut recorded = Recorded::start().expect("it was built");
-    // The ledger of the one that is recorded, word by word, with its session's memory.
+    // Copy the recorded program's ledger, word by word, with the address of its session memory.
     let victim = recorded.running.process();
     let maps = victim.maps().expect("maps");
     let ledger = maps.iter().find(|m| is_ledger(m)).expect("a ledger");
@@ -366,9 +369,9 @@ fn a_ledger_that_speaks_of_others_changes_the_one_that_has_it() {
     recorded.finish();
 }
 
-/// The pointer on the way to a field is not taken from a packet, where a child of other rights
-/// could have put another one meanwhile, and so read its parent's memory. Here this test plays that
-/// child, just when the kernel has copied the pointer.
+/// The pointer on the way to a field is not taken from a packet, where a child with other
+/// privileges could have replaced it meanwhile and so read its parent's memory. Here the test
+/// plays that child, just after the kernel has copied the pointer.
 #[test]
 fn a_pointer_is_followed_from_where_nobody_else_writes() {
     let event = ":forger_follow text=+0(+0($arg1)):string";

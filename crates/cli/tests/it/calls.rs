@@ -1,6 +1,6 @@
-//! Calls from entry to exit: `record --graph` sees every call that the program says it made,
-//! with nothing left over, and `stat 'latency(...)'` times every one of them, through
-//! recursion, exceptions, longjmp, coroutines, signals, threads and forks.
+//! Call pairing from entry to exit: `record --graph` sees every call that the program
+//! reports, with nothing left over, and `stat 'latency(...)'` times every one of them,
+//! through recursion, exceptions, longjmp, coroutines, signals, threads and forks.
 
 use crate::traces;
 
@@ -11,7 +11,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use traces::{record_program, scratch, text};
 
-/// How many calls of each function the program says have returned or made a tail call.
+/// Parses the program's output: by function, the number of calls that returned or made a tail
+/// call.
 fn said(output: &str) -> BTreeMap<String, u64> {
     let mut calls = BTreeMap::new();
     for line in output.lines() {
@@ -28,7 +29,7 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "returns.c", &[])
 }
 
-/// What the program says, and the summary of its calls, by function.
+/// Returns the program's own counts and the summary of its calls, by function.
 fn graph(
     program: &Path,
     scenario: &[&str],
@@ -59,14 +60,15 @@ fn graph(
     (said(&output), by_function)
 }
 
-/// The calls that ended by an exit, and others: abandoned, open, without an entry.
+/// Returns the number of calls that ended by an exit, and the numbers abandoned, open, and
+/// without an entry.
 fn ended(function: &Value) -> (u64, [u64; 3]) {
     let number = |name: &str| function[name].as_u64().expect("a number");
     let others = ["abandoned", "open", "unpaired"].map(number);
     (number("calls") - others[0] - others[1], others)
 }
 
-/// What a program says that `stat` starts, and what that tells as JSON.
+/// Runs a program under `stat`; returns the program's own counts and the JSON of `stat`.
 fn stat(words: &[&str]) -> (BTreeMap<String, u64>, Value) {
     let stat = capriole(&[&["stat", "--json"], words].concat());
     assert!(stat.status.success(), "{}", told(&stat));
@@ -79,7 +81,7 @@ fn stat(words: &[&str]) -> (BTreeMap<String, u64>, Value) {
     )
 }
 
-/// How many calls a group has that were timed, and that were not.
+/// Returns the number of a group's calls that were timed, and that were not.
 fn timed(group: &Value) -> (u64, u64) {
     let rows = group["rows"].as_array().expect("a list").iter();
     let number = |value: &Value| value.as_u64().expect("a number");
@@ -116,8 +118,8 @@ fn what_longjmp_leaves_is_abandoned() {
     agree("jumps", &["jumper"], true);
 }
 
-/// Stacks that lie next to each other look like one until an exit comes of a call that was
-/// given up. Each call is there all the same, and each exit.
+/// Adjacent stacks look like one until there is an exit of a call that was given up. Each call
+/// and each exit is still recorded.
 #[test]
 fn coroutines_lose_no_call() {
     let Some(program) = program() else { return };
@@ -159,7 +161,7 @@ fn latencies_are_those_of_the_calls_that_return() {
     }
 }
 
-/// A copy of a function has no exits of its own, so that it begins no call.
+/// An inlined copy of a function has no exits of its own, so it begins no call.
 #[test]
 fn copies_of_a_function_are_no_calls() {
     let Some(program) = build(Compiler::Gcc, "inlined.c", &[]) else {

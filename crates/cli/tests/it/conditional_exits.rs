@@ -1,5 +1,5 @@
-//! Functions that are left by conditional jumps, or that run on into the next one: an exit is
-//! recorded, counted and timed when the jump is taken, and only then.
+//! Functions that end in conditional jumps or run on into the next one: an exit is recorded,
+//! counted and timed if the jump is taken, and only then.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, sites, told};
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// By function: for each call what it returned, or nothing if it was left for another one.
+/// By function, for each call: the returned value, or `None` if the call left for another
+/// function.
 type Calls = BTreeMap<String, Vec<Option<i64>>>;
 
 const CONDITIONS: [&str; 16] = [
@@ -29,7 +30,7 @@ fn functions() -> Vec<String> {
     conditions.chain(OTHERS.map(str::to_owned)).collect()
 }
 
-/// What the program says.
+/// Parses the program's output.
 fn said(output: &str) -> Calls {
     assert!(output.contains("ok conditional_exits"), "{output}");
     let mut calls = Calls::new();
@@ -44,7 +45,7 @@ fn said(output: &str) -> Calls {
     calls
 }
 
-/// What was recorded by events at returns; other events by their name, without a value.
+/// Returns the events at returns with their values, and other events by name without a value.
 fn seen(trace: &Path) -> Calls {
     let whole = summary(trace);
     for nothing in ["lost_events", "lost_packets", "damages"] {
@@ -86,8 +87,8 @@ fn jumps_are_exits_when_they_are_taken() {
     }
 }
 
-/// What else happens at the jump, before or behind it in the order of events, happens always;
-/// and where the resident does the work the jump decides, too.
+/// Other events at the jump, before or after the exit in the order of events, are always
+/// recorded. Also where the resident does the work, the jump decides if the exit is recorded.
 #[test]
 fn events_at_the_same_instruction_do_not_depend_on_the_jump() {
     let Some(program) = program() else { return };
@@ -118,7 +119,7 @@ fn events_at_the_same_instruction_do_not_depend_on_the_jump() {
             let calls = &said[&format!("if_{cc}")];
             let own = &seen[&format!("if_{cc}")];
             let count = |calls: Option<&Vec<Option<i64>>>| calls.map_or(0, Vec::len);
-            // Each call leaves once, one way or the other.
+            // Each call leaves once, either way.
             assert_eq!(own.len(), calls.len(), "{all:?}");
             let rejected = before.contains("tid == 0");
             let wanted = if rejected { 0 } else { calls.len() };
@@ -145,7 +146,7 @@ fn stat(events: &[String], program: &Path, tunables: &str) -> (Calls, Value) {
     (said(lines), json)
 }
 
-/// With restartable sequences, and the locked way.
+/// Tested with restartable sequences and in locked mode.
 #[test]
 fn exits_are_counted_added_up_and_timed() {
     let Some(program) = program() else { return };
@@ -210,9 +211,9 @@ fn calls_end_where_they_are_left() {
     }
 }
 
-/// The entry of `looping` is reached by no jump but those that its next bytes are part of. Where
-/// the first one would lead the program has memory; the other needs a byte that the exit's jump
-/// would change, so that one has to stand elsewhere.
+/// The entry of `looping` can only be probed with a jump that contains its next bytes. The
+/// program has memory at the target of the first such jump; the other needs a byte that the
+/// exit's jump would change, so the exit's jump must go elsewhere.
 #[test]
 fn a_jump_stands_elsewhere_for_another_site() {
     let Some(program) = build(Compiler::Gcc, "conditional_exits.c", &["-DROOM"]) else {

@@ -1,5 +1,6 @@
-//! As many events as calls: by the program's own count, by babeltrace2's reading of the
-//! trace, and by the kernel's, which counts hits of a uprobe of its own behind ours.
+//! The number of events equals the number of calls: by the program's own count, by
+//! babeltrace2's reading of the trace, and by the kernel's count of hits of a uprobe that
+//! follows our probe.
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
@@ -10,7 +11,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Events by name as babeltrace2 reads them. `None`: it is not installed.
+/// Returns the number of events by name as babeltrace2 reads them. `None` if it is not
+/// installed.
 fn babeltrace(trace: &Path) -> Option<BTreeMap<String, u64>> {
     let output = match Command::new("babeltrace2").arg(trace).output() {
         Ok(output) => output,
@@ -34,8 +36,8 @@ fn babeltrace(trace: &Path) -> Option<BTreeMap<String, u64>> {
     Some(found)
 }
 
-/// The file offset behind what the probe of a function displaces: an instruction that
-/// every call executes once, and none of ours.
+/// Returns the file offset after the instructions that a function's probe displaces. The
+/// instruction there is executed once by every call, and never by our code.
 fn behind(program: &Path, function: &str) -> u64 {
     let output = capriole(&["check", "--json", &format!(":{function}"), text(program)]);
     assert!(output.status.success(), "{}", told(&output));
@@ -65,7 +67,7 @@ fn the_program_babeltrace_and_the_kernel_count_the_same() {
         let uprobe = Uprobe::at(&program, behind(&program, "counted_work"));
         running.say("go");
         let wanted = THREADS * CALLS;
-        // The constructor's 3 calls were before.
+        // The constructor made its 3 calls earlier.
         assert_eq!(running.line(), format!("ok calls={}", wanted + 3));
         let said = recorder.end();
         assert_eq!(
@@ -86,8 +88,8 @@ fn the_program_babeltrace_and_the_kernel_count_the_same() {
     }
 }
 
-/// Breakpoint probes, and a buffer much too small for the load: what is not in the trace
-/// is counted as lost.
+/// Breakpoint probes, and a buffer much too small for the load: events missing from the trace
+/// are counted as lost.
 #[test]
 fn lost_events_and_recorded_ones_are_all_calls() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -134,8 +136,8 @@ fn lost_events_and_recorded_ones_are_all_calls() {
     }
 }
 
-/// Session memory that is as large as what a jump reaches leaves room for detours beside the
-/// libraries, near which the kernel would put it.
+/// Session memory as large as the reach of a jump leaves room for detours near the libraries,
+/// although the kernel would put it there.
 #[test]
 fn a_large_buffer_is_out_of_the_way() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -150,7 +152,7 @@ fn a_large_buffer_is_out_of_the_way() {
     assert_eq!(calls(&trace)["counted_work"], 8);
 }
 
-/// What sqlite3 does here: every kind of statement, sorting, joining, functions.
+/// The sqlite3 workload: every kind of statement, sorting, joining, functions.
 const QUERIES: &str = "
 create table t(id integer primary key, name text, value real);
 with recursive n(i) as (select 1 union all select i + 1 from n where i < 3000)
@@ -216,7 +218,7 @@ fn sqlite3_says_the_same_with_all_its_library_probed() {
     let steps = first["sqlite3_step"];
     assert!(first.len() > 40 && steps > 40, "{first:?}");
 
-    // Once more, with the kernel's count of one of them and babeltrace2's of all.
+    // Run it again, with the kernel's count of one function and babeltrace2's count of all.
     let output = capriole(&["list", "--json", "sqlite3_step", &library()]);
     let uprobe = output.status.success().then(|| {
         Uprobe::at(
@@ -246,7 +248,7 @@ fn sqlite3_says_the_same_with_all_its_library_probed() {
     }
 }
 
-/// The file of the library that sqlite3 uses.
+/// Returns the path of the library that sqlite3 uses.
 fn library() -> String {
     let output = Command::new("sh")
         .args(["-c", "ldd $(command -v sqlite3)"])

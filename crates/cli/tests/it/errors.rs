@@ -1,5 +1,5 @@
-//! Bad input: exit status 1, a message that says what is wrong, where, and what to do, and
-//! a program that has not noticed.
+//! Tests for bad input: exit status 1, a message that tells what is wrong, where, and how to
+//! fix it, and a program that is not affected.
 
 use crate::programs;
 
@@ -14,7 +14,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Run-time addresses, which are others each time, as ADDRESS.
+/// Replaces run-time addresses, which differ on each run, with ADDRESS.
 fn addresses_aside(text: &str) -> String {
     let mut pieces = text.split("0x");
     let mut out = pieces.next().unwrap_or_default().to_owned();
@@ -33,7 +33,7 @@ fn addresses_aside(text: &str) -> String {
     out
 }
 
-/// A program that waits, and how it looked before.
+/// A waiting program, and its earlier appearance.
 struct Target {
     running: Running,
     before: Looks,
@@ -61,7 +61,8 @@ impl Target {
         self.directory.path().join("t")
     }
 
-    /// `capriole record` of these words fails; what it says, with changing parts named.
+    /// Runs `capriole record` with these words, which must fail. Returns its message with the
+    /// variable parts replaced.
     fn refuses(&mut self, words: &[&str]) -> String {
         let mut command = recorder(&self.trace(), words);
         self.refused(
@@ -111,7 +112,7 @@ impl Target {
         assert_no_session(&process);
     }
 
-    /// It works, and ends as it should.
+    /// Checks that the program still works, and ends as it should.
     fn finish(mut self) {
         self.running.say("go");
         assert_eq!(self.running.line(), "ok calls=103");
@@ -161,7 +162,7 @@ fn events_that_mean_nothing_here() {
         ),
         "{said}"
     );
-    // In the middle of `ret`'s neighbour, `mov %edi,%eax`.
+    // In the middle of `mov %edi,%eax`, next to `ret`.
     insta::assert_snapshot!(target.refuses(&["-e", ":counted_behind+1"]), @"capriole: no instruction starts at counted_behind+0x1: it is in the middle of the one at counted_behind; the next starts at counted_behind+0x2");
     let program = target.running.process().exe().expect("exe");
     let place = |offset: &str| format!("{}:{offset}", text(&program));
@@ -171,7 +172,7 @@ fn events_that_mean_nothing_here() {
     target.finish();
 }
 
-/// What is made of many hits is for `stat`; elsewhere it would be overlooked.
+/// Aggregates over many hits are for `stat`; elsewhere they would be ignored.
 #[test]
 fn aggregates_are_for_stat() {
     let Some(mut target) = Target::counted() else {
@@ -217,7 +218,7 @@ fn aggregates_are_for_stat() {
     target.finish();
 }
 
-/// So is how long calls take.
+/// Latencies are for `stat` as well.
 #[test]
 fn latencies_are_for_stat() {
     let Some(mut target) = Target::counted() else {
@@ -288,7 +289,7 @@ fn processes_that_cannot_be() {
         assert!(!trace.exists());
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    // Beyond the largest number that the kernel gives, 2^22.
+    // Beyond the kernel's largest process number, 2^22.
     insta::assert_snapshot!(refused("4194999"), @"capriole: no process has the number 4194999 (it may have ended)");
 
     let mut child = Command::new("true").spawn().expect("it starts");
@@ -315,7 +316,7 @@ fn processes_that_cannot_be() {
         }
     }
 
-    // One of a program's further threads.
+    // A thread of a program other than its first.
     let Some(program) = build(Compiler::Gcc, "static.c", &[]) else {
         return;
     };
@@ -345,7 +346,7 @@ fn somebody_elses_process() {
     let Some(mut target) = Target::counted() else {
         return;
     };
-    // Where the other user may execute and write.
+    // A directory where the other user may execute and write.
     let directory = tempfile::tempdir().expect("a directory");
     let capriole = Path::new(env!("CARGO_BIN_EXE_capriole"));
     let copy = programs::copied_for_others(capriole, directory.path(), 0o777);
@@ -391,7 +392,7 @@ fn programs_of_another_kind() {
         );
         running.finish();
     }
-    // Files: their headers are enough to tell.
+    // The file header is enough to detect these.
     let directory = scratch();
     let mut header = std::fs::read(env!("CARGO_BIN_EXE_capriole")).expect("ourselves");
     header.truncate(4096);
@@ -423,11 +424,11 @@ fn a_program_that_is_traced_already() {
     let seized = unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0, 0) };
     assert_eq!(seized, 0);
     let said = target.refuses(&["-e", ":main"]);
-    // SAFETY: a number.
+    // SAFETY: only returns a number.
     let own = unsafe { libc::gettid() }.to_string();
-    // The name of a test's thread is that of the test, cut.
+    // The thread of a test has the test's name, truncated.
     insta::assert_snapshot!(said.replace(&own, "TRACER"), @"capriole: process PID is already traced by errors::a_progr (pid TRACER); end that program or detach it first");
-    // SAFETY: as above; the thread has to stand still for it.
+    // SAFETY: as above; the thread must be stopped for the detach below.
     let interrupted = unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, pid, 0, 0) };
     assert_eq!(interrupted, 0);
     let mut status = 0;
@@ -492,7 +493,7 @@ fn no_room_for_detours() {
     }
 }
 
-/// Functions that only a breakpoint can reach, in programs that one would kill.
+/// Functions that only a breakpoint can reach, in programs that a breakpoint would kill.
 #[test]
 fn breakpoints_that_would_kill() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -503,7 +504,7 @@ fn breakpoints_that_would_kill() {
     target.finish();
     let mut target = Target::start(&program, &["--wait", "--block-sigtrap"]);
     insta::assert_snapshot!(target.refuses(&["--breakpoints", "-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; int3: breakpoints cannot be used: a thread blocks SIGTRAP, so a breakpoint would kill the program; `capriole check` shows the site");
-    // In a pattern it is left out, and the rest is recorded.
+    // With a pattern it is left out, and the rest is recorded.
     let words = ["--breakpoints", "-e", ":counted_*", "--duration", "10ms"];
     let mut command = recorder(&target.trace(), &words);
     let output = command
@@ -518,7 +519,7 @@ fn breakpoints_that_would_kill() {
     target.finish();
 }
 
-/// A file system of its own, for root. Taken away when dropped.
+/// A small file system of its own; needs root. Unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -548,13 +549,14 @@ impl Drop for SmallDisk {
     }
 }
 
-/// The recording stops, the program goes on without probes, and what is on disk can be read.
+/// Checks that the recording stops, that the program goes on without probes, and that the data
+/// on disk can be read.
 fn recording_was_cut_short(output: &Output, trace: &Path, started: bool) {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{}", told(output));
     let (first, last) = said.trim_end().rsplit_once('\n').expect("two lines");
     assert!(first.contains("cannot write "), "{said}");
-    // One that was started may have come to its own end by then.
+    // A program that `record` started may have ended by then.
     let goes_on = last.contains("; the program goes on without probes; ");
     let ended = started && last.contains("; the program has ended; ");
     assert!(goes_on || ended, "{said}");
@@ -606,7 +608,7 @@ fn a_full_disk() {
         );
         recording_was_cut_short(&output, &trace, false);
         untouched();
-        // It is full from the beginning.
+        // The disk is full from the beginning.
         let second = disk.0.path().join("u");
         let output = record(&second, &["-e", ":static_leaf", "-p", &pid]);
         assert_eq!(output.status.code(), Some(1), "{}", told(&output));
@@ -618,7 +620,7 @@ fn a_full_disk() {
         untouched();
     }
     // No file may be larger than 8192 blocks of 512 or 1024 bytes, and the shared memory
-    // counts as one.
+    // counts as a file.
     let directory = scratch();
     let trace = directory.path().join("t");
     let limited = "ulimit -f 8192; exec \"$@\"";
@@ -648,7 +650,7 @@ fn a_full_disk() {
     untouched();
     running.finish();
 
-    // A program that was started runs to its end all the same.
+    // A program that `record` started still runs to its end.
     let trace = directory.path().join("u");
     let mut command = Command::new("sh");
     command.args([
@@ -720,7 +722,7 @@ fn programs_that_cannot_be_started() {
     insta::assert_snapshot!(refused(&["-e", ":main", "--", "no-such-program"]), @"capriole: cannot start no-such-program: no such program; is it in PATH?");
     insta::assert_snapshot!(refused(&["-e", ":main", "--", text(directory.path())]), @"capriole: cannot start DIR: Permission denied (os error 13)");
     insta::assert_snapshot!(refused(&["-e", ":main", "--", text(&script)]), @"capriole: cannot start DIR/script: Permission denied (os error 13)");
-    // An event that is wrong: the program does not even start, or is gone.
+    // With a bad event the program does not even start, or is killed.
     let made = directory.path().join("made");
     for event in ["main", ":no_such_function"] {
         refused(&["-e", event, "--", "touch", text(&made)]);
@@ -728,7 +730,7 @@ fn programs_that_cannot_be_started() {
     }
 }
 
-/// Without a trace, with half of one, with something else.
+/// No trace, half a trace, or something else.
 #[test]
 fn traces_that_cannot_be_read() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -768,7 +770,7 @@ fn traces_that_cannot_be_read() {
     std::fs::remove_file(&json).expect("ours");
     insta::assert_snapshot!(refused(&trace), @"capriole: DIR/t is not a capriole trace: it has no info/capriole.json");
 
-    // Streams that are cut or overwritten: what is there is shown, and what is not is said.
+    // Truncated or overwritten streams: existing data is shown, and missing data is reported.
     make();
     let stream = std::fs::read_dir(&trace)
         .expect("a directory")
@@ -795,7 +797,7 @@ fn traces_that_cannot_be_read() {
     }
 }
 
-/// Usage errors are those that no process and no file could make right.
+/// Usage errors are errors that no process and no file could make right.
 #[test]
 fn wrong_usage() {
     let wrong: [&[&str]; 19] = [
@@ -834,7 +836,7 @@ fn wrong_usage() {
     }
 }
 
-/// A reader that has had enough is no error.
+/// A reader that closes the pipe early is no error.
 #[test]
 fn a_closed_pipe() {
     for words in [
@@ -858,7 +860,7 @@ fn a_closed_pipe() {
     }
 }
 
-/// Before anything was changed Ctrl-C ends the command like any other.
+/// Before anything was changed, Ctrl-C ends the command like any other.
 #[test]
 fn ctrl_c_while_it_plans() {
     let Some(program) = build(Compiler::Gcc, "many.c", &[]) else {
@@ -869,7 +871,7 @@ fn ctrl_c_while_it_plans() {
     let mut command = recorder(&target.trace(), &words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut recorder = command.spawn().expect("it starts");
-    // It catches the signal, and plans on all processors, or will not do so any more.
+    // Wait until it catches the signal and plans with several threads, or has ended.
     let process = Process::open(recorder.id()).expect("a child");
     let plans = || {
         let status = process.status();
@@ -879,7 +881,7 @@ fn ctrl_c_while_it_plans() {
     while !plans() && recorder.try_wait().expect("a child").is_none() {
         std::thread::yield_now();
     }
-    // SAFETY: a signal to a child of this test, which was not waited for.
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) }, 0);
     let output = recorder.wait_with_output().expect("a child");
     assert_eq!(
@@ -906,15 +908,15 @@ fn no_threads_to_be_had() {
     };
     let limited = |words: &[&str]| {
         let mut command = Command::new(&copy);
-        // Somebody who runs nothing else.
+        // A user who runs nothing else.
         command.args(words).uid(54_321).gid(54_321);
-        // SAFETY: nothing happens between fork and exec but a system call.
+        // SAFETY: only a system call is made between fork and exec.
         unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nproc, one())?)) };
         let output = command.stdin(Stdio::null()).output().expect("it starts");
         assert_eq!(output.status.code(), Some(1), "{}", told(&output));
         output
     };
-    // To take probes out none are needed.
+    // Detaching needs no threads.
     let detach = told(&limited(&["detach", &std::process::id().to_string()]));
     assert!(!detach.contains("threads"), "{detach}");
     let output = limited(&["check", "/bin/true"]);

@@ -1,12 +1,13 @@
-//! What a terminal acts on, in every name and text that comes from outside: of symbols, types,
-//! arguments, markers, files, processes, definitions, arguments of the command and traces. None
-//! of it comes out of any command, on either output, but as something that can be seen.
+//! Control characters that a terminal acts on, in every name and string that comes from
+//! outside: symbols, types, arguments, markers, files, processes, definitions, command-line
+//! arguments and traces. No command prints any of them, to either output, except in a visible
+//! form.
 
 use crate::target;
 use crate::traces;
 
 use crate::programs::{Compiler, build};
-use capriole_event::is_hidden;
+use capriole_text::is_hidden;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +18,9 @@ use traces::{Background, scratch, text};
 
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 
-/// Reverse video; and CSI as one character, DEL, the bell.
+/// Reverse video; then CSI as one character, DEL, and BEL.
 const ESCAPES: [(&str, &str); 2] = [("ESC1", "\x1b[7m"), ("ESC2", "\u{9b}\x7f\x07")];
-/// Of a file.
+/// A file name.
 const PATH: &str = "a\x1b[7m\u{9b}b\u{202e}c\u{2028}d\re\x7f";
 
 fn hostile(text: &str) -> String {
@@ -27,7 +28,7 @@ fn hostile(text: &str) -> String {
     text.replace(one, first).replace(two, second)
 }
 
-/// The program, with escapes in it.
+/// Builds the program with escapes in it.
 fn program(directory: &Path) -> Option<PathBuf> {
     let built = build(Compiler::Gcc, "hostile.c", &["-I", INCLUDE, "-O1"])?;
     let mut bytes = fs::read(built).expect("it was just built");
@@ -61,8 +62,8 @@ fn assert_visible(words: &[&str], output: &Output) {
     assert_ne!(output.status.code(), None, "{words:?}");
 }
 
-/// What a command says, none of which is hidden. With `--json` it has to be JSON, a value or one
-/// a line.
+/// Returns a command's output, after checking that all of it is visible. With `--json` it must
+/// be JSON, one or more values.
 fn shown(words: &[&str]) -> String {
     let output = capriole(words);
     assert_visible(words, &output);
@@ -176,7 +177,7 @@ fn of_a_program_and_of_a_process() {
     running.finish();
 }
 
-/// All reports of a trace, as it was recorded and as somebody wrote it.
+/// Checks all reports of a trace, both as recorded and with a forged description.
 fn reports(trace: &Path, scratch: &Path) {
     let directory = text(trace);
     let description = trace.join("info/capriole.json");
@@ -223,7 +224,7 @@ fn reports(trace: &Path, scratch: &Path) {
     fs::write(&description, &whole).expect("a description");
 }
 
-/// What errors quote.
+/// Text that error messages quote.
 #[test]
 fn of_arguments_and_definitions() {
     let scratch = scratch();

@@ -1,12 +1,11 @@
 //! Every instruction of real libraries and programs is probed, as many at once as do not
 //! overlap, and the programs' answers stay the same.
 //!
-//! A program is asked a question, which it answers without probes first. Then batch after
-//! batch of its instructions is probed, it is asked again, and the probes are taken out,
-//! at times while it is at work. The short form takes one batch, of functions that the
-//! question makes it execute; the long form (`CAPRIOLE_LONG=1`) takes all.
-//! `CAPRIOLE_SEED=n` repeats a choice. If an answer is wrong or the program ends, the
-//! guilty site is looked for.
+//! A program first answers a question without probes. Then one batch of its instructions after
+//! another is probed, the question is repeated, and the probes are taken out, sometimes while
+//! the program is working. The short form takes one batch, of functions that the question makes
+//! it execute; the long form (`CAPRIOLE_LONG=1`) takes all. `CAPRIOLE_SEED=n` repeats a choice.
+//! If an answer is wrong or the program ends, the test searches for the guilty site.
 
 use crate::conversation::{Conversation, difference};
 use crate::instructions::{Plans, every_instruction, functions, objects_named};
@@ -26,20 +25,20 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A program and what of it is probed.
+/// A program and the code in it to probe.
 struct Subject {
     name: &'static str,
     command: Box<dyn Fn() -> Command>,
     question: String,
     farewell: &'static str,
-    /// Its exit status after that.
+    /// Its exit status at the end.
     status: i32,
-    /// Beginnings of file names; "" is the program.
+    /// Prefixes of the file names to probe; "" is the program.
     objects: &'static [&'static str],
-    /// Of the program and libraries that have such names, only functions whose names begin
-    /// so are probed, executed or not. Empty: all.
+    /// In the program and in these libraries, probe only functions whose names begin with one of
+    /// these, executed or not. Empty: all functions.
     only: &'static [&'static str],
-    /// In the long form all functions, not only those that the question executes.
+    /// True to probe all functions in the long form, not only those that the question executes.
     all: bool,
 }
 
@@ -57,8 +56,8 @@ impl Subject {
         }
     }
 
-    /// A program that was started and asked twice, and its answer. `None`: it lacks
-    /// something.
+    /// Starts the program and sends the question twice. Returns it with its answer, or `None` if it
+    /// lacks something.
     fn start(&self) -> Option<(Conversation, Vec<String>)> {
         let mut command = (self.command)();
         let mut program = match Conversation::start(&mut command).expect("it starts") {
@@ -83,8 +82,8 @@ impl Subject {
     }
 }
 
-/// Puts the probes of a batch in, asks, compares the answer, takes them out. If `busy`,
-/// the program is asked before the probes come and while they go.
+/// Attaches a batch of probes, sends the question, compares the answer, and takes the probes
+/// out. If `busy`, the program works on a question while the probes are inserted and removed.
 fn round(
     subject: &Subject,
     program: &mut Conversation,
@@ -113,7 +112,7 @@ fn round(
         }
         Ok(())
     })
-    // The program says best why it cannot be detached from.
+    // The program's own end explains best why detaching failed.
     .map_err(|wrong| match program.process_ended() {
         Some(how) => format!("{how} ({wrong})"),
         None => wrong,
@@ -130,7 +129,7 @@ fn round(
 }
 
 impl Subject {
-    /// The functions of an object that are of interest.
+    /// Returns the functions of an object to probe.
     fn functions(&self, object: &Object) -> Vec<Extent> {
         let symbols = object.symbols().expect("symbols");
         let named: Vec<Extent> = symbols
@@ -149,7 +148,7 @@ impl Subject {
     }
 }
 
-/// Functions that the question makes the program execute.
+/// Returns the functions that the question makes the program execute.
 fn executed(
     subject: &Subject,
     program: &mut Conversation,
@@ -170,8 +169,8 @@ fn executed(
         Site::of_function(object, *function).expect("in the file")
     };
     let sites: Vec<Site> = all.iter().map(start).collect();
-    // A breakpoint kills a program that runs into it while it blocks SIGTRAP, as Go's
-    // runtime and parts of libc do for moments.
+    // A breakpoint kills a program that hits it while it blocks SIGTRAP, as Go's runtime and
+    // parts of libc briefly do.
     let planner = Planner::of_process(&process).with_breakpoints(false);
     let mut probes: Vec<Probe> = Vec::new();
     let wanted: Vec<&Site> = sites.iter().collect();
@@ -207,11 +206,11 @@ fn executed(
     objects.iter().map(hit).collect()
 }
 
-/// About so many sites are planned at once, at most, of those that need bytes of their
-/// neighbours, or addresses that are given: all would leave no room to each other.
+/// Approximate limit on the number of sites planned together that need bytes of their
+/// neighbours or fixed addresses: together they would leave no room for each other.
 const PORTION: usize = 1500;
 
-/// The random number of this run.
+/// Returns the random seed of this run.
 fn seed() -> u64 {
     let given = std::env::var("CAPRIOLE_SEED")
         .ok()
@@ -335,7 +334,7 @@ fn check(subject: &Subject) {
     end.expect("a good end");
 }
 
-/// Looks in fresh processes for the smallest set of sites that goes wrong.
+/// Searches in new processes for the smallest set of sites that goes wrong.
 fn narrow(subject: &Subject, mut keys: Vec<(String, u64)>, busy: bool) -> Vec<String> {
     let fails = |keys: &[(String, u64)]| -> Option<(Wrong, Vec<String>)> {
         let (mut program, expected) = subject.start()?;
@@ -358,7 +357,7 @@ fn narrow(subject: &Subject, mut keys: Vec<(String, u64)>, busy: bool) -> Vec<St
                     .filter(|s| wanted.contains(&(name.clone(), s.link_address))),
             );
         }
-        // All at once: they were one batch.
+        // Plan all at once: they were one batch.
         let plans = Plans::of_rest(&planner, &sites, 0, 1);
         let all: Vec<usize> = (0..plans.planned.len()).collect();
         let names = plans.planned.iter().map(|p| {
@@ -490,7 +489,7 @@ fn sqlite() {
     check(&subject);
 }
 
-/// The Python to test: one that has its own tests, if there is one.
+/// Returns the Python to test: one that includes its own tests, if there is one.
 fn python() -> Option<(&'static str, bool)> {
     let runs = |python: &str, code: &str| {
         let output = Command::new(python).args(["-c", code]).output();
@@ -565,8 +564,8 @@ fn go() {
     check(&go_subject(program));
 }
 
-/// A displaced instruction faults, the runtime turns that into a panic at that place, and
-/// the program recovers.
+/// A displaced instruction faults, the runtime turns the fault into a panic at the original
+/// place, and the program recovers.
 #[test]
 fn faults_of_go() {
     let Some(program) = go_program() else { return };

@@ -1,6 +1,7 @@
-//! Memory that bears the name of a session's and was made by somebody else, with any numbers in
-//! it: nobody who meets it asks for more memory than there is, hangs, panics, or writes where he
-//! should not. Nor does anything meant for one's own recordings go there.
+//! Memory that has the name of session memory but was made by someone else, with arbitrary
+//! numbers in it: no process that encounters it allocates more memory than there is, hangs,
+//! panics, or writes where it should not. Data meant for the user's own recordings does not go
+//! there either.
 
 use crate::programs;
 
@@ -20,10 +21,10 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Where the program maps what it has.
+/// Address where the program maps the memory.
 const SESSION: u64 = 0x1000_0000_0000;
 const CODE: u64 = 0x3000_0000_0000;
-/// More than any machine has.
+/// More memory than any machine has.
 const HUGE: u64 = 16 << 40;
 
 struct Fake {
@@ -60,7 +61,7 @@ impl Fake {
         }
     }
 
-    /// Memory as a recorder would have it who is the program itself.
+    /// Formats the memory as a recorder would, if the program itself were the recorder.
     fn format(&mut self) {
         self.running.say("");
         assert_eq!(self.running.line(), "mapped");
@@ -93,7 +94,7 @@ impl Fake {
         }
     }
 
-    /// What a command says, that has a limited amount of memory and of time.
+    /// Runs a command with limited memory and time, and returns its output.
     fn meets(&self, words: &[&str]) -> Output {
         let pid = self.running.pid.to_string();
         let words: Vec<&str> = words
@@ -104,7 +105,7 @@ impl Fake {
     }
 }
 
-/// The fields of the header, and the bytes that they have.
+/// Offsets of the header's fields, and their sizes in bytes.
 const FIELDS: [(usize, usize); 10] = [
     (header::VERSION, 4),
     (header::STATE, 4),
@@ -117,7 +118,7 @@ const FIELDS: [(usize, usize); 10] = [
     (header::MESSAGES, 4),
     (header::PACKETS_OFFSET, 8),
 ];
-/// Those of the ledger.
+/// Offsets of the ledger's fields, and their sizes in bytes.
 const NOTED: [(usize, usize); 20] = [
     (noted::MAGIC, 8),
     (noted::VERSION, 4),
@@ -158,7 +159,7 @@ fn noise() -> impl FnMut() -> u64 {
     }
 }
 
-/// Values of which each has been somebody's undoing.
+/// Returns boundary values, each of which has caused a failure.
 fn interesting(random: &mut impl FnMut() -> u64) -> u64 {
     let of = [
         0,
@@ -181,7 +182,8 @@ fn interesting(random: &mut impl FnMut() -> u64) -> u64 {
     of[random() as usize % of.len()]
 }
 
-/// Any numbers in any fields, and in what they lead to, for who looks and for who writes.
+/// Puts arbitrary numbers into any fields and into the data they refer to, for readers and
+/// writers.
 #[test]
 fn any_header_is_read_and_written_to_without_harm() {
     for size in [1 << 20, HUGE] {
@@ -215,19 +217,19 @@ fn any_header_is_read_and_written_to_without_harm() {
                 written += usize::from(writer.write_text(0, 1, b"text", || 1).is_ok());
             }
         }
-        // Not everything is refused at the door.
+        // Check that some headers are accepted, so that the test reaches further than the first check.
         assert!(sound > 100 && written > 10, "{sound} {written}");
         fake.running.finish();
     }
 }
 
-/// Who asks for the most: by a journal, by code that nobody has written, by packets.
+/// Sets up the largest possible claims: a journal, code that was never written, packets.
 fn greedy(fake: &Fake, which: usize) {
     let (memory, ledger) = (&fake.memory, &fake.ledger);
     match which {
         0 => ledger.store_u32(noted::JOURNAL_LEN, u32::MAX),
         1 => {
-            // As long as one may be, all entries alike.
+            // The longest possible journal, all entries alike.
             ledger.store_u32(noted::JOURNAL_LEN, ledger::MAX_ENTRIES);
             let entry = 5 * 4096 + journal::LEN;
             ledger.write(entry, &[journal::MAX_BYTES as u8 + 1]);
@@ -247,7 +249,7 @@ fn greedy(fake: &Fake, which: usize) {
             ledger.store(noted::MEMORY + 8, u64::MAX);
         }
         6 => ledger.store_u32(noted::ARENAS_LEN, u32::MAX),
-        // All that there may be, each as large as one may be.
+        // As many arenas as allowed, each of the largest allowed size.
         7 => {
             for arena in 0..ledger::MAX_ARENAS {
                 let at = noted::ARENAS + arena * 16;
@@ -281,7 +283,7 @@ fn who_asks_for_more_than_there_is_does_not_get_it() {
             ],
             &["detach", "PID"],
         ] {
-            // Each a new one: who detaches closes what he takes for left over.
+            // Start a new one each time: detach closes sessions that it takes for leftovers.
             let Some(mut fake) = Fake::start(HUGE) else {
                 return;
             };
@@ -297,8 +299,8 @@ fn who_asks_for_more_than_there_is_does_not_get_it() {
     }
 }
 
-/// A session, as it seems, of another user, or of a program that is no recorder: texts without
-/// an address do not go there, also if it claims to be a recorder's that there is.
+/// An apparent session of another user, or of a program that is no recorder: messages without
+/// an address do not go there, even if it claims to belong to an existing recorder.
 #[test]
 fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     let (Some(program), Some(other)) = (Fake::program(), build(Compiler::Gcc, "counted.c", &[]))
@@ -308,7 +310,7 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     let open = scratch();
     let mut commands = vec![Command::new(&program)];
     if is_root("have processes of other users") {
-        // With our name, but another user's.
+        // With our program name, but of another user.
         let copy = programs::copied_for_others(&program, open.path(), 0o755);
         let mut command = Command::new(&copy);
         command.uid(65534).gid(65534);
@@ -335,7 +337,7 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
             assert!(!pids.contains(&fake.running.pid));
             assert!(pids.contains(&running.pid));
         }
-        // By name anything goes.
+        // A process named explicitly is always accepted.
         fake.format();
         let output = fake.meets(&["mark", "-p", "PID", "text"]);
         assert!(output.status.success(), "{}", told(&output));

@@ -1,5 +1,5 @@
-//! Programs that filter their own system calls while they are recorded, or give up the time
-//! stamp counter: nothing of ours may run into that.
+//! Programs that filter their own system calls while they are recorded, or disable the time
+//! stamp counter: none of our code may run into that.
 
 use crate::traces;
 
@@ -8,10 +8,11 @@ use crate::target::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use traces::{counted, recorder, scratch, summary, text};
+use std::time::Duration;
+use traces::{Background, counted, recorder, scratch, summary, text};
 
 const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";
-/// Calls that `filtered` makes with its filter.
+/// Number of calls that `filtered` makes with its filter.
 const FILTERED: u64 = 100_000;
 
 fn program(compiler: Compiler, flags: &[&str]) -> Option<PathBuf> {
@@ -24,12 +25,12 @@ fn record(trace: &Path, arguments: &[&str], program: &Path, how: &str) -> Output
     command.output().expect("capriole starts")
 }
 
-/// What the program said, and what the recorder said of it.
+/// Returns the number of calls from the program's output, and the recorder's JSON.
 fn said(output: &Output) -> (u64, Value) {
     assert!(output.status.success(), "{}", told(output));
     let said = String::from_utf8_lossy(&output.stdout);
     let (program, json) = said.split_once('{').expect("JSON");
-    // A program may have its last words behind the recorder's.
+    // The program may print its last line after the recorder's.
     let json = format!("{{{json}");
     let mut values = serde_json::Deserializer::from_str(&json).into_iter();
     let value = values.next().expect("JSON").expect("JSON");
@@ -37,7 +38,7 @@ fn said(output: &Output) -> (u64, Value) {
     (counted(&format!("{program}{rest}")), value)
 }
 
-/// The filter kills a program that makes any other system call than its own few.
+/// Checks that the program survives: its filter kills it for any system call but its own few.
 fn assert_lives(program: &Path, how: &str) {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -45,7 +46,7 @@ fn assert_lives(program: &Path, how: &str) {
     let (calls, told) = said(&output);
     assert_eq!(told["lost"], 0, "{how}: {told}");
     assert!(told["events"].as_u64() >= Some(calls), "{how}: {told}");
-    // A text and a name each time; in threads the filter comes at some moment.
+    // A string and a name cannot be read each time; with threads the filter starts at some moment.
     let not_read = told["not_read"].as_u64().expect("a number");
     match how {
         "thread" => assert!(not_read > 0, "{how}: {told}"),
@@ -77,6 +78,77 @@ fn so_does_a_static_one() {
     }
 }
 
+/// Stops a thread right before its next `process_vm_readv`, which the resident makes.
+fn stop_before_reading(tid: libc::pid_t) {
+    const PROCESS_VM_READV: u64 = 310;
+    const PUSHF: u8 = 0x9c;
+    const TRAP_FLAG: i64 = 1 << 8;
+    let wait = || {
+        let mut status = 0;
+        // SAFETY: waits for a thread that this test traces.
+        let waited = unsafe { libc::waitpid(tid, &raw mut status, libc::__WALL) };
+        assert_eq!(waited, tid);
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+    };
+    let request = |request, data: *mut libc::c_void| {
+        // SAFETY: the request takes no data, or writes the registers to `data`.
+        let result = unsafe { libc::ptrace(request, tid, 0, data) };
+        assert_eq!(result, 0, "ptrace: {}", std::io::Error::last_os_error());
+    };
+    request(libc::PTRACE_ATTACH, std::ptr::null_mut());
+    wait();
+    for _ in 0..100_000 {
+        // SAFETY: zero is a valid value of all its fields.
+        let mut registers: libc::user_regs_struct = unsafe { std::mem::zeroed() };
+        request(libc::PTRACE_GETREGS, (&raw mut registers).cast());
+        // SAFETY: reads a word of the traced program.
+        let code = unsafe { libc::ptrace(libc::PTRACE_PEEKTEXT, tid, registers.rip, 0) };
+        if code as u16 == 0x050f && registers.rax == PROCESS_VM_READV {
+            // The kernel takes the flag for the program's own after steps over `popf`.
+            registers.eflags &= !(TRAP_FLAG as u64);
+            request(libc::PTRACE_SETREGS, (&raw mut registers).cast());
+            return;
+        }
+        request(libc::PTRACE_SINGLESTEP, std::ptr::null_mut());
+        wait();
+        if code as u8 == PUSHF {
+            let top = registers.rsp - 8;
+            // SAFETY: reads a word of the traced program.
+            let flags = unsafe { libc::ptrace(libc::PTRACE_PEEKDATA, tid, top, 0) };
+            // SAFETY: writes it, without the flag that single steps have set.
+            let done = unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, top, flags & !TRAP_FLAG) };
+            assert_eq!(done, 0);
+        }
+    }
+    panic!("the thread reads nothing");
+}
+
+/// On a busy machine, a thread may wait for a processor between the resident's check that system
+/// calls are allowed and the call. The filter has to wait for it.
+#[test]
+fn a_thread_that_is_about_to_make_a_call_is_waited_for() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut running = Running::start(&program, &["held", "wait"]);
+    let recording = Background::attach(&trace, running.pid, &[EVENT]);
+    running.say("go");
+    assert_eq!(running.line(), "working");
+    let threads = running.process().threads().expect("threads");
+    let worker = threads.into_iter().find(|tid| *tid != running.pid);
+    let worker = worker.expect("a worker") as libc::pid_t;
+    stop_before_reading(worker);
+    running.say("filter");
+    std::thread::sleep(Duration::from_millis(300));
+    // SAFETY: lets a thread that this test traces continue.
+    let left = unsafe { libc::ptrace(libc::PTRACE_DETACH, worker, 0, 0) };
+    assert_eq!(left, 0, "{}", std::io::Error::last_os_error());
+    running.finished();
+    recording.ended_by_itself();
+}
+
 #[test]
 fn so_does_one_with_musl() {
     let flags = [
@@ -93,7 +165,7 @@ fn so_does_one_with_musl() {
     }
 }
 
-/// When no packet is free nobody is woken, which would take a system call.
+/// When no packet is free no recorder is woken, because that would take a system call.
 #[test]
 fn nobody_is_woken_when_the_buffer_is_full() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -111,7 +183,7 @@ fn nobody_is_woken_when_the_buffer_is_full() {
     }
 }
 
-/// Reading the time stamp counter is a fault in seccomp's strict mode.
+/// Reading the time stamp counter faults in seccomp's strict mode.
 #[test]
 fn probes_are_taken_out_before_the_clock_is_given_up() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -127,7 +199,7 @@ fn probes_are_taken_out_before_the_clock_is_given_up() {
     }
 }
 
-/// A child does so: its probes are taken out, and the recording of its parent goes on.
+/// A child disables it: its probes are taken out, and the recording of its parent goes on.
 #[test]
 fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -138,7 +210,7 @@ fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
     let output = record(&trace, &["-e", EVENT], &program, "strict-child");
     let (calls, told) = said(&output);
     assert_eq!(told["ended"], "program ended", "{told}");
-    // The parent's before the child, meanwhile and after it; none of the child's.
+    // The parent's calls before, during and after the child, and none of the child's.
     assert_eq!(told["events"], calls - FILTERED, "{told}");
 }
 
@@ -174,8 +246,8 @@ fn return_addresses_are_replaced_as_before() {
     }
 }
 
-/// The very call by which the clock is given up is followed: its return is not recorded, as that
-/// would read the clock.
+/// The call that disables the time stamp counter is itself followed: its return is not
+/// recorded, because that would read the counter.
 #[test]
 fn the_call_that_gives_the_clock_up_returns() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -189,7 +261,7 @@ fn the_call_that_gives_the_clock_up_returns() {
             let output = record(&trace, &[returns, "-e", event], &program, how);
             let (calls, told) = said(&output);
             assert!(calls > FILTERED, "{how} {returns}: {told}");
-            // PR_SET_NO_NEW_PRIVS, before.
+            // An earlier PR_SET_NO_NEW_PRIVS.
             assert!(
                 told["events"].as_u64() >= Some(1),
                 "{how} {returns}: {told}"
@@ -198,7 +270,8 @@ fn the_call_that_gives_the_clock_up_returns() {
     }
 }
 
-/// It gives the clock up just while it is attached to. (Each time at another moment.)
+/// The program disables the counter just while Capriole attaches. (Each time at another
+/// moment.)
 #[test]
 fn one_that_is_attached_to_at_that_moment_lives() {
     let Some(program) = program(Compiler::Gcc, &[]) else {
@@ -222,7 +295,7 @@ fn one_that_is_attached_to_at_that_moment_lives() {
     }
 }
 
-/// Attached to before it filters; taken out after.
+/// Attached before the program filters its calls; detached after.
 #[test]
 fn one_that_was_running_lives_too() {
     let Some(program) = program(Compiler::Gcc, &[]) else {

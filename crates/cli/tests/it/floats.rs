@@ -1,5 +1,5 @@
-//! Floating point numbers: results, arguments by name and registers, in records that straight
-//! code makes, that the resident makes, and that are made without restartable sequences.
+//! Floating-point numbers: results, arguments by name and registers, in records made by
+//! straight-line code, by the resident, and without restartable sequences.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -8,14 +8,14 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// By name: the bits of each value, in order.
+/// By name, the bits of each value, in order.
 type Bits = BTreeMap<String, Vec<u64>>;
 
 fn program(flags: &[&str]) -> Option<PathBuf> {
     build(Compiler::Gcc, "floats.c", flags)
 }
 
-/// What the program says.
+/// Parses the program's output.
 fn said(output: &str) -> Bits {
     assert!(output.contains("ok floats"), "{output}");
     let mut bits = Bits::new();
@@ -30,7 +30,7 @@ fn said(output: &str) -> Bits {
     bits
 }
 
-/// The bits of a number that `report --json` shows.
+/// Returns the bits of a number that `report --json` shows.
 fn bits(value: &Value, single: bool) -> u64 {
     let number = match value.as_str() {
         Some(hexadecimal) if hexadecimal.starts_with("0x") => {
@@ -39,14 +39,14 @@ fn bits(value: &Value, single: bool) -> u64 {
         Some(special) => special.parse().expect("infinite or no number"),
         None => value.as_f64().unwrap_or_else(|| panic!("{value}")),
     };
-    // What is no number has a sign, which is not shown.
+    // A NaN has a sign, which is not shown.
     match single {
         true => u64::from((number as f32).to_bits()),
         false => number.to_bits(),
     }
 }
 
-/// What is no number looks alike, whatever its sign.
+/// Makes all NaNs equal, whatever their sign.
 fn alike(bits: u64, single: bool) -> u64 {
     match single {
         true if f32::from_bits(bits as u32).is_nan() => u64::from(f32::NAN.to_bits()),
@@ -70,7 +70,7 @@ fn run(program: &Path, events: &[&str], words: &[&str], tunables: &str, trace: &
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// The field of all events of this name.
+/// Returns the values of a field in all events with this name.
 fn column(all: &[Value], event: &str, field: &str, single: bool) -> Vec<u64> {
     let own = all.iter().filter(|e| e["event"] == event);
     own.map(|e| alike(bits(&e["arguments"][field], single), single))
@@ -85,7 +85,7 @@ fn results_and_arguments_are_those_of_the_program() {
         };
         for (more, tunables) in [
             ("", ""),
-            // These go the resident's way, and the locked one.
+            // These are recorded by the resident, in locked mode, or both.
             (" m=+0(%sp):x8", ""),
             ("", "glibc.pthread.rseq=0"),
             (" m=+0(%sp):x8", "glibc.pthread.rseq=0"),
@@ -135,7 +135,8 @@ fn results_and_arguments_are_those_of_the_program() {
     }
 }
 
-/// Threads that are interrupted in the middle record the same number another way.
+/// Threads interrupted in the middle of a record make it again in another mode, with the same
+/// number.
 #[test]
 fn numbers_survive_interruptions() {
     let Some(program) = program(&[]) else { return };

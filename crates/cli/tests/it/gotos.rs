@@ -33,7 +33,7 @@ fn a_jump_through_a_table_of_labels_is_no_exit() {
             assert_eq!(function["calls"], 200, "{flags:?}: {summary}");
             assert_eq!(function["tail_calls"], 0, "{flags:?}: {summary}");
         }
-        // That its jumps stay inside is certain, as they keep what is on the stack.
+        // Its jumps certainly stay inside, because they keep the data on the stack.
         let deep = functions.iter().any(|f| f["function"] == "gotos_deep");
         assert!(deep, "{flags:?}: {summary}");
     }

@@ -8,7 +8,7 @@
 //! The short form runs with the other tests. The long form, a thousand rounds of each:
 //!
 //! ```text
-//! CAPRIOLE_LONG=1 cargo test --release -p capriole --test it hammered:: -- --nocapture
+//! CAPRIOLE_LONG=1 cargo test --release -p capriole-cli --test it hammered:: -- --nocapture
 //! ```
 
 use crate::programs::{Compiler, build};
@@ -25,7 +25,7 @@ struct Hammering<'a> {
     events: &'a [&'a str],
     reach: Reach,
     rounds: usize,
-    /// The functions whose name this accepts are probed.
+    /// Accepts the names of the functions to probe.
     wanted: fn(&str) -> bool,
 }
 
@@ -33,12 +33,12 @@ fn all(_: &str) -> bool {
     true
 }
 
-/// One program at a time hammers; two would only take the processors from each other.
+/// One program at a time hammers; two would only compete for the processors.
 static TURN: Mutex<()> = Mutex::new(());
 
 impl<'a> Hammering<'a> {
-    /// With the best probes there are at the functions but `step`, whose many calls would
-    /// only fill the buffer.
+    /// Uses the best probe for each function except `step`, whose many calls would only fill the
+    /// buffer.
     fn of(program: &'a Path, arguments: &'a [&'a str], rounds: usize) -> Hammering<'a> {
         Hammering {
             program,
@@ -50,8 +50,8 @@ impl<'a> Hammering<'a> {
         }
     }
 
-    /// Nobody empties it while the process is stopped and started for the last time,
-    /// which takes the longer the more threads there are.
+    /// Nobody empties the buffer while the process is stopped and resumed for the last time, which
+    /// takes longer with more threads.
     fn buffer(&self) -> u64 {
         if self.arguments.contains(&"200") {
             512 << 20
@@ -62,7 +62,7 @@ impl<'a> Hammering<'a> {
 
     fn run(&self) -> String {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        // Behind this test, which has to sort what it makes.
+        // Run at a lower priority than this test, which must sort the program's records.
         let running = Running::of(
             Command::new("nice")
                 .args(["-n", "19"])
@@ -73,7 +73,7 @@ impl<'a> Hammering<'a> {
         let mut probes = Probes::of(&process, self.events, self.reach);
         probes.keep(self.wanted);
         assert!(!probes.probes.is_empty());
-        // Children of --fork and libraries of --dlopen come and go by themselves.
+        // With --fork, children come and go by themselves; with --dlopen, libraries do.
         let steady = !self.arguments.contains(&"--dlopen");
         let before = looks(&process);
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
@@ -145,7 +145,7 @@ fn a_static_program_without_pie() {
     Hammering::of(&program, &["--threads", "3"], rounds(20, 1000)).run();
 }
 
-/// musl registers no restartable sequences: the locked way.
+/// musl registers no restartable sequences, so this uses locked mode.
 #[test]
 fn a_program_without_restartable_sequences() {
     for flags in [&[][..], &["-static"]] {

@@ -1,12 +1,12 @@
-//! Children that share session memory, and have no privileges any more, write random words there
-//! while their parent is probed: the parent must go on and find its results and its memory
-//! right, and the command must come to its end and say what it could not read.
+//! Children that share session memory but have no privileges write random words there while
+//! their parent is probed: the parent must go on and find its results and its memory right,
+//! and the command must finish and report the data that it could not read.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
 
-/// Runs `capriole` with these arguments on the program, whose children write over what detours
-/// use, or over everything; what it says.
+/// Runs `capriole` with these arguments on the program, whose children write over the data that
+/// detours use, or over everything. Returns its output.
 fn among_hostile_children(everything: bool, arguments: &[&str]) -> Option<String> {
     let program = build(Compiler::Gcc, "scribbler.c", &["-O1"])?;
     let running = Running::start(&program, if everything { &["all"] } else { &[] });
@@ -15,7 +15,7 @@ fn among_hostile_children(everything: bool, arguments: &[&str]) -> Option<String
     let text = told(&output);
     assert!(!text.contains("panicked"), "{text}");
     assert!(output.status.success(), "{text}");
-    // Nothing that they write ends it, or has it say that the program did.
+    // Nothing that they write ends the recording, or makes it report that the program ended.
     assert!(text.contains(r#""ended":"duration""#), "{text}");
     let last = running.finish();
     let children = last.rsplit('=').next();
@@ -58,7 +58,7 @@ fn recorded(everything: bool) {
         return;
     };
     assert!(!text.contains(r#""damaged":0"#), "{text}");
-    // What has been written can be read, if it makes sense; nobody panics in any case.
+    // The written data can be read as far as it makes sense; in no case does a command panic.
     let report = told(&capriole(&["report", "--summary", &trace]));
     assert!(!report.contains("panicked"), "{report}");
 }

@@ -1,4 +1,4 @@
-//! Events at functions that the compiler inlined: what is recorded, listed and refused.
+//! Events at functions that the compiler inlined: which are recorded, listed and refused.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -10,7 +10,8 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "inlined.c", &[])
 }
 
-/// How often each line of a report occurs, from the event's name on and without addresses.
+/// Returns the number of times each line of a report occurs, from the event's name on and
+/// without addresses.
 fn lines(trace: &std::path::Path) -> BTreeMap<String, usize> {
     let output = capriole(&["report", text(trace)]);
     assert!(output.status.success(), "{}", told(&output));
@@ -19,7 +20,7 @@ fn lines(trace: &std::path::Path) -> BTreeMap<String, usize> {
     for line in shown.lines().filter(|line| !line.starts_with('#')) {
         let (_, event) = line.split_once(": ").expect("a time");
         let (name, rest) = event.split_once(": (").expect("a place");
-        // Where in its caller a copy begins is the compiler's choice.
+        // The compiler chooses where in its caller a copy begins.
         let name = name.split(['+', ')']).next().expect("a name");
         let (_, fields) = rest.split_once(')').expect("a place");
         *lines.entry(format!("{name}:{fields}")).or_default() += 1;
@@ -66,7 +67,7 @@ fn a_copy_without_what_was_asked_for_is_left_out_if_others_have_it() {
         "{said}"
     );
     assert_eq!(lines(&trace), counts(&[("both: arg1=1", 3)]));
-    // By name both have it.
+    // By name, both copies and the function itself have the field.
     let output = record(&trace, &["-e", ":both size", "--", text(&program)]);
     assert!(output.status.success(), "{}", told(&output));
     let expected = [
@@ -74,7 +75,7 @@ fn a_copy_without_what_was_asked_for_is_left_out_if_others_have_it() {
         ("both: size=1", 3),
     ];
     assert_eq!(lines(&trace), counts(&expected));
-    // Where nothing is left, nothing is recorded.
+    // If every copy is left out, nothing is recorded.
     for field in ["$arg1", "$stack0", "+0($arg2):string"] {
         let event = format!(":handle_request {field}");
         let output = record(&trace, &["-e", &event, "--", text(&program)]);
@@ -147,7 +148,7 @@ fn arguments_of_copies_are_listed() {
         4,
         "{shown}"
     );
-    // Those of the functions around the copies are not meant.
+    // Arguments of the functions around the copies do not count.
     assert_eq!(
         shown.matches("  req   struct request *").count(),
         4,

@@ -1,6 +1,6 @@
-//! What is known at a function's entry and wanted at its exit: calls that are recorded only if
+//! Values saved at a function's entry and used at its exit: calls that are recorded only if
 //! they took long, and `$entry:NAME`, through recursion, tail calls, longjmp, coroutines,
-//! signals, forks, cancelled threads, and functions that are active when the probes come.
+//! signals, forks, cancelled threads, and functions that are active at attach.
 
 use crate::traces;
 
@@ -15,7 +15,8 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "returns.c", &["-g"])
 }
 
-/// How many calls of each function the program says have returned or made a tail call.
+/// Parses the program's output: by function, the number of calls that returned or made a tail
+/// call.
 fn said(output: &str) -> BTreeMap<&str, u64> {
     let mut calls = BTreeMap::new();
     for line in output.lines() {
@@ -36,14 +37,15 @@ fn report(trace: &Path, words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// Calls as `report --graph --json` tells of them.
+/// Returns the calls as `report --graph --json` prints them.
 fn graph(trace: &Path) -> Vec<Value> {
     let lines = report(trace, &["--graph", "--json"]);
     let parse = |line| serde_json::from_str(line).expect("JSON");
     lines.lines().map(parse).collect()
 }
 
-/// Every call is as long as its own time and those that were made in it, and around them.
+/// Checks that every call's duration is its own time plus the calls made in it, and that it
+/// lies within its caller's.
 fn check_nesting(calls: &[Value]) {
     let by_id: BTreeMap<u64, &Value> = calls.iter().map(|c| (number(&c["id"]), c)).collect();
     let mut inside: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
@@ -73,7 +75,7 @@ fn check_nesting(calls: &[Value]) {
     }
 }
 
-/// With the shortest of times every call that returns is there, and nothing else.
+/// With the shortest minimum duration, every call that returns is recorded, and nothing else.
 #[test]
 fn all_calls_are_longer_than_nothing() {
     let Some(program) = program() else { return };
@@ -108,7 +110,7 @@ fn all_calls_are_longer_than_nothing() {
             check_nesting(&calls);
         }
         if scenario == "deep" {
-            // Each is in the one before.
+            // Each call is nested in the one before.
             let depths = calls.iter().map(|call| number(&call["depth"]));
             assert_eq!(depths.max(), Some(said["deep"] - 1));
         }
@@ -144,7 +146,7 @@ fn short_calls_are_not_recorded() {
     assert_eq!(events(&trace), [] as [Value; 0]);
 }
 
-/// Another event at the exits of such calls is an event, and no end of one.
+/// Another event at the exits of such calls is recorded as an event, and ends no call.
 #[test]
 fn calls_and_events_at_their_exits() {
     let Some(program) = program() else { return };
@@ -166,7 +168,7 @@ fn calls_and_events_at_their_exits() {
     }
 }
 
-/// Arguments are kept, and shown where the call begins; the filter is asked at the entry.
+/// Arguments are saved, and shown where the call begins; the filter is evaluated at the entry.
 #[test]
 fn arguments_of_long_calls() {
     let Some(program) = program() else { return };
@@ -216,7 +218,7 @@ fn arguments_of_long_calls() {
     );
 }
 
-/// The values that the program says it has returned, of one function.
+/// Returns the values that one function has returned, according to the program.
 fn results(output: &str, function: &str) -> Vec<i64> {
     let of = |line: &str| line.strip_prefix(function)?.strip_prefix(' ')?.parse().ok();
     output.lines().filter_map(of).collect()
@@ -259,7 +261,7 @@ fn a_return_knows_the_arguments() {
     assert_eq!(counts, [1, 3], "{calls:?}");
 }
 
-/// Deep in a recursion, and through tail calls: each exit has the value of its own entry.
+/// Deep in a recursion, and through tail calls, each exit has the value of its own entry.
 #[test]
 fn recursion_keeps_a_value_for_each_level() {
     let Some(program) = program() else { return };
@@ -276,7 +278,7 @@ fn recursion_keeps_a_value_for_each_level() {
     assert_eq!(found, (0..count).collect::<Vec<_>>());
 }
 
-/// Events for the same function do not get into each other's way.
+/// Events for the same function do not interfere with each other.
 #[test]
 fn several_events_keep_values_of_one_function() {
     let Some(program) = program() else { return };
@@ -333,7 +335,7 @@ fn totals_by_what_was_at_the_entry() {
         assert_eq!(row["unreadable"], 0, "{row}");
         all += calls;
     }
-    // The filter is asked at the entry, where calls begin that are timed.
+    // The filter is evaluated at the entry, where timed calls begin.
     let told = stat("latency(:even n if n > 10) by n=$entry:n:u64");
     let rows = told["groups"][0]["rows"].as_array().expect("rows");
     let known = rows.iter().filter(|row| !row["keys"]["n"].is_null());
@@ -348,7 +350,7 @@ fn totals_by_what_was_at_the_entry() {
     assert_eq!(timed + unknown, all, "{told}");
 }
 
-/// Memory is read at the entry, or at the exit by a pointer from the entry.
+/// Memory is read at the entry, or at the exit through a pointer saved at the entry.
 #[test]
 fn memory_at_the_entry() {
     let Some(program) = build(Compiler::Gcc, "fetch_values.c", &["-g"]) else {
@@ -383,7 +385,7 @@ fn memory_at_the_entry() {
     }
 }
 
-/// A call that was active when the probes came has no entry.
+/// A call that was active at attach has no entry.
 #[test]
 fn an_exit_without_an_entry() {
     let Some(program) = program() else { return };
@@ -472,8 +474,8 @@ fn what_cannot_be_kept_is_refused() {
     }
 }
 
-/// Workers that were forked run the same code at the same places of their stacks: each finds
-/// what its own calls have kept.
+/// Forked workers run the same code at the same stack addresses: each finds the values that its
+/// own calls have saved.
 #[test]
 fn forked_workers_have_calls_of_their_own() {
     let Some(program) = build(Compiler::Gcc, "prefork.c", &[]) else {

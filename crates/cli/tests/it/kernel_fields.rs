@@ -1,5 +1,5 @@
-//! The same definitions are given to the kernel's uprobe tracer and to `record`, each on a
-//! run of the same program: the fields must come out the same, letter for letter.
+//! The kernel's uprobe tracer and `record` get the same definitions, each on a run of the same
+//! program: the fields must be identical, letter for letter.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Arguments of events at `fetch_target`; CONSTANT and OFFSET stand for where
-/// `fetch_constant` is.
+/// Arguments of events at `fetch_target`; CONSTANT and OFFSET stand for the address and the
+/// offset of `fetch_constant`.
 const EVENTS: [&str; 10] = [
     "fd=+0(%di):s32 port=+4(%di):u16 level=+6(%di):s8 bits=+7(%di):x8 ub=+7(%di):u8 w=+4(%di):x32",
     "low=+7(%di):b3@1/8 all=+7(%di):b8@0/8 mid=+56(%di):b13@51/64 big=+56(%di):u64 hex=+56(%di)",
@@ -25,17 +25,17 @@ const EVENTS: [&str; 10] = [
     "inner=+21(%di):u8 names=+16(+16(%di)):string[3]",
 ];
 
-/// The last of them is compared only where its texts can be read: behind a text that cannot,
-/// the kernel shows memory of its own (whatever a buffer held before, of any length, with
-/// ends of lines in it).
+/// The last definition is compared only where its strings can be read: after a string that
+/// cannot, the kernel shows memory of its own (the old contents of a buffer, of any length,
+/// with line breaks in it).
 const ONLY_READABLE: (usize, &str) = (9, "inner > 0");
 const UNREADABLE: &str = "names=(fault)";
 
-/// Calls of the function, and those whose second pointer leads nowhere.
+/// Number of calls of the function, and of those whose second pointer is invalid.
 const CALLS: usize = 20;
 const UNREADABLE_CALLS: usize = 5;
 
-/// A trace instance of the kernel's, and events of our own, that go with this.
+/// A trace instance of the kernel and its own events; both are removed when this is dropped.
 struct Kernel {
     group: String,
     instance: PathBuf,
@@ -78,7 +78,7 @@ impl Drop for Kernel {
     }
 }
 
-/// What stands behind the place in a line of either trace, by event: `e1 fd=3 ...`.
+/// Returns the text after the address in each line of either trace, by event: `e1 fd=3 ...`.
 fn fields(trace: &str) -> Vec<String> {
     let field = |line: &str| {
         let (_, rest) = line.split_once(": e")?;
@@ -91,7 +91,7 @@ fn fields(trace: &str) -> Vec<String> {
     all
 }
 
-/// The address of a symbol in a program at a fixed address.
+/// Returns the address of a symbol in a program at a fixed address.
 fn address(program: &Path, name: &str) -> Option<u64> {
     let output = Command::new("nm").arg(program).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -112,7 +112,8 @@ fn fields_are_those_of_the_kernel() {
     let Some(built) = build(Compiler::Gcc, "fetch_values.c", &["-no-pie"]) else {
         return;
     };
-    // A file of its own, as the kernel's probes are seen by all who run the same file.
+    // Use a separate file, because the kernel's probes affect all processes that run the same
+    // file.
     let directory = tempfile::tempdir().expect("a directory");
     let program = directory.path().join("fetch_values");
     fs::copy(&built, &program).expect("a copy");
@@ -130,7 +131,7 @@ fn fields_are_those_of_the_kernel() {
         println!("skipped: nm does not tell where functions are");
         return;
     };
-    // As the linker lays out a program at a fixed address.
+    // The linker's layout of a program at a fixed address.
     const BASE: u64 = 0x40_0000;
     let mut file = String::from("# the same for both\n\n");
     let mut expected = 0;

@@ -8,7 +8,7 @@
 //! kills at random times:
 //!
 //! ```text
-//! CAPRIOLE_LONG=1 cargo test -p capriole --test it killed:: -- --nocapture
+//! CAPRIOLE_LONG=1 cargo test -p capriole-cli --test it killed:: -- --nocapture
 //! ```
 
 use crate::programs::{Compiler, build};
@@ -72,7 +72,7 @@ impl Victim {
         command.output().expect("capriole starts")
     }
 
-    /// Everything is as it was before anybody came.
+    /// Checks that everything is as it was before the first attach.
     fn assert_untouched(&mut self, when: &str) {
         self.running.assert_alive();
         let process = self.running.process();
@@ -81,7 +81,7 @@ impl Victim {
         assert_looks(&process, &self.before, when);
     }
 
-    /// `capriole detach` takes out what is there, if anything is.
+    /// Removes the probes with `capriole detach`, if there are any.
     fn clean_up(&mut self, when: &str) {
         self.running.assert_alive();
         let output = self.detach(None);
@@ -95,8 +95,8 @@ impl Victim {
         self.assert_untouched(when);
     }
 
-    /// Kills the recorder at one step after the other; how many there were. Every other
-    /// time the next recording, not `detach`, has to clean up.
+    /// Kills the recorder at one step after the other and returns the number of steps. Every other
+    /// time the next recording, not `detach`, must clean up.
     fn killed_recorders(&mut self) -> usize {
         for step in steps_to_die_at() {
             let output = self.record(Some(step));
@@ -118,11 +118,11 @@ impl Victim {
         unreachable!("a recording has fewer steps");
     }
 
-    /// Leaves probes in, kills those who take them out at one step after the other.
+    /// Leaves probes behind, and kills `detach` at one step after the other.
     fn killed_detachers(&mut self, last_step: usize) -> usize {
         for step in steps_to_die_at() {
-            // Not every one of the steps is behind the last byte written; one in the middle
-            // of recording would do, but nobody can say its number.
+            // Kill the recorder directly: not all steps come after the last byte is written. A step in
+            // the middle of recording would do, but its number is unknown.
             let mut recorder = self.record_command("1h");
             let mut recorder = recorder.stderr(Stdio::null()).spawn().expect("it starts");
             self.wait_until_probed();
@@ -141,7 +141,7 @@ impl Victim {
         unreachable!("more than {last_step} steps");
     }
 
-    /// Waits until a session is mapped and armed: the text has changed.
+    /// Waits until a session is mapped and armed, and the text has changed.
     fn wait_until_probed(&mut self) {
         let process = self.running.process();
         loop {
@@ -184,7 +184,7 @@ fn a_recorder_with_breakpoints_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    // work_loop allows nothing else.
+    // work_loop can only be probed with a breakpoint.
     let events = &[":work_loop", ":work_ret"];
     let mut victim = Victim::new(&program, &["--threads", "2"], events);
     victim.options = &["--breakpoints"];
@@ -206,7 +206,7 @@ fn a_detach_killed_at_each_step() {
     victim.finish();
 }
 
-/// Sites that share jumps, and jumps that are a part of others, in threads that would not
+/// Sites that share jumps, and jumps that are part of other jumps, in threads that would not
 /// survive a breakpoint.
 #[test]
 fn shared_jumps_killed_at_each_step() {
@@ -220,7 +220,7 @@ fn shared_jumps_killed_at_each_step() {
     victim.finish();
 }
 
-/// Probes whose jump lies in two pages, at each place of the boundary.
+/// Probes whose jump crosses a page boundary, at each possible position.
 #[test]
 fn jumps_across_pages_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "page_crossing.c", &[]) else {
@@ -234,7 +234,7 @@ fn jumps_across_pages_killed_at_each_step() {
     victim.finish();
 }
 
-/// The agent is a thread that waits in the kernel: its call must go on.
+/// The agent is a thread that waits in the kernel: its call must continue.
 #[test]
 fn a_recorder_of_sleepers_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "sleeper.c", &[]) else {
@@ -278,8 +278,8 @@ fn killed_at_any_time() {
     victim.finish();
 }
 
-/// Events of a slow program do not wait until a packet is full: what is older than a second or so
-/// is in the trace, whoever kills the recorder.
+/// Events of a slow program do not wait until a packet is full: those older than about a second
+/// are in the trace, however the recorder is killed.
 #[test]
 fn what_was_recorded_is_in_the_trace_soon() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {

@@ -1,5 +1,5 @@
-//! `capriole record` works on programs of every kind, started by it or running: ways of
-//! linking, libraries of C, languages, numbers of threads, ways to end.
+//! `capriole record` works on programs of every kind, started by it or already running: ways of
+//! linking, C libraries, languages, numbers of threads, ways to end.
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
@@ -11,7 +11,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Every way in which a C program is built here, with what may be missing.
+/// Returns every build of a C program that is possible here.
 fn ways() -> Vec<(&'static str, PathBuf)> {
     let ways: [(&str, Compiler, &[&str]); 7] = [
         ("PIE", Compiler::Gcc, &[]),
@@ -30,8 +30,8 @@ fn path_of(program: &Path) -> String {
     text(program).to_owned()
 }
 
-/// From the constructor on, through 4 threads, to the exit status: not a call is missing,
-/// and each has its arguments.
+/// From the constructor on, through 4 threads, to the exit status: no call is missing, and each
+/// has its arguments.
 #[test]
 fn started_programs_are_recorded_from_their_first_call() {
     for (way, program) in ways() {
@@ -78,7 +78,7 @@ fn started_programs_are_recorded_from_their_first_call() {
             assert_eq!(event["arguments"].as_object().expect("fields").len(), 3);
             seen.push((number("arg1"), number("seq")));
         }
-        // The constructor's three come before main.
+        // The constructor makes its three calls before main.
         assert_eq!(
             (main_at, &seen[..3]),
             (Some(3), &[(1000, 0), (1000, 1), (1000, 2)][..]),
@@ -134,7 +134,7 @@ fn a_function_without_a_name_is_found_by_its_place_in_the_file() {
     ) else {
         return;
     };
-    // The same source and flags: stripping moves nothing.
+    // Same source and flags: stripping moves nothing.
     let listed = capriole(&["list", "--json", "counted_work", text(&named)]);
     let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).expect("JSON");
     let offset = listed[0]["offset"].as_str().expect("an offset");
@@ -143,7 +143,7 @@ fn a_function_without_a_name_is_found_by_its_place_in_the_file() {
     let by_place = format!("{}:{offset} seq=$arg2", text(&stripped));
     let output = record(&trace, &["-e", &by_place, "--", text(&stripped)]);
     assert!(output.status.success(), "{}", told(&output));
-    // By the name that the kernel gives such an event.
+    // It has the name that the kernel gives such an event.
     assert_eq!(calls(&trace), [(format!("p_counted_{offset}"), 103)].into());
     let output = record(&trace, &["-e", ":*", "--", text(&stripped)]);
     assert!(
@@ -188,7 +188,7 @@ fn cxx_functions_by_every_name() {
         assert_eq!(found.get(name), Some(&count), "{name}: {found:?}");
     }
 
-    // Mangled, without the parameters where that is clear, and as a pattern.
+    // Mangled names, names without parameters where unambiguous, and patterns.
     let others = [
         ("_ZN4over5twiceEi", 11),
         ("_ZN4over5SizedIiLi3EE5timesEi", 17),
@@ -259,10 +259,10 @@ fn two_hundred_threads() {
         .filter(|e| e["event"] == "counted_work")
         .map(|e| e["calls"].as_u64())
         .collect();
-    // Each call twice: once by the pattern, once with an argument.
+    // Each call appears twice: once by the pattern, once with an argument.
     assert_eq!(work, [Some(2 * 20_003)]);
 
-    // Attached while they hammer.
+    // Attach while the threads hammer.
     let Some(hammer) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
@@ -306,7 +306,7 @@ fn the_exit_status_is_the_programs() {
     }
 }
 
-/// The program's input, output and signals are its own.
+/// The program keeps its own input, output and signals.
 #[test]
 fn a_started_program_does_not_notice() {
     let directory = scratch();
@@ -325,8 +325,8 @@ fn a_started_program_does_not_notice() {
         input.write_all(b"word\n").expect("it reads");
         drop(input);
         let output = child.wait_with_output().expect("it ends");
-        // Signals 32 and 33 are the C library's own: it depends on how it makes a child
-        // whether it ignores them there.
+        // Signals 32 and 33 belong to the C library: the way it creates a child decides if they are
+        // ignored there.
         String::from_utf8_lossy(&output.stdout)
             .replace("SigIgn:\t0000000180", "SigIgn:\t0000000080")
     };
@@ -375,7 +375,7 @@ fn a_recording_ends_by_signal_or_after_its_time() {
     assert_eq!(summary(&trace)["complete"], true);
     running.finish();
 
-    // A started program goes on after the recording and gives its status.
+    // A program that `record` started goes on after the recording and returns its own status.
     let words = ["-e", ":static_leaf", "--duration", "100ms"];
     let said = record_program(&trace, &words, &program, &["--seconds", "0.5"]);
     let counted = counted(&said);
@@ -387,8 +387,8 @@ fn a_recording_ends_by_signal_or_after_its_time() {
     );
 }
 
-/// Ctrl-C in a terminal goes to both; a signal for the recorder alone ends the recording,
-/// and the next one its waiting.
+/// Ctrl-C in a terminal goes to both. A signal to the recorder alone ends the recording, and
+/// the next one ends its wait.
 #[test]
 fn a_started_program_outlives_its_recorder() {
     let Some(program) = build(Compiler::Gcc, "static.c", &[]) else {
@@ -413,7 +413,7 @@ fn a_started_program_outlives_its_recorder() {
         .and_then(|w| w.parse().ok())
         .expect("ready PID");
     let recorder = child.id() as i32;
-    // SAFETY: a signal to a child of this test, which was not waited for.
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(recorder, libc::SIGINT) }, 0);
     let process = capriole_proc::process::Process::open(pid).expect("it runs");
     let started = std::time::Instant::now();
@@ -445,7 +445,7 @@ fn a_started_program_outlives_its_recorder() {
     assert_eq!(unsafe { libc::kill(recorder, libc::SIGINT) }, 0);
     assert!(child.wait().expect("it ends").success());
     assert_text_is_the_files(&process, true);
-    // SAFETY: a signal to the program that was started for this test and is its grandchild.
+    // SAFETY: sends a signal to the program started for this test, a grandchild of the test.
     assert_eq!(unsafe { libc::kill(pid as i32, libc::SIGTERM) }, 0);
     let mut rest = String::new();
     std::io::Read::read_to_string(&mut output, &mut rest).expect("text");
@@ -455,7 +455,7 @@ fn a_started_program_outlives_its_recorder() {
     );
 }
 
-/// Several events, names and patterns, in the program and in its library, at once.
+/// Several events, names and patterns, in the program and in its library, at the same time.
 #[test]
 fn several_events_at_once() {
     let Some(program) = build(Compiler::Gcc, "static.c", &[]) else {
@@ -493,7 +493,7 @@ fn several_events_at_once() {
     );
 }
 
-/// Which objects a process has is also what `list` and the errors know.
+/// `list` and error messages know the objects of a process, too.
 #[test]
 fn libraries_are_named_by_the_start_of_their_names() {
     let Some(program) = build(Compiler::Gcc, "static.c", &[]) else {

@@ -1,14 +1,14 @@
-//! Threads that are killed while they record, or leave it by `siglongjmp`, hold what they write
-//! to for good: it must come back, so that later events are recorded.
+//! Threads that are killed while they record, or leave by `siglongjmp`, keep the lane they
+//! write to forever. It must be reclaimed, so that later events are recorded.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
 use serde_json::Value;
 
-/// How often the program calls the function that is to be recorded.
+/// Number of calls of the recorded function.
 const AFTER: u64 = 20_000;
 
-/// Records the program in this mode; most of what it does at the end must be in the trace.
+/// Records the program in this mode; most of its calls at the end must be in the trace.
 fn later_events_are_recorded(mode: &str) {
     let Some(program) = build(Compiler::Gcc, "jumped.c", &["-O1", "-pthread"]) else {
         return;

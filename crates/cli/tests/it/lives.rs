@@ -1,4 +1,4 @@
-//! Programs that fork, execute others, throw, jump and end while they are recorded.
+//! Programs that fork, exec, throw, jump and end while they are recorded.
 
 use crate::programs::{Compiler, ENDS, build};
 use crate::target::*;
@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// All events of a trace whose fields are a thread's number and its seq.
+/// Returns the event names, and all events, of a trace whose fields are a thread number and its
+/// seq.
 fn read_trace(directory: &Path) -> (Vec<String>, Vec<Call>) {
     let trace = Trace::open(directory).expect("a trace");
     let names = trace.document().events.iter().map(|e| e.name.clone());
@@ -29,7 +30,7 @@ fn read_trace(directory: &Path) -> (Vec<String>, Vec<Call>) {
     (names, calls)
 }
 
-/// Starts the program under `record` and gives its calls; it must have verified itself.
+/// Starts the program under `record` and returns its calls; it must have verified itself.
 fn record_program(program: &Path, arguments: &[&str], event: &str) -> (String, Vec<Call>) {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
@@ -39,7 +40,8 @@ fn record_program(program: &Path, arguments: &[&str], event: &str) -> (String, V
 
 /// Starts the program under `record`; it must have verified itself.
 fn record_into(trace: &Path, program: &Path, arguments: &[&str], event: &str) -> String {
-    // The recorder has no more of the processors than the program has: there is room for all.
+    // The recorder gets no larger share of the processors than the program: the buffer has room
+    // for all records.
     let output = command(&["record", "--buffer-size", "1G", "-e", event, "-o"])
         .arg(trace)
         .arg("--")
@@ -53,7 +55,7 @@ fn record_into(trace: &Path, program: &Path, arguments: &[&str], event: &str) ->
     text
 }
 
-/// How much of a trace was recorded by restartable sequences, in bytes, and how much in all.
+/// Returns the bytes of a trace recorded with restartable sequences, and all of its bytes.
 fn restartable_part(trace: &Path) -> (u64, u64) {
     let (mut part, mut all) = (0, 0);
     for entry in std::fs::read_dir(trace).expect("a trace") {
@@ -68,7 +70,7 @@ fn restartable_part(trace: &Path) -> (u64, u64) {
     (part, all)
 }
 
-/// Children of fork are recorded, with thread ids of their own; executed ones are not.
+/// Children of fork are recorded with their own thread ids; programs they exec are not.
 #[test]
 fn children_are_recorded_under_their_own_thread_ids() {
     let Some(program) = build(Compiler::Gcc, "forker.c", &[]) else {
@@ -97,8 +99,8 @@ fn children_are_recorded_under_their_own_thread_ids() {
     assert_eq!(count(2_000_000), 0, "executed programs are not recorded");
 }
 
-/// A child of vfork works on its parent's thread structure, which says that it has
-/// restartable sequences; the kernel restarts it not. Other threads work on the same CPUs.
+/// A vfork child works on its parent's thread structure, which claims to have restartable
+/// sequences, but the kernel does not restart the child. Other threads work on the same CPUs.
 #[test]
 fn children_of_vfork_record_every_call_once() {
     let Some(program) = build(Compiler::Gcc, "vfork_work.c", &[]) else {
@@ -139,7 +141,7 @@ fn children_of_vfork_record_every_call_once() {
     assert!(seqs.is_empty(), "{seqs:?}");
 }
 
-/// When recording ends, children that live on are freed of the probes like the parent.
+/// When recording ends, the probes are also removed from children that live on.
 #[test]
 fn children_are_detached_too() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
@@ -233,8 +235,8 @@ fn exceptions_and_jumps_go_through_probed_frames() {
     }
 }
 
-/// A process that ends at any moment of attaching, recording or detaching ends as it
-/// would have, and `record` says so or succeeds.
+/// A process that ends at any moment of attaching, recording or detaching ends as it would
+/// have, and `record` reports it or succeeds.
 #[test]
 fn a_process_that_ends_meanwhile() {
     use std::os::unix::process::ExitStatusExt;
@@ -325,7 +327,7 @@ fn a_probed_library_that_comes_and_goes() {
             .expect("capriole starts");
         running.assert_alive();
         let text = told(&output);
-        // At that moment it is not loaded, or not any more, or being relocated.
+        // At that moment it is not loaded yet, no longer loaded, or being relocated.
         let absent = text.contains("no program or library")
             || text.contains("the bytes in memory are not those of the file")
             || text.contains("cannot read");
@@ -338,7 +340,7 @@ fn a_probed_library_that_comes_and_goes() {
     running.finish();
 }
 
-/// A program that blocks SIGTRAP gets no breakpoint, but jumps as any other.
+/// A program that blocks SIGTRAP gets no breakpoint, but jumps like any other.
 #[test]
 fn no_breakpoint_where_sigtrap_is_blocked() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
@@ -379,7 +381,7 @@ fn no_breakpoint_where_sigtrap_is_blocked() {
     running.finish();
 }
 
-/// Threads come and go while everything is stopped and started.
+/// Threads come and go while everything is stopped and resumed.
 #[test]
 fn a_storm_of_threads() {
     let source = r#"

@@ -1,27 +1,17 @@
-//! The command, tried from outside, and the engine on programs that run. One program, as each takes long to link.
+//! Tests of the command from outside, and of the engine on running programs. They form one
+//! program, because each takes long to link.
 
-#[path = "common/conversation.rs"]
-mod conversation;
-#[path = "common/instructions.rs"]
-mod instructions;
+use capriole_testkit::{conversation, instructions, probed, programs, uprobe};
+
 #[path = "common/limited.rs"]
 mod limited;
-#[path = "common/probed.rs"]
-mod probed;
-#[path = "common/programs.rs"]
-mod programs;
 #[path = "common/target.rs"]
 mod target;
 #[path = "common/traces.rs"]
 mod traces;
-#[path = "common/uprobe.rs"]
-mod uprobe;
 
 mod actions;
 mod against_gdb;
-mod bench;
-mod bench_hit;
-mod bench_marker;
 mod boundary;
 mod calls;
 mod conditional_exits;
@@ -32,6 +22,7 @@ mod every_instruction;
 mod fake_sessions;
 mod filtered;
 mod floats;
+mod forwarded;
 mod gotos;
 mod hammered;
 mod hostile;

@@ -1,6 +1,7 @@
-//! Texts in recordings: those of the program, and those that others write with `capriole mark`.
+//! Messages in recordings: those of the program, and those that others write with
+//! `capriole mark`.
 //!
-//! Always with `-p`: without it every recording of the machine would get them.
+//! Always with `-p`: without it every recording on the machine would get them.
 
 use crate::target;
 use crate::traces;
@@ -20,13 +21,13 @@ fn mark(pid: u32, words: &[&str]) -> Output {
     capriole(&[&["mark", "-p", &pid], words].concat())
 }
 
-/// The texts of a trace in the order of time, and whether the program wrote them.
+/// Returns the messages of a trace in time order, and if the program itself wrote them.
 fn texts(trace: &Path) -> Vec<(String, bool)> {
     let mut events = events(trace);
     events.retain(|event| event["event"] == "capriole:message");
     let text = |event: &Value| {
         let text = event["arguments"]["arg1"].as_str().expect("a text");
-        // It reads as it was written.
+        // The report shows it as it was written.
         assert_eq!(event["text"], text);
         (text.to_owned(), !event["object"].is_null())
     };
@@ -38,8 +39,8 @@ fn shop() -> Option<PathBuf> {
     build(Compiler::Gcc, "../../examples/markers.c", &flags)
 }
 
-/// Several writers at once, while the program's own threads want the same lanes of the buffer:
-/// those without restartable sequences, and those with.
+/// Several writers at once, while the program's own threads need the same lanes of the buffer:
+/// without restartable sequences, and with them.
 #[test]
 fn every_text_is_there_once_and_nothing_of_the_program_is_missing() {
     const WRITERS: usize = 3;
@@ -101,7 +102,7 @@ fn texts_of_the_program_are_recorded_unasked() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let own = || (String::from("a hundred requests in vain"), true);
-    // Behind the thousandth request.
+    // The message follows the thousandth request.
     record_program(&trace, &["-e", "usdt::shop:reply"], &program, &["2"]);
     let found = texts(&trace);
     assert!(found == [own()] || found.is_empty(), "{found:?}");
@@ -113,7 +114,7 @@ fn texts_of_the_program_are_recorded_unasked() {
     assert_eq!(found.is_empty(), replies(&trace) < 990, "{found:?}");
 }
 
-/// Whoever asks for them by an event gets what the event says, and that alone.
+/// A user who records messages through an event gets that event's fields, and nothing more.
 #[test]
 fn texts_that_are_asked_for_are_not_recorded_twice() {
     let flags = ["-O2", "-I", INCLUDE];
@@ -140,14 +141,14 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
         ("usdt::capriole:*", &all),
         ("usdt::capriole:message first=+0($arg1):char", &first),
     ] {
-        // What the kernel's trace_marker would get.
+        // This file takes the place of the kernel's trace_marker.
         std::fs::write(&file, "").expect("a file");
         record_program(&trace, &["-e", event], &program, &[text(&file)]);
         assert_eq!(arguments(&trace), *wanted, "{event}");
         let written = std::fs::read_to_string(&file).expect("a file");
         assert_eq!(written, "text 1text 4");
     }
-    // Those of a library, that is; the program's own are recorded all the same.
+    // This applies only to a library's messages; the program's own are still recorded.
     let library = [&flags[..], &["-shared", "-fPIC"]].concat();
     let Some(library) = build(Compiler::Gcc, "texts.c", &library) else {
         return;
@@ -158,7 +159,7 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
     let output = output.expect("capriole starts");
     assert!(output.status.success(), "{}", told(&output));
     assert_eq!(arguments(&trace), all);
-    // Nor does a recording come about for their sake.
+    // Messages alone do not start a recording either.
     let output = traces::record(&trace, &["-e", ":never", "--", text(&program)]);
     assert!(!output.status.success(), "{}", told(&output));
     assert!(
@@ -174,7 +175,7 @@ fn texts_that_are_asked_for_are_not_recorded_twice() {
     );
 }
 
-/// Whoever is killed while it writes stands in nobody's way.
+/// A writer killed midway does not block others.
 #[test]
 fn killed_at_any_moment_it_leaves_nothing() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -242,7 +243,7 @@ fn a_session_is_found_once_whoever_shares_it() {
     recorder.end();
 }
 
-/// What is said where there is nothing to write to.
+/// Messages for cases where there is nothing to write to.
 #[test]
 fn what_cannot_be_marked_is_told() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -279,7 +280,7 @@ fn what_cannot_be_marked_is_told() {
         "capriole: process PID (NAME) is probed by something that keeps no texts, such as \
          `capriole stat`, or its recording is just ending\n"
     );
-    // SAFETY: a signal to a child that was not waited for.
+    // SAFETY: sends a signal to a child that has not been waited for.
     assert_eq!(unsafe { libc::kill(stat.id() as i32, libc::SIGINT) }, 0);
     assert!(stat.wait().expect("stat").success());
 
@@ -301,7 +302,7 @@ fn what_cannot_be_marked_is_told() {
     assert!(output.status.success(), "{}", told(&output));
     assert_no_session(&running.process());
 
-    // Of several, those that can be are marked.
+    // Of several processes, those that can be marked are marked.
     let recorder = Background::attach(&trace, pid, &[":counted_work"]);
     let longest = "y".repeat(1024);
     let own = std::process::id().to_string();

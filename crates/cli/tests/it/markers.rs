@@ -1,5 +1,5 @@
-//! Static markers as events: what their notes say is found, and what is recorded of them is
-//! what the program had there.
+//! Static markers as events: the information in their notes is found, and the recorded values
+//! are those that the program had there.
 
 use crate::traces;
 
@@ -10,21 +10,21 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use traces::{Background, calls, events, record, record_program, scratch, text};
 
-/// With what the program is built, so that its arguments are at different places.
+/// Compiler flags for the program, so that its arguments are in different places.
 const FLAGS: [&[&str]; 3] = [&["-O2"], &["-O0"], &["-O2", "-no-pie"]];
 
 fn marked(flags: &[&str]) -> Option<PathBuf> {
     build(Compiler::Gcc, "marked.c", flags)
 }
 
-/// Runs `capriole` in the program's own directory, so that no path is in what it says.
+/// Runs `capriole` in the program's own directory, so that its output contains no path.
 fn near(program: &Path, arguments: &[&str]) -> Output {
     let directory = program.parent().expect("a directory");
     let mut command = command(arguments);
     command.current_dir(directory).output().expect("it starts")
 }
 
-/// What it says, with the program's name made a fixed one.
+/// Returns its output, with the program's name replaced by a fixed one.
 fn said(program: &Path, output: &Output) -> String {
     let name = program.file_name().expect("a name").to_string_lossy();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -34,7 +34,7 @@ fn said(program: &Path, output: &Output) -> String {
         .replace(&*name, "marked")
 }
 
-/// A number in JSON: as text, if not every reader has so large ones.
+/// Returns a number as JSON: as a string if some readers cannot represent it.
 fn number(value: u64) -> Value {
     match value < 1 << 53 {
         true => json!(value),
@@ -42,7 +42,7 @@ fn number(value: u64) -> Value {
     }
 }
 
-/// The fields of the hits of an event, in the order of time.
+/// Returns the fields of an event's hits, in time order.
 fn fields(trace: &Path, name: &str) -> Vec<Value> {
     let events = events(trace).into_iter();
     let mut events: Vec<Value> = events.filter(|event| event["event"] == name).collect();
@@ -60,8 +60,8 @@ fn recorded(program: &Path, arguments: &[&str], name: &str) -> Vec<Value> {
     fields(&trace, name)
 }
 
-/// Markers of `capriole/marker.h`, all at once: values stand in registers that only the notes
-/// know of, and no detour before may spoil them.
+/// Markers of `capriole/marker.h`, all at once: values are in registers that only the notes
+/// mention, and no earlier detour may change them.
 #[test]
 fn markers_of_the_header_are_recorded_by_their_format() {
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
@@ -93,14 +93,14 @@ fn markers_of_the_header_are_recorded_by_their_format() {
             assert_eq!(cost, number as f64 / 2.0, "{reply}");
         }
         assert!(requests.len() - replies.len() <= 1);
-        // What is guarded is computed while somebody looks.
+        // Guarded values are only computed while a tracer is attached.
         let hashes = fields(&trace, "shop:hashed");
         assert!(requests.len() - hashes.len() <= 1, "{}", hashes.len());
         assert!(hashes.iter().all(|hash| *hash == hashes[0]));
     }
 }
 
-/// Every kind of operand, in three rounds; where they are depends on the compiler's flags.
+/// Every kind of operand, in three rounds; their locations depend on the compiler's flags.
 #[test]
 fn arguments_are_what_the_program_had() {
     for flags in FLAGS {
@@ -137,7 +137,7 @@ fn arguments_are_what_the_program_had() {
             });
             assert_eq!(one("plain:registers"), expected, "{when}");
             let numbers = one("plain:numbers");
-            // Where it was loaded, the last one says.
+            // The last argument tells the load address.
             let loaded = numbers["arg8"].as_u64().expect("a number");
             assert_eq!(loaded.wrapping_sub(global + 4) % 4096, 0, "{when}");
             let expected = json!({
@@ -166,7 +166,7 @@ fn arguments_are_what_the_program_had() {
                 "arg3": 1.0 / 1024.0,
             });
             assert_eq!(one("plain:floats"), expected, "{when}");
-            // The rest of it cannot be read.
+            // The other arguments cannot be read.
             assert_eq!(one("plain:strange"), json!({"arg1": round}), "{when}");
             let names = ["first", "second", "a longer third"];
             let order = one("shop:order");
@@ -187,7 +187,7 @@ fn arguments_are_what_the_program_had() {
             all.map(|fields| fields["arg1"].as_i64().expect("a number"))
                 .collect()
         };
-        // One marker at three places: one event.
+        // One marker at three places is one event.
         assert_eq!(
             each("plain:places"),
             [100, 200, 300, 101, 201, 301, 102, 202, 302],
@@ -212,17 +212,17 @@ fn fields_are_taken_from_the_arguments() {
     assert_eq!(all.len(), 1, "{all:?}");
     assert_eq!(all[0]["arg1"], u64::from(b's'));
     let order = |event: &str| recorded(&program, &["-e", event], "shop:order");
-    // By the names that the format gives, and with filters over what is not recorded.
+    // By the names given in the format, and with filters on fields that are not recorded.
     assert_eq!(
         order(r#"usdt::shop:order id price:x32 last=end name=$arg4 if name == "second" && id < 0"#),
         [json!({"id": -1, "price": "0xb2d05e01", "last": -2, "name": "second"})]
     );
     assert_eq!(order("usdt::shop:order if price > 3000000001").len(), 1);
     assert_eq!(order("usdt::shop:order $arg1:u8").len(), 3);
-    // A register that is no argument, and a call stack, as everywhere.
+    // A register that is no argument, and a call stack, as for other events.
     let all = order("usdt::shop:order %si:s32 stack");
     assert_eq!(all[2]["arg1"], -2, "{all:?}");
-    // Which place of a marker it was, a call stack has to know.
+    // A call stack needs to know which place of a marker was hit.
     let places = recorded(
         &program,
         &["-e", "usdt::plain:places $arg1 stack"],
@@ -267,7 +267,7 @@ fn what_cannot_be_had_is_refused() {
     .map(refusal)
     .to_vec();
     insta::assert_snapshot!(all.join("\n"));
-    // Those that fit are taken.
+    // Formats that fit are accepted.
     for event in [
         r#"usdt::shop:order "%d %u %p %s %x %c %ld""#,
         r#"usdt::shop:order "id=%3d, %8u %p %20s %#x %c %li""#,
@@ -279,7 +279,7 @@ fn what_cannot_be_had_is_refused() {
         let output = record(&trace, &["-e", event, "--", text(&program), "1"]);
         assert!(output.status.success(), "{event}: {}", told(&output));
     }
-    // Of a pattern's markers those are left out that do not fit.
+    // With a pattern, markers that do not fit are left out.
     let output = record(
         &trace,
         &["-e", r#"usdt::plain:* "%s %p""#, "--", text(&program), "1"],
@@ -328,7 +328,7 @@ fn markers_are_listed_and_checked() {
         "{table}"
     );
     assert!(row("plain:guarded").starts_with("0x"), "{table}");
-    // The same by a pattern and a file.
+    // The same through a pattern and a file.
     let again = near(&program, &["list", "usdt::*", &file]);
     assert_eq!(said(&program, &again), table);
     let some = near(&program, &["list", "usdt::shop:*", &file]);
@@ -379,7 +379,7 @@ fn markers_are_listed_and_checked() {
     }
 }
 
-/// A stripped program has the notes, and addresses by name no more.
+/// A stripped program still has the notes, but no names for addresses.
 #[test]
 fn a_stripped_program_has_its_markers() {
     let Some(program) = marked(&["-O2", "-s"]) else {
@@ -453,7 +453,7 @@ fn asked(running: &mut Running) -> String {
 const UNWATCHED: &str = "guarded 0 semaphore 0";
 const WATCHED: &str = "guarded 3 semaphore 1";
 
-/// The semaphore is up while the probe is there, however it goes.
+/// The semaphore is raised while the probe is there, however the recording ends.
 #[test]
 fn semaphores_go_up_and_down() {
     let Some(program) = marked(&["-O2"]) else {
@@ -471,7 +471,7 @@ fn semaphores_go_up_and_down() {
     recorder.end();
     assert_eq!(asked(&mut running), UNWATCHED);
     assert_eq!(calls(&trace)["plain:guarded"], 3);
-    // A pattern and a name: one more all the same.
+    // A pattern and a name still raise it only once.
     let both = [
         "usdt::plain:*",
         "p:mine :guard",
@@ -481,7 +481,7 @@ fn semaphores_go_up_and_down() {
     assert_eq!(asked(&mut running), WATCHED);
     recorder.end();
     assert_eq!(asked(&mut running), UNWATCHED);
-    // Somebody kills the recorder.
+    // The recorder is killed.
     let pid = running.pid.to_string();
     let mut killed = command(&["record", "-p", &pid, "-e", "usdt::plain:guarded", "-o"])
         .arg(&trace)
@@ -500,7 +500,7 @@ fn semaphores_go_up_and_down() {
     running.finish();
 }
 
-/// What another tool says of the same program, in a run of its own.
+/// Compares with another tool's output for the same program, in a separate run.
 #[test]
 fn bpftrace_sees_the_same() {
     let Some(program) = marked(&["-O2"]) else {
@@ -510,7 +510,7 @@ fn bpftrace_sees_the_same() {
     let trace = directory.path().join("trace");
     let script = directory.path().join("script.bt");
     let path = program.display();
-    // What bpftrace does not understand (second bytes, vectors, sums) is not asked for.
+    // Skip operands that bpftrace does not understand (second bytes, vectors, sums).
     let markers: [(&str, &[usize]); 3] = [
         ("plain:places", &[1]),
         ("shop:order", &[1, 2, 3, 5]),
@@ -566,7 +566,7 @@ fn bpftrace_sees_the_same() {
     assert_eq!(ours, theirs);
 }
 
-/// Every format is the program's own, and the program says what printf makes of it.
+/// Every format is the program's own, and the program prints printf's result for it.
 #[test]
 fn reports_have_the_texts_that_the_authors_wrote() {
     let include = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
@@ -586,7 +586,7 @@ fn reports_have_the_texts_that_the_authors_wrote() {
             let texts = named.map(|event| event["text"].as_str());
             texts.map(|text| text.expect("a text")).collect()
         };
-        // What is not UTF-8 is not in JSON.
+        // JSON cannot contain text that is not UTF-8.
         let found = texts("shop:said");
         assert_eq!(found.len(), said.len(), "{level}");
         for (found, said) in found.iter().zip(&said) {
@@ -623,7 +623,7 @@ fn reports_have_the_texts_that_the_authors_wrote() {
             behind(&report, ": shop:lost: ")[1],
             r#"arg1="tea" of=1 at=(fault)"#
         );
-        // Other readers see events of one name, and nothing that they do not know.
+        // Other readers see events of one name, and nothing unknown to them.
         match Command::new("babeltrace2").arg(&trace).output() {
             Ok(output) => {
                 let told = told(&output);
@@ -668,7 +668,7 @@ fn fields_that_were_chosen_are_shown_as_fields() {
         shown("usdt::shop:lost if of == 1"),
         "tea of 1 at (fault)  |"
     );
-    // All of them, and more.
+    // All of the arguments, and one more field.
     assert_eq!(
         shown("usdt::shop:lost $arg* more=$arg2:x32"),
         "more=0x1: tea of 1 at (fault)  |"

@@ -1,5 +1,5 @@
-//! Arguments of static markers that are constants: they are recorded as what they are, by code
-//! of the detour's own, as registers are.
+//! Static marker arguments that are constants: like registers, they are recorded as they are,
+//! by the detour's own code.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 const INCLUDE: &str = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
 
-/// With an address for a constant, which a position-independent program has not.
+/// Includes an address as a constant, which a position-independent program does not have.
 fn constants() -> Option<PathBuf> {
     build(Compiler::Gcc, "constants.c", &["-no-pie", INCLUDE])
 }
 
-/// The fields of the hits of these events, in the order of time.
+/// Returns names and fields of the hits of these events, in time order.
 fn recorded(program: &Path, arguments: &[&str]) -> Vec<(String, Value)> {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -80,14 +80,14 @@ fn constants_are_recorded_as_they_are() {
         });
         assert_eq!(*at("fixed:described"), described);
     }
-    // As other types, and beside what the user writes.
+    // As other types, and together with the user's own fields.
     let event = "usdt::fixed:mixed low=$arg4:x16 five=\\5 minus=\\-1:s64 arg1";
     let wanted = json!({"low": "0x7788", "five": "0x5", "minus": -1, "arg1": 2});
     let events = recorded(&program, &["-e", event]);
     assert_eq!(events.last().map(|(_, fields)| fields), Some(&wanted));
 }
 
-/// Only what a constant points to is fetched by the resident's program.
+/// Only data that a constant points to is fetched by the resident's program.
 #[test]
 fn constants_need_no_program() {
     let Some(program) = constants() else {

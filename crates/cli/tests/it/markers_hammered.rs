@@ -5,7 +5,7 @@
 //! The long form, 100,000 switches on and as many off:
 //!
 //! ```text
-//! CAPRIOLE_LONG=1 cargo test --release -p capriole --test it markers_hammered:: -- --nocapture
+//! CAPRIOLE_LONG=1 cargo test --release -p capriole-cli --test it markers_hammered:: -- --nocapture
 //! ```
 
 use crate::programs::{Compiler, build};
@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::process::Command;
 use std::time::Duration;
 
-/// Probes at all markers of the program, each recording its two arguments and watching its
-/// semaphore.
+/// Returns probes at all markers of the program, each recording its two arguments and counting
+/// up its semaphore.
 fn probes(process: &Process) -> Probes {
     const EVENT: &str = "usdt::hammer:*";
     let mut probes = Probes::of(process, &[EVENT], Reach::Best);
@@ -42,7 +42,7 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     let Some(program) = build(Compiler::Gcc, "marked_hammer.c", flags) else {
         return;
     };
-    // Behind this test, which has to sort what it makes.
+    // Run at a lower priority than this test, which must sort the program's records.
     let mut running = Running::of(
         Command::new("nice")
             .args(["-n", "19"])
@@ -100,7 +100,7 @@ fn under_load_from_several_threads() {
     switched(&["-O2"], "4", rounds(60, 25_000));
 }
 
-/// Arguments and operands go by the stack.
+/// Arguments and operands are on the stack.
 #[test]
 fn in_a_program_that_is_not_optimised() {
     switched(&["-O0"], "3", rounds(25, 2_500));

@@ -1,4 +1,4 @@
-//! Static markers that other people's programs have: libstdc++'s of exceptions, CPython's.
+//! Static markers of third-party programs: libstdc++'s for exceptions, and CPython's.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -6,7 +6,7 @@ use crate::traces::{calls, events, record, record_program, scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whether `capriole list` finds such a marker; if not, says so.
+/// True if `capriole list` finds such a marker; otherwise prints that it is missing.
 fn has(file: &Path, marker: &str) -> bool {
     let pattern = format!("usdt::{marker}");
     let found = capriole(&["list", &pattern, text(file)]).status.success();
@@ -16,7 +16,7 @@ fn has(file: &Path, marker: &str) -> bool {
     found
 }
 
-/// Each exception is thrown and caught, or thrown again.
+/// Each exception is thrown and caught, or rethrown.
 #[test]
 fn exceptions_of_libstdcxx() {
     let Some(program) = build(Compiler::Gxx, "cxx_throw.cpp", &[]) else {
@@ -53,7 +53,7 @@ fn exceptions_of_libstdcxx() {
     let (throw, rethrow) = (calls["libstdcxx:throw"], calls["libstdcxx:rethrow"]);
     assert!(throw > 100 && rethrow > 0, "{calls:?}");
     assert_eq!(calls["libstdcxx:catch"], throw + rethrow, "{calls:?}");
-    // What was thrown is what is caught: an object, and its type.
+    // The thrown exception is the one that is caught: same object and type.
     let all = events(&trace);
     let mut thrown = None;
     let first = all[0]["tid"].clone();
@@ -74,7 +74,7 @@ def fib(n):
 print(fib(10))
 ";
 
-/// CPython looks at a semaphore before each of its markers.
+/// CPython checks a semaphore before each of its markers.
 #[test]
 fn functions_of_python() {
     let python = Path::new("/usr/bin/python3");
@@ -101,7 +101,7 @@ fn functions_of_python() {
         assert_eq!(fields["file"], text(&script));
         assert_eq!(fields["line"], 2);
     }
-    // What is counted is the same.
+    // The counts are the same.
     let output = capriole(&[
         "stat",
         "--json",
@@ -125,7 +125,7 @@ fn functions_of_python() {
         .filter(|group| group.contains("\"fib\""))
         .collect();
     assert!(fib.len() == 1 && fib[0].contains("177"), "{fib:?}");
-    // And with all others of them.
+    // The same together with all of its other markers.
     let output = record(
         &trace,
         &[

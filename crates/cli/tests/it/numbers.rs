@@ -1,4 +1,4 @@
-//! Every number is true: counts, times, names and values, one file for each kind.
+//! Counts, times, names and values must all be correct; one file for each kind.
 
 mod crowd;
 mod dense_files;

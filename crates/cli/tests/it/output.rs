@@ -1,4 +1,4 @@
-//! What a person, or a program, reads: tables, reports, JSON, help.
+//! Output for people and for programs: tables, reports, JSON, help.
 
 use crate::traces;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use traces::{record, scratch, text};
 
-/// A program of fixed bytes at fixed addresses.
+/// Builds a program of fixed bytes at fixed addresses.
 fn shapes() -> Option<PathBuf> {
     let flags = [
         "-nostdlib",
@@ -146,7 +146,7 @@ fn list_every_instruction() {
     insta::assert_snapshot!(of(&program, &words, 0), @r#"{"functions":3,"tactics":{"jump":1,"region":8,"reserved":1},"refusals":{},"refused":{"jump":{"short-instruction":8},"reserved":{"no-reserved-bytes":9}},"instructions":10,"not_reached":0}"#);
 }
 
-/// What is said about the sites, without the detours.
+/// Returns the output about the sites, without the detours.
 fn without_detours(text: &str) -> String {
     let mut out = String::new();
     let mut inside = false;
@@ -296,7 +296,7 @@ fn check_detours() {
     let Some(program) = shapes() else { return };
     let path = text(&program);
     let event = ":shape_region $arg1 third=$arg3";
-    // Live flags, a field that is only read, and one whose register is needed.
+    // Live flags, a field that is only read, and a field whose register is needed.
     insta::assert_snapshot!(of(&program, &["check", event, path], 0), @r"
     shape_region in PROGRAM, file offset 0x1070, address 0x401070
       reserved  no: no nops at the site
@@ -356,7 +356,7 @@ fn check_detours() {
       go on     0x4041b4: jmp 0x401077
       cold      14 bytes, and 107 shared: `switch` if a packet is full, `locked` if restarted
     ");
-    // Dead flags, an indirect jump that does not come back.
+    // Dead flags, and an indirect jump that does not return.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table", path], 0), @r"
     shape_table in PROGRAM, file offset 0x10b0, address 0x4010b0
       reserved  no: no nops at the site
@@ -405,7 +405,7 @@ fn check_detours() {
                 0x40417a: jmpq *0x402000(,%rdi,8)          of 0x4010b3
       cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
     ");
-    // In the middle of a function, where the red zone may be in use; a neighbour's copy.
+    // In the middle of a function, where the red zone may be in use; with a neighbour's copy.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table+15", path], 0), @r"
     shape_table+0xf in PROGRAM, file offset 0x10bf, address 0x4010bf
       reserved  no: no nops at the site
@@ -724,7 +724,7 @@ fn check_of_a_process() {
     };
     let detour = at("  detour");
     assert!(detour.contains("for threads as "), "{said}");
-    // It would stand where nothing is yet, in reach of the program.
+    // The detour would be placed in unmapped memory within reach of the program.
     let number = |text: &str| {
         let hex = text
             .split(':')
@@ -754,7 +754,7 @@ fn check_of_a_process() {
     }
 }
 
-/// The keys of an object, and of the first object in each list of it.
+/// Returns the keys of an object, and of the first object in each of its lists.
 fn shape(value: &Value) -> Value {
     match value {
         Value::Object(fields) => fields.iter().map(|(k, v)| (k.clone(), shape(v))).collect(),
@@ -771,8 +771,8 @@ fn shape_of(json: &str) -> String {
     serde_json::to_string_pretty(&shape(&value)).expect("JSON")
 }
 
-/// Without what is another each time: numbers in front of an event are one 9, and blanks
-/// one blank, since columns are as wide as they must be.
+/// Removes variable parts: numbers before an event become a single 9, and blanks become one
+/// blank, because columns are as wide as necessary.
 fn figures_aside(text: &str) -> String {
     let mut out = String::new();
     for line in text.lines() {
@@ -951,7 +951,7 @@ fn record_and_report() {
         assert_eq!(row.split_whitespace().next(), Some("2"), "{summary}");
     }
 
-    // Without --json, everything that is said stands on standard error.
+    // Without --json, all messages go to standard error.
     let output = record(&trace, &["-e", ":shape_jump", "--", text(&program)]);
     assert!(
         output.status.success() && output.stdout.is_empty(),

@@ -1,5 +1,5 @@
 //! Programs whose threads have thread-local storage of their own making: nothing is written
-//! there, nor taken for anything.
+//! there, and its contents are not misinterpreted.
 
 use crate::traces;
 

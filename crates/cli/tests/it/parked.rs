@@ -1,9 +1,9 @@
-//! A thread that stands at each instruction in turn, of the bytes that change and of the
-//! detours, when the program is attached to and detached from; and saved addresses that
-//! lead there: of a signal handler that will return, of a call, of any word on a stack.
+//! A thread stops at each instruction in turn, of the bytes that change and of the detours,
+//! when Capriole attaches to the program and detaches from it. Also tests saved addresses
+//! that lead there: of a signal handler that will return, of a call, of any word on a stack.
 //!
 //! The thread is brought there by a hardware breakpoint and kept there by SIGSTOP, or by a
-//! signal handler of the program that does not return before it may.
+//! signal handler of the program that does not return until it is allowed to.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -17,10 +17,10 @@ use capriole_ring::layout::Geometry;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};
 
-/// How long a thread may take to come to a place.
+/// Time limit for a thread to reach a place.
 const WAY: Duration = Duration::from_millis(500);
 
-/// Stops the program with one thread standing at `address`. `false`: no thread came there.
+/// Stops the program with one thread at `address`. `false`: no thread reached it.
 fn park(running: &Running, address: u64) -> bool {
     let parked = bring_to(running, address, 0);
     if parked {
@@ -29,8 +29,8 @@ fn park(running: &Running, address: u64) -> bool {
     parked
 }
 
-/// Brings a thread to `address`, and there has it handle `signal`; 0: stops the program.
-/// `false`: no thread came there.
+/// Brings a thread to `address`, and makes it handle `signal` there; 0 stops the program.
+/// `false`: no thread reached it.
 fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
     let process = running.process();
     for tid in process.threads().expect("threads") {
@@ -53,7 +53,7 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
                     if ptrace::registers(tid).expect("registers").rip == address {
                         break;
                     }
-                    // One of our breakpoints, and the program's own signals.
+                    // One of our breakpoints, or one of the program's own signals.
                     ptrace::cont(tid, other).expect("go on");
                 }
                 Some(_) if started.elapsed() <= WAY => ptrace::cont(tid, 0).expect("go on"),
@@ -90,7 +90,7 @@ fn wait_until_stopped(process: &Process) {
 /// The functions of `tight`, from entry to exit.
 const TIGHT: &[&str] = &[":tight_*", ":tight_*%return"];
 
-/// Attaches with the program as it stands, lets it go on, records, detaches.
+/// Attaches with the program as it stands, resumes it, records, and detaches.
 fn attach_and_go_on(running: &mut Running, process: &Process, probes: &Probes) {
     let mut recording = attach_to(process, probes, 4 << 20);
     running.signal(libc::SIGCONT);
@@ -132,7 +132,7 @@ fn at_each_instruction_of_the_changed_bytes() {
     }
 }
 
-/// Entries and exits that share jumps, and jumps that have the next one as a part.
+/// Entries and exits that share jumps, and jumps that include the next one.
 #[test]
 fn at_each_instruction_of_shared_jumps() {
     let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
@@ -172,7 +172,7 @@ fn at_each_instruction_of_a_detour() {
         probes.keep(|name| names.contains(&name));
         let mut places = 0;
         for which in 0..probes.probes.len() {
-            // How many instructions there are is known once it is attached.
+            // The number of instructions is known once it is attached.
             let mut number = 0;
             loop {
                 let recording = attach_to(&process, &probes, 4 << 20);
@@ -215,7 +215,7 @@ fn at_each_instruction_of_a_detour() {
     }
 }
 
-/// The functions of `regions`, and the program.
+/// The functions of the program `regions`.
 const REGIONS: &[&str] = &[":region_*"];
 
 fn regions() -> Option<Running> {
@@ -223,13 +223,13 @@ fn regions() -> Option<Running> {
     Some(Running::start(&program, &["--threads", "2"]))
 }
 
-/// Every instruction of the bytes that change, and the first behind them, with the place
-/// of the probe among the probes.
+/// Returns every instruction of the bytes that change, and the first one after them, each with
+/// the index of its probe.
 fn places(probes: &Probes) -> Vec<(usize, u64)> {
     let mut places = Vec::new();
     for (which, probe) in probes.probes.iter().enumerate() {
         places.extend(probe.shape.displaced.iter().map(|i| (which, i.ip())));
-        // Behind a jump or a return nobody comes.
+        // No thread comes to the address after a jump or a return.
         let last = probe
             .shape
             .displaced
@@ -245,9 +245,9 @@ fn places(probes: &Probes) -> Vec<(usize, u64)> {
     places
 }
 
-/// What has to be said of a site while a saved address leads into its bytes: either it is
-/// left out, or a breakpoint stands in for the jump until the address is gone. Tighten
-/// this to what is implemented.
+/// Checks a site's outcome while a saved address leads into its bytes: either the site is left
+/// out, or a breakpoint replaces the jump until the address is gone. Tighten this to match the
+/// implementation.
 fn assert_waits(outcome: &Result<Site, SiteError>, what: &str) {
     match outcome {
         Err(SiteError::Occupied) => {}
@@ -256,7 +256,7 @@ fn assert_waits(outcome: &Result<Site, SiteError>, what: &str) {
     }
 }
 
-/// The planned way was taken.
+/// Checks that the planned tactic was used.
 fn assert_reached(outcome: &Result<Site, SiteError>, probe: &Probe, what: &str) {
     match outcome {
         Ok(site) if site.tactic == probe.shape.tactic && site.state == SiteState::Final => {}
@@ -277,7 +277,7 @@ fn attached_to(process: &Process, probes: &Probes) -> Attached {
     .expect("attach")
 }
 
-/// Threads in a handler.
+/// True if a thread is in a handler.
 fn in_handler(process: &Process) -> bool {
     let maps_to = |tid: u32| {
         let path = process.proc_path(&format!("task/{tid}/status"));
@@ -303,7 +303,7 @@ fn at_each_instruction_of_regions_of_every_shape() {
     let Some(mut running) = regions() else { return };
     let process = running.process();
     let mut probes = Probes::of(&process, REGIONS, Reach::Best);
-    // It comes back to its start, so that its calls have several records.
+    // It jumps back to its start, so each of its calls has several records.
     probes.keep(|name| name != "region_3_loop");
     let counts: Vec<usize> = probes
         .probes
@@ -353,7 +353,7 @@ fn a_signal_handler_returns_to_each_instruction() {
         wait_until("the handler stays", || !in_handler(&process));
         std::thread::sleep(Duration::from_millis(2));
         running.assert_alive();
-        // A word that was left on a stack may still look like an address.
+        // A stale word on a stack may still look like an address.
         wait_until("the site stays", || {
             attached.optimise().expect("optimise") == 0
         });
@@ -365,7 +365,7 @@ fn a_signal_handler_returns_to_each_instruction() {
         running.assert_alive();
         assert_text_is_the_files(&process, true);
 
-        // The way is free now.
+        // No saved address leads there now.
         let attached = attached_to(&process, &probes);
         assert_reached(&attached.outcomes[which], probe, &what);
         attached.detach().expect("detach");
@@ -391,7 +391,7 @@ fn a_call_returns_behind_the_bytes() {
         &probes.probes[at("region_3_call")],
         &probes.probes[at("region_callee")],
     );
-    // The call is the last of the bytes: what it pushed leads to where they end.
+    // The call is the last of the displaced instructions, so its return address is their end.
     assert_eq!(caller.shape.covered.end, caller.shape.resume);
     for instruction in &callee.shape.displaced {
         assert!(park(&running, instruction.ip()), "nobody is called");

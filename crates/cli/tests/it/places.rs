@@ -1,5 +1,5 @@
-//! Where traces and pictures are written: in places of somebody else's making nothing is written
-//! over, and nothing is written where he can change it.
+//! Places where traces and pictures are written: in places created by another user nothing is
+//! overwritten, and nothing is written where that user can change it.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, is_root, told};
@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Another user: nobody.
+/// Another user: `nobody`.
 const OTHER: u32 = 65534;
 
 fn recorded(trace: &Path) -> Option<Output> {
@@ -48,7 +48,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
         assert_refused(&output, "or others may write to it");
         assert_eq!(names(&place), 0);
     }
-    // An empty one of ours is as good as none, also by another of its names.
+    // An empty directory of our own can be used like a new one, even through a link.
     for bits in [0o700, 0o755] {
         let place = directory(scratch.path().join(format!("{bits:o}")));
         mode(&place, bits);
@@ -74,7 +74,7 @@ fn a_directory_of_another_user_is_refused() {
     assert_refused(&output, "belongs to another user");
     assert_eq!(names(&place), 0);
 
-    // Nor is an older trace put aside in favour of one that is not ours.
+    // An older trace is not moved aside onto a trace of another user either.
     let trace = scratch.path().join("t");
     for _ in 0..2 {
         let output = recorded(&trace).expect("built");
@@ -86,7 +86,8 @@ fn a_directory_of_another_user_is_refused() {
     assert_refused(&recorded(&trace).expect("built"), "belongs to another user");
     assert_eq!(names(&old), before);
 
-    // In a directory of his he may do what he likes with what is ours, but not change it.
+    // In a directory of his own, the other user can do anything to our files except change their
+    // contents.
     let inside = place.join("t");
     let output = recorded(&inside).expect("built");
     assert!(output.status.success(), "{}", told(&output));
@@ -128,8 +129,8 @@ fn a_link_of_another_user_is_not_followed() {
     assert_refused(&flame(&picture), "a symbolic link of another user");
     assert_eq!(names(&ours), 0);
 
-    // Nor over what he has put there: a link in the place of the file, or of the one that it is
-    // made from, or a name of a file of ours.
+    // Files that the other user has put there are not overwritten either: a link in place of the
+    // file, or of its temporary file, or a hard link to a file of ours.
     let victim = scratch.path().join("victim");
     let shared = directory(scratch.path().join("shared"));
     mode(&shared, 0o777);
@@ -160,7 +161,7 @@ fn a_link_of_another_user_is_not_followed() {
     }
 }
 
-/// As somebody may do who wants no file.
+/// For a user who wants no file.
 #[test]
 fn a_picture_goes_to_what_is_open_too() {
     let scratch = scratch();
@@ -181,7 +182,7 @@ fn a_picture_goes_to_what_is_open_too() {
     let flame = |file: &str| capriole(&["report", text(&trace), "--flame", file]);
     assert!(told(&flame("/dev/stdout")).contains("</svg>"));
     assert!(flame("/dev/null").status.success());
-    // Behind what is there already, as a shell's `>>` has it.
+    // Appends to existing contents, like a shell's `>>`.
     let log = scratch.path().join("log");
     fs::write(&log, "before\n").expect("a file");
     let to = File::options().append(true).open(&log).expect("a file");
@@ -193,7 +194,7 @@ fn a_picture_goes_to_what_is_open_too() {
     let log = fs::read_to_string(&log).expect("text");
     assert!(log.starts_with("before\n<?xml") && log.contains("</svg>"));
     assert_refused(&flame(text(scratch.path())), "is not a file");
-    // A link of one's own leads where it leads.
+    // A link of our own is followed.
     let (file, link) = (
         scratch.path().join("file.svg"),
         scratch.path().join("link.svg"),

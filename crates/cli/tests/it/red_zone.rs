@@ -1,12 +1,12 @@
-//! Symbols within functions, which keep values below the stack pointer while control comes by.
+//! Symbols within functions that keep values below the stack pointer when control passes there.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{calls, record_program, scratch};
 use std::path::Path;
 
-/// All functions are recorded, also those that only a symbol makes one, and the program finds
-/// all its values.
+/// Checks that all functions are recorded, including those defined only by a symbol, and that
+/// the program finds all its values.
 fn nothing_is_lost(program: &Path) {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -50,7 +50,8 @@ fn nor_does_its_absence() {
     nothing_is_lost(&program);
 }
 
-/// Functions that are called, or jumped to by others that keep nothing, need no care.
+/// Functions that are called, or reached by jumps from functions that keep no values there,
+/// need no red zone protection.
 #[test]
 fn called_functions_are_entered_with_nothing_there() {
     let Some(program) = build(Compiler::Gcc, "red_zone.c", &["-DFRAMES"]) else {

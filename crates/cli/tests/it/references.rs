@@ -1,6 +1,6 @@
-//! Reference counters: a program comes to a place only while a 16-bit number of its own is
-//! more than zero. It is while a probe is there, whoever else watches, and it is what it was
-//! afterwards, whenever the tracer is killed.
+//! Reference counters: a program runs a place only while a 16-bit counter of its own is above
+//! zero. The counter is raised while a probe is there, whatever other tools watch, and has its
+//! old value afterwards, whenever the tracer is killed.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -12,7 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-/// The program, and where in its file its function and its counter are.
+/// The program, and the file offsets of its functions and its counter.
 struct Watched {
     program: PathBuf,
     function: u64,
@@ -21,7 +21,7 @@ struct Watched {
 }
 
 impl Watched {
-    /// Each test has a file of its own: the kernel watches files, in all processes.
+    /// Each test has its own file: the kernel watches files, in all processes.
     fn build(test: &str) -> Option<Watched> {
         let program = build(Compiler::Gcc, "watched.c", &[&format!("-DTEST_{test}")])?;
         let file = ObjectFile::open(&program).expect("an ELF file");
@@ -64,7 +64,7 @@ fn record(running: &Running, event: &str, trace: &Path, die_at: Option<usize>) -
     command.output().expect("capriole starts")
 }
 
-/// A recording that goes on until it is killed.
+/// Starts a recording that goes on until it is killed.
 fn recording(running: &Running, events: &[&str], trace: &Path) -> std::process::Child {
     let pid = running.pid.to_string();
     let mut command = command(&["record", "-p", &pid, "--buffer-size", "8M", "-o"]);
@@ -86,16 +86,16 @@ fn a_program_comes_where_it_is_watched() {
     assert_eq!(asked(&mut running, ""), UNWATCHED);
     let directory = scratch();
     let trace = directory.path().join("trace");
-    // Two events with the same counter watch once.
+    // Two events with the same counter raise it once.
     let again = format!("{} n=%di", watched.event()).replace("p:step", "p:again");
     let mut recorder = recording(&running, &[&watched.event(), &again], &trace);
     assert_eq!(asked(&mut running, ""), WATCHED);
-    // Another tool watches, too, and goes on when we leave.
+    // Another tool raises it too, and stays when we leave.
     let uprobe = Uprobe::counted(&watched.program, watched.other, watched.counter);
     if uprobe.is_some() {
         assert_eq!(asked(&mut running, ""), "counter 2 calls 100");
     }
-    // SAFETY: a signal to a child of this test.
+    // SAFETY: sends a signal to a child of this test.
     assert_eq!(unsafe { libc::kill(recorder.id() as i32, libc::SIGINT) }, 0);
     assert!(recorder.wait().expect("a child").success());
     let after = if uprobe.is_some() { WATCHED } else { UNWATCHED };
@@ -109,7 +109,7 @@ fn a_program_comes_where_it_is_watched() {
     assert_eq!(calls["again"], expected, "{calls:?}");
 }
 
-/// A program that is started is watched from its first instruction on.
+/// A program that `record` starts is watched from its first instruction on.
 #[test]
 fn a_program_is_watched_from_its_start() {
     let Some(watched) = Watched::build("STARTED") else {
@@ -134,7 +134,7 @@ fn children_have_counters_of_their_own() {
     assert_eq!(running.line(), WATCHED);
     recorder.kill().expect("a child");
     recorder.wait().expect("a child");
-    // Nobody took anything back.
+    // Nobody has lowered the counters.
     assert_eq!(asked(&mut running, ""), format!("child {WATCHED}"));
     assert_eq!(running.line(), WATCHED);
     let detached = capriole(&["detach", &running.pid.to_string()]);
@@ -144,7 +144,7 @@ fn children_have_counters_of_their_own() {
     running.finish();
 }
 
-/// Killed at each step, then cleaned up after: nobody counts twice.
+/// Killed at each step, then cleaned up: the counter is lowered only once.
 #[test]
 fn a_counter_is_taken_back_once_whoever_is_killed() {
     let Some(watched) = Watched::build("KILLED") else {
@@ -155,7 +155,7 @@ fn a_counter_is_taken_back_once_whoever_is_killed() {
     let directory = scratch();
     let trace = directory.path().join("trace");
     let died = |output: &Output| output.status.signal() == Some(libc::SIGKILL);
-    // Somebody else may be watching all the time.
+    // Another tool may be watching all the time.
     let uprobe = Uprobe::counted(&watched.program, watched.other, watched.counter);
     let before = asked(&mut running, "");
     let detach = |die_at: Option<usize>| {
@@ -175,7 +175,7 @@ fn a_counter_is_taken_back_once_whoever_is_killed() {
             break;
         }
         counted += u32::from(when.contains("reference counter"));
-        // Whoever cleans up is killed himself, at another step each time.
+        // The cleaner is killed as well, at another step each time.
         let cleaner = detach(Some(1 + steps % 12));
         let again = detach(None);
         let when = format!("{when}, then {}, then {}", told(&cleaner), told(&again));

@@ -1,4 +1,4 @@
-//! `capriole report` of a trace with calls: each form, and what it says where there is none.
+//! `capriole report` of a trace with calls: each form, and the message if there are no calls.
 
 use crate::target::{capriole, told};
 use crate::traces::{scratch, text};
@@ -35,7 +35,7 @@ fn event(id: u32, name: &str, role: Role, call: u32) -> EventInfo {
     }
 }
 
-/// `main` calls `read` twice; a tick is a nanosecond.
+/// Writes a trace in which `main` calls `read` twice; a tick is a nanosecond.
 fn write(directory: &Path, events: Vec<EventInfo>) {
     let point = |tsc| SyncPoint {
         tsc,
@@ -91,7 +91,7 @@ fn calls() -> Vec<EventInfo> {
     ]
 }
 
-/// What the command says of the trace in `t`, with the directory's name taken out.
+/// Returns the command's output for the trace in `t`, without the directory's name.
 fn report(directory: &Path, words: &[&str]) -> String {
     let trace = directory.join("t");
     let mut all = vec!["report", text(&trace)];
@@ -173,7 +173,7 @@ fn each_form() {
         flame["stacks"][1],
         serde_json::json!({"functions": ["main", "read"], "calls": 2, "self_ns": 50_500})
     );
-    // Every event, without what is there for pairing.
+    // Every event, without the fields used for pairing.
     let events = report(directory, &[]);
     assert!(
         events.ends_with("main__return: (orders+0x1000) ret=0\n"),
@@ -214,7 +214,7 @@ fn what_has_no_calls_says_so() {
     assert!(summary.contains("6 events in"), "{summary}");
 }
 
-/// Entries and exits that were recorded each for itself are events, unless calls are asked for.
+/// Entries and exits that were recorded separately are events, unless calls are requested.
 #[test]
 fn without_stack_pointers_a_summary_is_one_of_events() {
     let directory = scratch();

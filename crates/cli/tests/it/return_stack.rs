@@ -1,5 +1,5 @@
-//! `--return=stack`: what is recorded is what the program says that its functions have returned,
-//! also through tail calls; and the program does not notice, whatever it does with its stacks.
+//! `--return=stack`: the recorded values are those that the program reports as returned, also
+//! through tail calls, and the program is unaffected, whatever it does with its stacks.
 
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-/// By name: what each call returned, in order.
+/// Returned values by function name, in order of the calls.
 type Returns = BTreeMap<String, Vec<i128>>;
 
-/// What the program says: "FUNCTION VALUE"; "FUNCTION tail" says that it is not known yet.
+/// Parses the program's output: "FUNCTION VALUE"; "FUNCTION tail" means not known yet.
 fn said(output: &str) -> Returns {
     let mut returns = Returns::new();
     for line in output.lines() {
@@ -74,7 +74,7 @@ fn arguments(functions: &[&str]) -> Vec<String> {
     arguments
 }
 
-/// Records a program's scenario. What it said, and what was seen.
+/// Records a program's scenario. Returns the program's values and the recorded ones.
 fn run(program: &Path, words: &[&str], functions: &[&str]) -> (Returns, Returns) {
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -122,7 +122,7 @@ fn values_through_tail_calls() {
     agree("followed.c", "tail", &["first", "second", "third"]);
 }
 
-/// More functions left for one another than a slot holds: the rest is counted.
+/// More chained tail calls than a slot holds: the rest is counted.
 #[test]
 fn endless_tail_calls_are_missed_and_counted() {
     let Some(program) = build(Compiler::Gcc, "returns.c", &[]) else {
@@ -169,7 +169,7 @@ fn every_register_and_flag_is_kept() {
     agree("followed.c", "special", &["special"]);
 }
 
-/// `ret $16` leaves the stack pointer elsewhere.
+/// `ret $16` leaves the stack pointer at another address.
 #[test]
 fn returns_written_by_hand() {
     let functions = ["taking", "repeated", "sharing", "shared"];
@@ -191,7 +191,7 @@ fn signal_handlers_in_the_middle() {
     agree("returns.c", "signals", &["raising", "whole"]);
 }
 
-/// The handler returns to the C library's own code, by an address that is replaced as well.
+/// The handler returns to the C library's own code, through an address that is also replaced.
 #[test]
 fn signal_handlers_themselves() {
     let Some(program) = build(Compiler::Gcc, "returns.c", &["-O0"]) else {
@@ -272,8 +272,8 @@ fn calls_are_timed_from_entry_to_return() {
     assert!(json.contains("100001"), "{json}");
 }
 
-/// With and without the unwinder being there when it is attached to: it comes when the first
-/// thread is cancelled.
+/// With and without the unwinder loaded at attach: it is loaded when the first thread is
+/// cancelled.
 #[test]
 fn cancelled_threads_and_those_that_exit() {
     for flags in [&[][..], &["-Wl,--no-as-needed", "-lgcc_s"]] {
@@ -294,8 +294,8 @@ fn cancelled_threads_and_those_that_exit() {
     }
 }
 
-/// Backtraces are as ever if the unwinder was there. Else they end where the first return
-/// address was replaced.
+/// Backtraces are unchanged if the unwinder was already loaded. Otherwise they end where the
+/// first return address was replaced.
 #[test]
 fn backtraces() {
     for (flags, whole) in [(&["-Wl,--no-as-needed", "-lgcc_s"][..], true), (&[], false)] {
@@ -381,7 +381,7 @@ fn functions_that_are_active_are_followed_from_their_next_call() {
     let output = running.finished();
     recording.ended_by_itself();
     assert_eq!(said(&output)["active"], [1, 11, 21, 31, 41, 51]);
-    // Their entries were before: nobody replaced their return addresses.
+    // Their entries came before attach, so their return addresses were not replaced.
     assert!(events(&trace).is_empty());
 }
 
@@ -447,7 +447,7 @@ fn what_cannot_be_followed_is_refused() {
         let said = failure(&output);
         assert!(said.contains(reason), "{event}: {said}");
     }
-    // A pattern leaves it out.
+    // With a pattern it is left out.
     let mut all = words("r libc:*setjmp*").to_vec();
     all.insert(0, "--json".to_owned());
     let output = record(&trace, &all);
@@ -458,7 +458,7 @@ fn what_cannot_be_followed_is_refused() {
     );
 }
 
-/// Every function of the C library, while it gives known answers.
+/// Every function of the C library, while it computes known answers.
 #[test]
 fn all_of_the_c_library() {
     let flags = ["-Wl,--no-as-needed", "-lm"];
@@ -505,7 +505,8 @@ fn go_is_refused() {
     assert!(said.contains("Go moves its stacks"), "{said}");
 }
 
-/// Exceptions of a program that brings its own unwinder without symbols could not find it.
+/// Exceptions of a stripped program with its own unwinder would fail, because the unwinder
+/// cannot be found.
 #[test]
 fn hidden_unwinders_are_refused() {
     let Some(program) = build(Compiler::Gxx, "returns_cxx.cpp", &["-static", "-s"]) else {
@@ -513,7 +514,7 @@ fn hidden_unwinders_are_refused() {
     };
     let directory = scratch();
     let trace = directory.path().join("t");
-    // Any function will do, by its place in the file: one that is called.
+    // Any called function will do, by its file offset.
     let Some(with) = build(Compiler::Gxx, "returns_cxx.cpp", &["-static"]) else {
         return;
     };

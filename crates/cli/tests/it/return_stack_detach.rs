@@ -1,6 +1,7 @@
-//! Return addresses are put back when the probes are taken out: in the middle of deep recursion,
-//! while other threads call, by `capriole detach` after the tracer was killed at any step, and
-//! in forked children. What was replaced and is nowhere to be found goes home all the same.
+//! Return addresses are restored when the probes are taken out: in the middle of deep
+//! recursion, while other threads call, by `capriole detach` after the tracer was killed at
+//! any step, and in forked children. A replaced address that cannot be found on any stack
+//! still returns to its caller.
 
 use crate::traces;
 
@@ -14,7 +15,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use traces::{Background, events, recorder, scratch};
 
-/// Bytes of the stubs and of the page of code that they lead to.
+/// Bytes of the stubs and of the code page that they lead to.
 const STUBS: u64 = 4096 + SLOTS * STUB_SIZE;
 const EVENTS: [&str; 8] = [
     "-e",
@@ -31,7 +32,7 @@ fn died(output: &Output) -> bool {
     output.status.signal() == Some(libc::SIGKILL)
 }
 
-/// A program whose threads go deep and come back when they are told.
+/// A program whose threads recurse deeply and return on command.
 struct Stairs {
     running: Running,
     directory: tempfile::TempDir,
@@ -85,7 +86,7 @@ impl Stairs {
         assert_eq!(self.replaced(), 0, "{when}");
     }
 
-    /// How many words of the stacks lead to stubs.
+    /// Returns the number of words on the stacks that lead to stubs.
     fn replaced(&self) -> usize {
         let process = self.running.process();
         let maps = process.maps().expect("maps");
@@ -112,7 +113,7 @@ impl Stairs {
         found
     }
 
-    /// Threads that are not asleep yet are not counted.
+    /// Waits for this many replaced words; threads that are not asleep yet are not counted.
     fn wait_for(&self, replaced: usize) {
         let started = Instant::now();
         while self.replaced() < replaced {
@@ -154,7 +155,7 @@ fn in_the_middle_of_deep_recursion() {
         assert_eq!(told["returns_missed"], 0, "{told}");
         stairs.up();
     }
-    // Half of the way with probes, and half without.
+    // Half of the time with probes, and half without.
     let recording = Background::of(stairs.recorder_of("1h", &EVENTS[..2]), stairs.running.pid);
     stairs.down();
     stairs.up();
@@ -167,7 +168,7 @@ fn in_the_middle_of_deep_recursion() {
     stairs.finish();
 }
 
-/// Functions that are open when probes come are not followed; when they go, others are.
+/// Functions active at attach are not followed; at detach, other functions are active.
 #[test]
 fn while_threads_come_and_go() {
     let Some(mut stairs) = Stairs::start(&["stairs", "3", "500"]) else {
@@ -192,7 +193,7 @@ fn while_threads_come_and_go() {
     stairs.finish();
 }
 
-/// The memory for return addresses is mapped once.
+/// The memory for return addresses is mapped only once.
 #[test]
 fn the_memory_that_stays_is_used_again() {
     let Some(mut stairs) = Stairs::start(&["stairs", "1", "10"]) else {
@@ -212,7 +213,8 @@ fn the_memory_that_stays_is_used_again() {
     stairs.finish();
 }
 
-/// `when` is 0: before the threads go down, 1: while they are down.
+/// Kills a recorder at this step, after the threads have gone down if `down`. Returns true if
+/// the recorder had no such step.
 fn killed_recorder(stairs: &mut Stairs, step: usize, down: bool) -> bool {
     if down {
         stairs.down();
@@ -258,7 +260,7 @@ fn a_recorder_killed_at_each_step() {
     stairs.finish();
 }
 
-/// In a program in which nothing was mapped before.
+/// In a program into which nothing was mapped before.
 #[test]
 fn a_first_recorder_killed_at_each_step() {
     for step in steps_to_die_at() {
@@ -290,7 +292,7 @@ fn a_detach_killed_at_each_step() {
         stairs.running.assert_alive();
         let over = !died(&output);
         if step % 2 == 0 {
-            // With whatever is there now.
+            // With whatever is left there now.
             stairs.up();
             stairs.down();
         }
@@ -348,7 +350,8 @@ fn a_recorder_killed_at_any_time() {
     stairs.finish();
 }
 
-/// Exceptions, signals, forks and libraries that come and go, while probes are put in and out.
+/// Exceptions, signals, forks, and libraries that come and go, while Capriole attaches and
+/// detaches.
 fn hammered(program: &Path, words: &[&str], event: &str) {
     let mut running = Running::start(program, words);
     let directory = scratch();

@@ -1,5 +1,5 @@
-//! Events at returns: what is recorded is what the program itself says that its functions have
-//! returned, whatever way they are left; and what the kernel's own return probes see.
+//! Events at returns: the recorded values are those that the program itself reports as
+//! returned, however the functions are left, and they match the kernel's own return probes.
 
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
@@ -11,10 +11,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// By name: what each call returned, in order; nothing for a jump to another function.
+/// Returned values by function name, in order; `None` for a jump to another function.
 type Returns = BTreeMap<String, Vec<Option<i128>>>;
 
-/// What the program says: "FUNCTION VALUE" or "FUNCTION tail".
+/// Parses the program's output: "FUNCTION VALUE" or "FUNCTION tail".
 fn said(output: &str) -> Returns {
     let mut returns = Returns::new();
     for line in output.lines() {
@@ -32,7 +32,7 @@ fn said(output: &str) -> Returns {
     returns
 }
 
-/// What the field `ret` of an event holds.
+/// Returns the value of an event's field `ret`.
 fn value(event: &Value) -> Option<i128> {
     let value = event["arguments"].get("ret")?;
     if let Some(number) = value.as_i64() {
@@ -42,14 +42,14 @@ fn value(event: &Value) -> Option<i128> {
         return Some(number.into());
     }
     let text = value.as_str().unwrap_or_else(|| panic!("{event}"));
-    // Numbers above 2^53 are texts.
+    // Numbers above 2^53 are strings.
     Some(match text.strip_prefix("0x") {
         Some(digits) => i128::from_str_radix(digits, 16).expect("hexadecimal"),
         None => text.parse().expect("a number"),
     })
 }
 
-/// What was recorded by events `r :FUNCTION ret=$retval`.
+/// Returns the values recorded by events `r :FUNCTION ret=$retval`.
 fn seen(trace: &Path) -> Returns {
     let whole = summary(trace);
     for nothing in ["lost_events", "lost_packets", "damages"] {
@@ -69,9 +69,9 @@ fn seen(trace: &Path) -> Returns {
     returns
 }
 
-/// One event for each of these functions.
+/// Returns one event for each of these functions.
 fn return_events(functions: &[&str]) -> Vec<String> {
-    // Nobody tells the types of what is written by hand.
+    // Hand-written assembly has no type information.
     let typed = |name: &str| match name {
         "taking" | "repeated" | "sharing" | "shared" => ":s64",
         _ => "",
@@ -83,7 +83,7 @@ fn return_events(functions: &[&str]) -> Vec<String> {
     functions.iter().flat_map(event).collect()
 }
 
-/// Records a scenario of `returns.c`. What it said, and what was seen.
+/// Records a scenario of `returns.c`. Returns the program's values and the recorded ones.
 fn scenario(name: &str, functions: &[&str], flags: &[&str]) -> Option<(Returns, Returns)> {
     let program = build(Compiler::Gcc, "returns.c", flags)?;
     let directory = scratch();
@@ -95,7 +95,7 @@ fn scenario(name: &str, functions: &[&str], flags: &[&str]) -> Option<(Returns, 
     Some((said(&output), seen(&trace)))
 }
 
-/// The same in any order.
+/// Sorts each function's values, to compare them in any order.
 fn sorted(mut returns: Returns) -> Returns {
     returns
         .values_mut()
@@ -103,13 +103,13 @@ fn sorted(mut returns: Returns) -> Returns {
     returns
 }
 
-/// The same calls returned the same, in the same order.
+/// Checks that the same calls returned the same values in the same order.
 fn agree(name: &str, functions: &[&str]) {
     for flags in [&[][..], &["-O0"], &["-fcf-protection=full", "-fno-plt"]] {
         let Some((said, seen)) = scenario(name, functions, flags) else {
             return;
         };
-        // Where nothing is optimised no call is a jump.
+        // Without optimisation no call is a jump.
         if name == "tail" && flags == ["-O0"] {
             assert!(seen.values().flatten().all(Option::is_some), "{seen:?}");
             continue;
@@ -145,7 +145,7 @@ fn results_of_every_size_by_every_exit() {
     for function in functions {
         assert_eq!(said[function], seen[function], "{function}");
     }
-    // Where the caller wants a structure, and nothing at all.
+    // One function returns a structure through memory of the caller, and one returns nothing.
     let others = ["structure", "nothing"];
     let Some((said, seen)) = scenario("sizes", &others, &[]) else {
         return;
@@ -197,7 +197,7 @@ fn both_processes_return_from_a_fork() {
     assert_eq!(sorted(said), sorted(seen));
 }
 
-/// `ret $16`, `rep ret`, and a return that belongs to two functions: each sees it.
+/// `ret $16`, `rep ret`, and a return that belongs to two functions: each function has it.
 #[test]
 fn returns_written_by_hand() {
     let Some((mut said, mut seen)) = scenario(
@@ -224,7 +224,7 @@ fn functions_that_are_active_when_the_probes_come() {
     let Some(program) = build(Compiler::Gcc, "returns.c", &[]) else {
         return;
     };
-    // Its first line comes from within the functions.
+    // Its first line is printed from within the functions.
     let mut running = Running::start(&program, &["active"]);
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -235,7 +235,7 @@ fn functions_that_are_active_when_the_probes_come() {
     let told = recording.ended_by_itself();
     let returned = [1, 11, 21, 31, 41, 51].map(Some);
     assert_eq!(said(&output)["active"], returned, "{told}");
-    // Six returns of calls whose entry was before.
+    // Six returns of calls entered before attach.
     assert_eq!(seen(&trace)["active"], returned, "{told}");
 }
 
@@ -315,7 +315,7 @@ fn what_cannot_be_known_at_a_return_is_refused() {
         let said = refused(event);
         assert!(said.contains(reason), "{event}: {said}");
     }
-    // A pattern leaves it out.
+    // With a pattern it is left out.
     let output = record(
         &trace,
         &["--json", "-e", "r :n*", "--", text(&program), "never"],
@@ -421,7 +421,8 @@ fn returns_are_counted_and_added_up() {
     assert_eq!(keys, [-2_300_000, -2_200_000], "{told}");
 }
 
-/// The entry and the exits of every function of a program, and the program is as it was.
+/// Probes the entry and the exits of every function of a program, which afterwards is as
+/// before.
 #[test]
 fn entries_and_exits_of_all_functions() {
     let Some(program) = build(Compiler::Gcc, "returns.c", &[]) else {
@@ -442,7 +443,7 @@ fn entries_and_exits_of_all_functions() {
     assert_text_is_the_files(&process, false);
     running.say("go");
     assert_eq!(said(&running.finished())["active"].len(), 6);
-    // Which events belong to one call stands in the trace.
+    // The trace tells which events belong to one call.
     let document = fs::read(trace.join("info/capriole.json")).expect("a file");
     let document: Value = serde_json::from_slice(&document).expect("JSON");
     let infos = document["events"].as_array().expect("a list");
@@ -500,7 +501,7 @@ fn returns_are_those_that_the_kernel_sees() {
             let _ = fs::remove_dir(&instance);
             return;
         };
-        // As the linker lays out a program at a fixed address.
+        // The linker's layout of a program at a fixed address.
         let offset = u64::from_str_radix(address, 16).expect("hexadecimal") - 0x40_0000;
         let kind = match function {
             "small" => "s8",

@@ -1,6 +1,6 @@
-//! What was recorded is in the trace, also if the recorder is killed: what it had not written yet
-//! is saved by `capriole detach`, and by the next `capriole record`. Nothing twice, nothing
-//! missing: recorded and lost are as many as were called.
+//! Recorded events reach the trace even if the recorder is killed: `capriole detach`, and the
+//! next `capriole record`, save the data that it had not written yet. Nothing appears twice and
+//! nothing is missing: recorded plus lost events equal the calls.
 
 use crate::programs::{Compiler, build};
 use crate::target::{
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 const EVENT: &str = ":saved_work thread=$arg1:u64 seq=$arg2:u64 text=+0($arg3):string";
 
-/// The program, and a recorder of it.
+/// The program and its recorder.
 struct Case {
     running: Running,
     directory: tempfile::TempDir,
     recorder: Option<Child>,
-    /// Calls since the recorder came.
+    /// Number of calls since the recorder attached.
     calls: u64,
 }
 
@@ -60,8 +60,8 @@ impl Case {
         self.calls = 0;
     }
 
-    /// Has the program call so often in each thread, with a pause of so many microseconds behind
-    /// each call, and kills the recorder after some time. Returns when all is called.
+    /// Makes each thread of the program do this many calls, with a pause of this many microseconds
+    /// after each, and kills the recorder after some time. Returns when all calls are done.
     fn call_and_kill(&mut self, (threads, calls, pause): (u64, u64, u64), after: Duration) {
         self.running.say(&format!("{threads} {calls} {pause}"));
         std::thread::sleep(after);
@@ -76,7 +76,7 @@ impl Case {
         child.wait().expect("a child");
     }
 
-    /// A recording with some calls, whose recorder is dead.
+    /// Returns a recording with some calls, whose recorder was killed.
     fn killed() -> Option<Case> {
         let mut case = Case::start()?;
         case.record(&[]);
@@ -88,7 +88,7 @@ impl Case {
         capriole(&[&["detach", &self.pid()], options].concat())
     }
 
-    /// Into the trace; the program is as it was before.
+    /// Detaches and saves into the trace, after which no session is left in the program.
     fn detach_and_save(&self) -> String {
         let output = self.detach(&["-o", text(&self.trace())]);
         assert!(output.status.success(), "{}", told(&output));
@@ -101,8 +101,8 @@ impl Case {
     }
 }
 
-/// What is in a trace that is whole: all that was called, once and in order, but for what is said
-/// to be lost. How many were lost.
+/// Checks that a trace is complete: it contains all calls, once and in order, except for those
+/// reported as lost. Returns the number lost.
 fn assert_whole(trace: &Path, calls: u64, when: &str) -> u64 {
     let summary = summary(trace);
     assert_eq!(summary["complete"], true, "{when}: {summary}");
@@ -132,7 +132,7 @@ fn assert_whole(trace: &Path, calls: u64, when: &str) -> u64 {
     lost
 }
 
-/// Moments, different ones from run to run.
+/// Returns a source of moments that differ from run to run.
 fn moments() -> impl FnMut(u64) -> Duration {
     let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(std::process::id());
     move |most| {
@@ -144,7 +144,7 @@ fn moments() -> impl FnMut(u64) -> Duration {
 }
 
 const FAST: (u64, u64, u64) = (2, 10_000, 0);
-/// About a second and a half: packets are handed over in parts meanwhile.
+/// Takes about a second and a half, so packets are handed over in parts meanwhile.
 const SLOW: (u64, u64, u64) = (3, 150, 10_000);
 
 #[test]
@@ -178,7 +178,7 @@ fn detach_saves_what_a_killed_recorder_has_not_written() {
     case.finish();
 }
 
-/// Nobody empties the buffer any more: what finds no room is counted.
+/// Nobody empties the buffer any more: events without room are counted.
 #[test]
 fn what_was_lost_after_the_kill_is_counted() {
     let Some(mut case) = Case::start() else {
@@ -190,7 +190,7 @@ fn what_was_lost_after_the_kill_is_counted() {
         let after = moment(20);
         case.call_and_kill(FAST, after);
         case.calls += 20;
-        // A packet is not as full as that another one does not fit.
+        // A packet may have a little room left, but not enough for another event.
         case.running.say("2 10 0");
         assert_eq!(case.running.line(), "done");
         let when = format!(
@@ -235,8 +235,8 @@ fn the_next_recorder_saves_it_before_the_trace_is_put_aside() {
     case.finish();
 }
 
-/// Whoever saves is killed as well, at one step after the other, also between a packet that is in
-/// the trace and the note of that; then comes the next.
+/// The process that saves is killed as well, at one step after the other, including between
+/// writing a packet to the trace and noting that. Then the next process saves.
 #[test]
 fn killed_while_it_is_saved() {
     let Some(mut case) = Case::start() else {
@@ -272,8 +272,8 @@ fn killed_while_it_is_saved() {
     case.finish();
 }
 
-/// Two recorders killed one after the other: the second before, while, and after it has saved
-/// what the first one has left.
+/// Two recorders killed one after the other: the second before, while, and after it saves the
+/// data that the first one left.
 #[test]
 fn killed_twice() {
     let Some(mut case) = Case::start() else {
@@ -313,7 +313,7 @@ fn uuid(trace: &Path) -> Option<Value> {
     Some(document(trace)?["uuid"].clone())
 }
 
-/// A forked child goes on recording until it is left as well, which is later.
+/// A forked child continues recording until it is detached as well, which is later.
 #[test]
 fn what_a_forked_child_records_is_saved_with_it() {
     let Some(mut case) = Case::start() else {
@@ -329,7 +329,7 @@ fn what_a_forked_child_records_is_saved_with_it() {
     case.finish();
 }
 
-/// All files of a directory.
+/// Returns the contents of all files in a directory.
 fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for directory in [trace.to_path_buf(), trace.join("info")] {
@@ -343,7 +343,8 @@ fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// `detach -o PLACE` works, says why it saved nothing, and changes neither the trace nor `place`.
+/// Checks that `detach -o PLACE` works, tells why it saved nothing, and changes neither the
+/// trace nor `place`.
 fn refused(case: &Case, place: &Path, why: &str) {
     let before = content(&case.trace());
     let there = place.is_dir().then(|| content(place));
@@ -381,7 +382,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
                 assert_eq!(fs::read(&other).expect("a file"), b"mine");
             }
             3 => {
-                // Of an earlier recording of the same process, whose recorder was killed too.
+                // The trace of an earlier recording of the same process, whose recorder was killed too.
                 case.detach(&["-o", "nowhere"]);
                 fs::rename(case.trace(), &other).expect("renamed");
                 case.record(&[]);
@@ -389,7 +390,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
                 refused(&case, &other, "is the trace of another recording");
             }
             _ => {
-                // Somebody holds it, as a recorder in another PID namespace does.
+                // Another process holds the lock, as a recorder in another PID namespace does.
                 let held = File::open(case.trace()).expect("a directory");
                 held.lock().expect("a lock");
                 refused(
@@ -421,7 +422,7 @@ fn nothing_is_saved_where_others_may_write() {
     std::os::unix::fs::chown(case.trace(), Some(65534), None).expect("chown");
     refused(&case, &case.trace(), "belongs to another user");
     case.finish();
-    // Nor through a link of somebody else's.
+    // It does not write through another user's link either.
     let Some(case) = Case::killed() else {
         return;
     };
@@ -439,7 +440,7 @@ fn nothing_is_saved_where_others_may_write() {
     case.finish();
 }
 
-/// A trace that was ended, with records of a session that nobody made.
+/// A trace marked as complete, while session memory claims to have more records for it.
 #[test]
 fn a_trace_that_is_complete_stays_as_it_is() {
     let Some(case) = Case::killed() else {
@@ -460,7 +461,7 @@ fn a_trace_that_is_complete_stays_as_it_is() {
     case.finish();
 }
 
-/// The stream with the most in it.
+/// Returns the stream with the most data in it.
 fn largest(trace: &Path) -> (PathBuf, u64) {
     let files = content(trace).into_iter();
     let streams = files.filter(|(path, _)| {
@@ -473,7 +474,8 @@ fn largest(trace: &Path) -> (PathBuf, u64) {
         .expect("a stream")
 }
 
-/// Killed in the middle of a write: the part that was written is cut off, and comes from memory.
+/// Killed in the middle of a write: the part that was written is cut off, and the packet is
+/// taken from memory again.
 #[test]
 fn half_a_packet_is_cut_off_and_taken_again() {
     for cut in [1, 100] {
@@ -504,7 +506,7 @@ fn a_damaged_stream_is_left_alone() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    // So small that packets are full, and written, soon.
+    // So small that packets are soon full, and written.
     case.record(&["--buffer-size", "128K"]);
     case.call_and_kill(FAST, Duration::from_millis(500));
     let (path, _) = largest(&case.trace());
@@ -536,7 +538,7 @@ fn nothing_is_left_of_a_process_that_has_ended() {
     assert_eq!(content(&case.trace()), before);
 }
 
-/// Session memory of a process, to scribble on.
+/// Returns the session memory of a process, to write into it.
 fn session(process: &Process) -> (File, u64) {
     let maps = process.maps().expect("maps");
     let session = maps.iter().find(|m| is_session(m)).expect("a session");
@@ -575,7 +577,7 @@ fn a_header_that_was_written_over_is_an_error_and_the_probes_go() {
     }
 }
 
-/// Any numbers in what says where records are: none of it costs more than the trace.
+/// Random numbers in the data that locates records damage only their own trace.
 #[test]
 fn noise_in_session_memory_spoils_its_own_trace_only() {
     let mut state = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());

@@ -1,4 +1,5 @@
-//! Names of C++ as events write them: members without `this`, qualified names, parameter packs.
+//! C++ names as users write them in events: members without `this`, qualified names, parameter
+//! packs.
 
 use std::process::Command;
 
@@ -18,7 +19,7 @@ fn names_of_cpp_can_be_written() {
         let trace = directory.path().join("trace");
         let event = ":net::Server::member level state s=::state net::state:x32 total n \
                      'scoped.cpp'::net::state net::Server::total if level == 11";
-        // The file's own name does as well as its whole path.
+        // The file's own name works as well as its whole path.
         let event = event.replace("'scoped.cpp'::net::state", "q='scoped.cpp'::net::state:u8");
         let output = record(&trace, &["-e", &event, "--", text(&program)]);
         assert!(output.status.success(), "{}", told(&output));
@@ -29,7 +30,7 @@ fn names_of_cpp_can_be_written() {
             "net_Server_total": 33,
         });
         assert_eq!(recorded[0]["arguments"], expected, "{flags:?}");
-        // Where it is in its file, as nm says.
+        // Its file offset, according to nm.
         let symbols = Command::new("nm").arg(&program).output().expect("nm");
         let symbols = String::from_utf8_lossy(&symbols.stdout).into_owned();
         let symbol = "_ZN3net6Server6memberEi";
@@ -79,7 +80,7 @@ fn what_is_missing_in_names_is_said() {
     }
 }
 
-/// `unused` is nowhere in both copies.
+/// `unused` has no location in both copies.
 #[test]
 fn a_field_that_a_copy_lacks_is_refused_with_the_place() {
     let Some(program) = build(Compiler::Gcc, "lacking.c", &[]) else {

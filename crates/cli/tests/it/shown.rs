@@ -1,5 +1,5 @@
-//! Addresses in programs that say nothing about their functions: only what is shown to be an
-//! instruction is probed, unless the user knows better.
+//! Addresses in programs without information about their functions: only an address shown to be
+//! an instruction is probed, unless the user overrides this.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -27,7 +27,7 @@ fn program(flags: &[&str]) -> Option<(PathBuf, HashMap<String, u64>)> {
     Some((program, places.collect()))
 }
 
-/// Records the program with one event; what came of it, and how many records there are.
+/// Records the program with one event; returns the output and the number of records.
 fn record(program: &Path, offset: u64, words: &[&str]) -> (Output, u64) {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -98,7 +98,7 @@ fn what_nothing_shows_needs_to_be_trusted() {
     assert!(output.status.success(), "{}", told(&output));
 }
 
-/// Within a function, behind data: a call of the same function leads there.
+/// Within a function, after data: a call in the same function leads there.
 #[test]
 fn a_call_in_the_same_function_shows_code() {
     let Some((program, at)) = program(&[]) else {

@@ -1,4 +1,4 @@
-//! Threads that wait in system calls sleep on: none may come back because it was stopped.
+//! Threads that wait in system calls stay asleep: stopping them must not make the call return.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -36,7 +36,8 @@ fn nobody_is_woken_by_attach_and_detach() {
     }
 }
 
-/// Stopped by SIGSTOP before, it stays so, whatever is done to it; after SIGCONT it goes on.
+/// A program stopped by SIGSTOP before attach stays stopped, whatever Capriole does to it; it
+/// continues after SIGCONT.
 #[test]
 fn a_stopped_program_stays_stopped() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {

@@ -1,5 +1,5 @@
-//! Call stacks with events: the callers of known chains, compared with what the program's own
-//! `backtrace` says, and with gdb.
+//! Call stacks in events: the callers of known chains, compared with the program's own
+//! `backtrace`, and with gdb.
 
 use crate::programs;
 
@@ -14,9 +14,9 @@ use std::process::Command;
 const SOURCE: &str = "stacked.c";
 const WITHOUT: &[&str] = &["-fomit-frame-pointer"];
 const WITH: &[&str] = &["-fno-omit-frame-pointer"];
-/// The end of one segment and the beginning of the next one share a page of the file.
+/// The end of one segment and the beginning of the next share a page of the file.
 const BY_LLD: &[&str] = &["-fuse-ld=lld"];
-/// C++ from the same source.
+/// Compiles the same source as C++.
 const AS_CPP: &[&str] = &["-xc++"];
 
 fn builds() -> Vec<PathBuf> {
@@ -25,7 +25,7 @@ fn builds() -> Vec<PathBuf> {
     c.into_iter().chain([cpp]).flatten().collect()
 }
 
-/// Addresses that the program printed, one hit a line.
+/// Returns the addresses that the program printed, one line per hit.
 fn printed(said: &str) -> Vec<Vec<String>> {
     let words = |line: &str| line.split(' ').map(str::to_owned).collect();
     said.lines().map(words).collect()
@@ -35,7 +35,7 @@ fn frames(event: &Value) -> &Vec<Value> {
     event["stack"].as_array().expect("a call stack")
 }
 
-/// The frames' addresses without those of inlined functions.
+/// Returns the frames' addresses without those of inlined functions.
 fn addresses(event: &Value) -> Vec<String> {
     let real = frames(event).iter().filter(|f| f["inlined"] != true);
     let address = |frame: &Value| frame["address"].as_str().expect("an address").to_owned();
@@ -52,12 +52,12 @@ fn names(event: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// The name without the parameters that a demangler adds.
+/// Removes the parameters that a demangler adds to a name.
 fn base(name: &str) -> &str {
     name.split_once('(').map_or(name, |(name, _)| name)
 }
 
-/// Records one case and gives the events and what the program itself printed.
+/// Records one case; returns the events and the addresses that the program printed.
 fn record(program: &Path, case: &str, asked: &[&str]) -> (Vec<Value>, Vec<Vec<String>>) {
     let scratch = scratch();
     let trace = scratch.path().join("trace");
@@ -85,7 +85,7 @@ fn callers_are_those_that_the_program_itself_finds() {
     }
 }
 
-/// Offsets of all instructions of `hit`, as objdump has them.
+/// Returns the offsets of all instructions of `hit`, according to objdump.
 fn offsets(program: &Path) -> Option<Vec<u64>> {
     let output = Command::new("objdump")
         .args(["-dC", "--no-show-raw-insn", text(program)])
@@ -94,7 +94,7 @@ fn offsets(program: &Path) -> Option<Vec<u64>> {
     let listing = String::from_utf8(output.stdout).ok()?;
     let body = listing.lines().skip_while(|line| !line.contains("<hit"));
     let at = |line: &str| u64::from_str_radix(line.trim().split_once(':')?.0, 16).ok();
-    // Behind the return there may be padding.
+    // There may be padding after the return.
     let mut returned = false;
     let all: Vec<u64> = body
         .skip(1)
@@ -119,7 +119,7 @@ fn every_instruction_of_a_function_has_the_same_callers() {
             .collect();
         let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
         let (events, printed) = record(&program, "chain", &asked);
-        // Some cannot be probed, or are padding.
+        // Some instructions cannot be probed, or are padding.
         assert!(events.len() > offsets.len() / 2, "{}", events.len());
         for event in &events {
             let found = addresses(event);
@@ -149,7 +149,7 @@ fn a_handler_on_another_stack_ends_where_that_does() {
         let (events, printed) = record(&program, "alternate", &[":hit stack(32000)"]);
         let found = addresses(&events[0]);
         assert_eq!(events[0]["stack_end"], "truncated");
-        // With the interrupted function, of which the copied stack still tells.
+        // Includes the interrupted function, which can still be found from the copied stack.
         assert!(found.len() >= 7, "{found:?}");
         assert_eq!(found[2..], printed[0][..found.len() - 2]);
     }
@@ -169,7 +169,7 @@ fn the_end_of_a_stack_ends_its_copy() {
     let Some(Content::CallStack(stack)) = event.fields().next() else {
         panic!("no call stack");
     };
-    // The stack of a program ends with its words and its environment, some kilobytes.
+    // A program's stack ends with its arguments and its environment, some kilobytes.
     assert!(stack.bytes.len() > 256 && stack.bytes.len() < 32_000);
     let end = stack.stack_pointer + stack.bytes.len() as u64;
     assert_eq!(end % 4096, 0, "it ends with a page: {end:#x}");
@@ -198,7 +198,7 @@ fn a_static_program_of_another_c_library() {
         let names = names(&events[0]);
         let chain = ["hit", "point", "third", "second", "first"];
         assert_eq!(names[..5], chain, "{case}: {names:?}");
-        // Nothing says who called code of musl that has no frame pointers.
+        // There is no information about the callers of musl code without frame pointers.
         assert!(names.contains(&"main") || case == "signal", "{names:?}");
         assert_eq!(events[0]["stack_end"], "unknown", "{names:?}");
     }

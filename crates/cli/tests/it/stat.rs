@@ -1,4 +1,4 @@
-//! `capriole stat` counts what the program itself counts, in all its threads, and leaves
+//! `capriole stat` counts the same as the program itself, in all its threads, and leaves
 //! nothing behind.
 
 use crate::programs::{Compiler, build};
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-/// `capriole stat --json` of a process, in the background.
+/// A `capriole stat --json` of a process, in the background.
 struct Background {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -36,10 +36,10 @@ impl Background {
         serde_json::from_str(&line).expect("JSON")
     }
 
-    /// Ends it as Ctrl-C does. Returns the last line it says, which must be the next.
+    /// Ends it as Ctrl-C does. Returns the last line that it prints, which must be the next.
     fn end(mut self) -> Value {
         let pid = self.child.id() as i32;
-        // SAFETY: a signal to a child of this test, which was not waited for.
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
         let mut said = self.line();
         while said.get("ended").is_none() {
@@ -50,7 +50,7 @@ impl Background {
     }
 }
 
-/// Calls by event, which must be sorted.
+/// Returns the number of calls by event, after checking that the events are sorted.
 fn calls(said: &Value) -> BTreeMap<String, u64> {
     let events = said["events"].as_array().expect("a list");
     let one = |event: &Value| {
@@ -86,12 +86,12 @@ fn the_program_counts_the_same() {
             continue;
         };
         let mut running = Running::start(&program, &words);
-        // Twice the same event, with arguments that mean nothing here, is one.
+        // The same event twice, with arguments that mean nothing here, counts as one.
         let events = ["-e", ":counted_work", "-e", ":counted_work $arg1"];
         let counting = Background::attach(running.pid, &events);
         running.say("go");
         let wanted = THREADS * CALLS;
-        // The constructor's 3 calls were before.
+        // The constructor made its 3 calls earlier.
         assert_eq!(running.line(), format!("ok calls={}", wanted + 3));
         let said = counting.end();
         assert_eq!(calls(&said), map([("counted_work", wanted)]), "{said}");
@@ -105,8 +105,7 @@ fn the_program_counts_the_same() {
     }
 }
 
-/// From the first function of a program on to its last, with a breakpoint among the
-/// probes.
+/// From the first function of a program to its last, with a breakpoint among the probes.
 #[test]
 fn a_program_that_is_started_is_counted_from_start_to_end() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -147,7 +146,7 @@ fn a_program_that_is_started_is_counted_from_start_to_end() {
     let output = stat(&[&events[..], &["--"], &program].concat());
     assert_eq!(output.status.code(), Some(7), "{}", told(&output));
     let stdout = String::from_utf8(output.stdout).expect("UTF-8");
-    // The rates are whatever they are.
+    // The rates may have any value.
     let table: Vec<String> = stdout
         .lines()
         .map(
@@ -197,7 +196,7 @@ fn intervals_add_up_to_the_whole() {
     assert!(running.child.wait().expect("it ends").success());
 }
 
-/// A terminal of 24 lines and 80 columns: our end, and the one of programs in it.
+/// A terminal of 24 lines and 80 columns: our end, and the end for programs in it.
 fn terminal() -> Option<(std::fs::File, std::fs::File)> {
     let size = libc::winsize {
         ws_row: 24,
@@ -207,13 +206,13 @@ fn terminal() -> Option<(std::fs::File, std::fs::File)> {
     };
     let (mut ours, mut theirs) = (-1, -1);
     let nothing = std::ptr::null_mut();
-    // SAFETY: two places for numbers, and a size; a name and attributes may be null.
+    // SAFETY: passes places for two numbers, and a size; the name and the attributes may be null.
     let made = unsafe { libc::openpty(&mut ours, &mut theirs, nothing, nothing.cast(), &size) };
     if made != 0 {
         println!("skipped: no terminal can be made here");
         return None;
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: just created, and owned by nobody else.
     let ours = unsafe { OwnedFd::from_raw_fd(ours) };
     // SAFETY: as above.
     let theirs = unsafe { OwnedFd::from_raw_fd(theirs) };
@@ -251,11 +250,11 @@ fn on_a_terminal_the_table_is_drawn_again_in_place_and_stays_at_the_end() {
             *shown += std::str::from_utf8(&part[..read]).expect("UTF-8");
         }
     };
-    // Drawn once with these calls, and once more above that.
+    // It draws once with these calls, and then once more over that.
     until("40 ", &mut shown);
     until("A", &mut String::new());
     let pid = child.id() as i32;
-    // SAFETY: a signal to a child of this test, which was not waited for.
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
     assert!(child.wait().expect("it ends").success());
     let mut rest = String::new();
@@ -299,7 +298,7 @@ fn what_cannot_be_counted_is_said() {
     }
 }
 
-/// A word that is neither an aggregate nor anything that can be read is not passed over.
+/// A word that is neither an aggregate nor readable data is not ignored.
 #[test]
 fn unknown_words_are_refused() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &["-g"]) else {
@@ -322,7 +321,7 @@ fn unknown_words_are_refused() {
         assert_eq!(output.status.code(), Some(1), "{event}: {said}");
         assert!(said.contains(reason), "{event}: {said}");
     }
-    // A field that `record` would show is none of its business.
+    // `stat` ignores a field that only `record` would show.
     let output = stat(":counted_work sum($arg1) seq=$arg2");
     assert!(output.status.success(), "{}", told(&output));
 }

@@ -1,6 +1,6 @@
-//! What `capriole stat` adds up is what the program did: sums, extremes, averages and
+//! Results of `capriole stat` match the program's own: sums, extremes, averages and
 //! histograms of numbers in registers and in memory, by keys of all kinds, from several
-//! threads and a child, whether or not there are restartable sequences.
+//! threads and a child, with and without restartable sequences.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -11,7 +11,7 @@ use std::path::Path;
 const THREADS: u64 = 3;
 const CALLS: u64 = 20_000;
 
-/// A call as the program makes it.
+/// One call made by the program.
 #[derive(Clone, Copy)]
 struct Call {
     fd: u64,
@@ -36,7 +36,7 @@ fn program() -> std::path::PathBuf {
     build(Compiler::Gcc, "added.c", &[]).expect("there is a compiler")
 }
 
-/// The groups of `capriole stat --json` of the program.
+/// Returns the groups of `capriole stat --json` for the program.
 fn stat(program: &Path, words: &[&str], environment: Option<&str>) -> Value {
     let [threads, calls] = [THREADS, CALLS].map(|n| n.to_string());
     let end = [
@@ -65,7 +65,7 @@ fn stat(program: &Path, words: &[&str], environment: Option<&str>) -> Value {
     said["groups"].clone()
 }
 
-/// The rows of a group by their keys.
+/// Returns the rows of a group by their keys.
 fn rows(group: &Value) -> BTreeMap<String, &Value> {
     let rows = group["rows"].as_array().expect("a list").iter();
     rows.map(|row| (row["keys"].to_string(), row)).collect()
@@ -77,7 +77,7 @@ fn measure<'a>(row: &'a Value, function: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{function} in {row}"))
 }
 
-/// Whether a row has the aggregates of these values.
+/// Checks that a row has the aggregates of these values.
 fn check(row: &Value, sizes: &[i64]) {
     let value = |function: &str| &measure(row, function)["value"];
     assert_eq!(value("sum"), &json!(sizes.iter().sum::<i64>()), "{row}");
@@ -101,7 +101,8 @@ fn check(row: &Value, sizes: &[i64]) {
 
 const MEASURES: &str = "sum(size=$arg2:s64) min(size) max(size) avg(size) hist(size)";
 
-/// Without keys, by a register, and by what only the resident can fetch: all the same.
+/// Without keys, with a register as key, and with a key that only the resident can fetch: the
+/// results are the same.
 #[test]
 fn numbers_are_those_of_the_program() {
     let program = program();
@@ -143,7 +144,7 @@ fn numbers_are_those_of_the_program() {
     }
 }
 
-/// Values in memory, some of which cannot be read, and filters over them.
+/// Values in memory, some of which cannot be read, and filters on them.
 #[test]
 fn what_cannot_be_read_is_counted_and_the_program_does_not_notice() {
     let program = program();
@@ -183,7 +184,7 @@ fn what_cannot_be_read_is_counted_and_the_program_does_not_notice() {
     }
 }
 
-/// A table that is full keeps counting what it knows, and says how much it does not.
+/// A full table keeps counting known keys, and reports how many hits it does not count.
 #[test]
 fn a_full_table_loses_new_keys_only() {
     let program = program();
@@ -198,7 +199,7 @@ fn a_full_table_loses_new_keys_only() {
         assert!(dropped > 0);
         assert_eq!(counted + dropped, (THREADS + 1) * CALLS);
     }
-    // Who has a row has all of its hits.
+    // A key with a row has all of its hits.
     for row in groups[1]["rows"].as_array().expect("a list") {
         let size = row["keys"]["size"].as_u64().expect("a number");
         let calls = all().filter(|call| call.size as u16 == size as u16).count() as u64;
@@ -209,8 +210,8 @@ fn a_full_table_loses_new_keys_only() {
     }
 }
 
-/// Texts as keys that are given, long, or not UTF-8, filters that look further than a key,
-/// definitions that mean the same, and sites that are asked for very much.
+/// String keys that are constant, long, or not UTF-8, filters that compare more than a key
+/// holds, definitions that mean the same, and sites with very many values.
 #[test]
 fn odd_definitions_add_up_as_well() {
     let program = program();
@@ -258,7 +259,7 @@ fn odd_definitions_add_up_as_well() {
     }
 }
 
-/// More registers than there are to work with cannot be recorded at one place.
+/// A site that needs more registers than there are to work with cannot be recorded.
 #[test]
 fn too_many_registers_of_one_place_are_refused() {
     let program = program();

@@ -1,4 +1,4 @@
-//! Threads in unusual states, and how much stack a probe needs.
+//! Threads in unusual states, and the stack that a probe needs.
 
 use crate::programs::{Compiler, build};
 use crate::target::{
@@ -12,7 +12,8 @@ fn start(state: &str) -> Option<Running> {
     Some(Running::start(&program, &[state]))
 }
 
-/// Refused with a message about `what`; then the program goes on as it was.
+/// Checks that recording is refused with a message about `what`, and that the program then goes
+/// on as before.
 fn is_refused(state: &str, what: &str) {
     let Some(mut running) = start(state) else {
         return;
@@ -55,8 +56,8 @@ fn a_program_without_a_clock_is_refused() {
     is_refused("timeless", "PR_SET_TSC");
 }
 
-/// What docs/safety.md says of each kind of probe, bytes; of threads with restartable sequences
-/// and of others, of which an event takes a longer way.
+/// Stack use of each kind of probe, in bytes, as docs/safety.md states it: for threads with
+/// restartable sequences, and for others, whose events take a longer path.
 #[test]
 fn no_probe_needs_more_stack_than_is_said() {
     let Some(program) = build(Compiler::Gcc, "states.c", &[]) else {
@@ -124,7 +125,7 @@ fn no_probe_needs_more_stack_than_is_said() {
         let depth: i64 = running.line().parse().expect("a number");
         println!("{kind}: {depth} bytes with rseq={rseq}");
         if let Some(mut child) = recorder {
-            // SAFETY: a signal to a child of this test, which was not waited for.
+            // SAFETY: sends a signal to a child of this test that has not been waited for.
             assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
             assert!(child.wait().expect("it ends").success());
             let _ = std::fs::remove_dir_all(trace);

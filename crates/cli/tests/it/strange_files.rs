@@ -1,6 +1,6 @@
-//! What is no file, or no ordinary one, wherever a name from outside leads: a FIFO that nobody
-//! writes to, a device without an end, a terminal, a directory, a file of holes. Every command
-//! says so and ends, and asks for no more memory than there is.
+//! Paths from outside that name no file, or no ordinary one: a FIFO without a writer, an
+//! endless device, a terminal, a directory, a file of holes. Every command reports this and
+//! ends, and does not allocate more memory than there is.
 
 use crate::target;
 
@@ -16,7 +16,7 @@ use target::told;
 
 const KINDS: [&str; 5] = ["fifo", "zero", "terminal", "directory", "holes"];
 
-/// Puts such a thing there, in place of what was.
+/// Creates one of these at a path, replacing what was there.
 fn put(kind: &str, at: &Path) {
     let _ = fs::remove_file(at);
     let _ = fs::remove_dir(at);
@@ -92,7 +92,7 @@ fn as_a_program_and_as_definitions() {
     }
 }
 
-/// Definitions that are given by a pipe are another thing.
+/// Definitions may be given through a pipe.
 #[test]
 fn definitions_may_come_from_a_pipe() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
@@ -110,7 +110,7 @@ fn definitions_may_come_from_a_pipe() {
         let output = child.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{file} {}", told(&output));
     }
-    // But not without an end.
+    // But the input must end.
     let mut command = target::command(&["stat", "-f", "-", "--", text(&program), "--calls", "5"]);
     command.stdin(File::open("/dev/zero").expect("a device"));
     let output = command.output().expect("it ends");
@@ -151,7 +151,7 @@ fn in_a_trace() {
         name.starts_with("cpu").then_some(name)
     });
     let stream = trace.join(stream.expect("a stream"));
-    // One with all that was in it, and holes behind.
+    // The stream with all its contents, and holes after them.
     let file = OpenOptions::new()
         .write(true)
         .open(&stream)
@@ -163,7 +163,7 @@ fn in_a_trace() {
     for kind in KINDS {
         put(kind, &stream);
         let output = ended(&["report", text(&trace), "--summary"]);
-        // Holes are damage, as anything is that is no packet.
+        // Holes are damage, like anything else that is no packet.
         assert_eq!(
             output.status.success(),
             kind == "holes",
@@ -173,7 +173,7 @@ fn in_a_trace() {
     }
 }
 
-/// A program's debug information in a file beside it, of either sort.
+/// A program's debug information in a separate file, of either kind.
 #[test]
 fn as_debug_information() {
     let scratch = scratch();
@@ -223,7 +223,7 @@ fn as_debug_information() {
         assert_ne!(described(), sound, "{kind}");
     }
 
-    // A program with holes behind it that nobody could read.
+    // A program followed by more holes than could be read.
     let file = OpenOptions::new()
         .write(true)
         .open(&own)

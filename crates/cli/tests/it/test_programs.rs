@@ -1,11 +1,11 @@
-//! The test programs are right without any probe: each is built and run.
+//! The test programs work without any probe: each is built and run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::programs::{Compiler, ENDS, build};
 
-/// Runs the program; its last line begins with "ok" and its status is 0.
+/// Runs the program and checks that its last line begins with "ok" and its status is 0.
 fn run(compiler: Compiler, source: &str, flags: &[&str], arguments: &[&str]) -> Option<String> {
     let program = build(compiler, source, flags)?;
     let output = Command::new(&program)
@@ -30,7 +30,7 @@ fn run(compiler: Compiler, source: &str, flags: &[&str], arguments: &[&str]) -> 
     Some(text)
 }
 
-/// The number after `what` in the program's output.
+/// Returns the number after `what` in the program's output.
 fn number(text: &str, what: &str) -> u64 {
     let at = text
         .rfind(what)
@@ -145,8 +145,8 @@ fn every_end_is_the_one_asked_for() {
     }
 }
 
-/// All sleep on; after SIGSTOP and SIGCONT, which the kernel lets end some of the
-/// calls with EINTR (signal(7)), the program notices.
+/// All stay asleep. SIGSTOP and SIGCONT make the kernel end some of the calls with EINTR
+/// (signal(7)), and the program notices.
 #[test]
 fn sleepers_sleep_and_notice_when_they_do_not() {
     let Some(text) = run(Compiler::Gcc, "sleeper.c", &[], &[]) else {
@@ -180,7 +180,7 @@ fn sleepers_sleep_and_notice_when_they_do_not() {
     writeln!(input, "report").expect("it reads");
     assert_eq!(until("report done"), ["report done"]);
     let pid = child.id() as libc::pid_t;
-    // SAFETY: signals to a child of this test, which is not yet waited for.
+    // SAFETY: sends signals to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGSTOP) }, 0);
     while !std::fs::read_to_string(format!("/proc/{pid}/stat"))
         .expect("it lives")

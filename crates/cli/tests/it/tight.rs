@@ -1,5 +1,5 @@
-//! Functions of a few bytes with nothing between them: entries and exits that have no room for
-//! jumps of their own, in threads that a breakpoint would kill.
+//! Functions of a few bytes with nothing between them: entries and exits without room for jumps
+//! of their own, in threads that a breakpoint would kill.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -20,7 +20,7 @@ fn json(arguments: &[&str]) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// No site is left out, and each call is there from entry to exit.
+/// No site is left out, and each call is recorded from entry to exit.
 #[test]
 fn every_call_is_recorded() {
     let Some(program) = program() else { return };
@@ -47,7 +47,8 @@ fn assert_calls(trace: &Path, wanted: u64) {
     }
 }
 
-/// What the others are about: sites that share a jump, and jumps that are a part of others.
+/// Checks that the program has the cases for the other tests: sites that share a jump, and
+/// jumps that are part of other jumps.
 #[test]
 fn the_program_has_what_is_to_be_tested() {
     let Some(program) = program() else { return };

@@ -1,5 +1,5 @@
-//! Bytes in the text that are no code of the program, or that others read: none may change, and
-//! none may be taken for code or for padding.
+//! Bytes in the text that are not the program's code, or that other code reads: none may
+//! change, and none may be taken for code or for padding.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -10,7 +10,7 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "toolchains.c", &["-Wa,--noexecstack"])
 }
 
-/// Records one event of the program, which checks all these bytes; how often it was hit.
+/// Records one event of the program, which checks all these bytes; returns the number of hits.
 fn recorded(program: &Path, event: &str) -> u64 {
     let directory = scratch();
     let trace = directory.path().join("trace");
@@ -42,12 +42,12 @@ fn functions_with_such_bytes_are_probed() {
     {
         assert_eq!(recorded(&program, &format!(":{name}")), 100, "{name}");
     }
-    // Once more for each call of by_thunk.
+    // Plus one for each call of by_thunk.
     assert_eq!(recorded(&program, ":kcfi"), 200);
     assert_eq!(recorded(&program, ":thunk"), 100);
 }
 
-/// Behind the words that the entry jumps over, and behind data in a function.
+/// After the words that the entry jumps over, and after data in a function.
 #[test]
 fn code_behind_data_is_found() {
     let Some(program) = program() else { return };

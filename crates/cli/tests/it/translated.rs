@@ -1,5 +1,5 @@
-//! Programs that run under binary translators are refused by name before they are touched, and
-//! programs that only look like them are not.
+//! Programs that run under binary translators are refused, naming the translator, before they
+//! are touched. Programs that only look like them are not refused.
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{Running, capriole, looks, told};
@@ -15,7 +15,8 @@ fn is_there(program: &str, package: &str) -> bool {
     found
 }
 
-/// `record`, `stat` and `list` refuse it; the program finds its own answers right.
+/// Checks that `record`, `stat` and `list` refuse it, and that the program finds its own
+/// answers right.
 fn is_refused(mut running: Running, name: &str) {
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -45,7 +46,7 @@ fn is_refused(mut running: Running, name: &str) {
     drop(running);
 }
 
-/// It is not started by `record` either.
+/// Checks that `record` does not start it either.
 fn is_not_launched(words: &[&str], name: &str) {
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -93,7 +94,7 @@ fn qemu_is_refused() {
     is_not_launched(&["qemu-x86_64", text(&program)], "QEMU (user mode)");
 }
 
-/// Programs whose names are like those of translators, in directories that are, too.
+/// Programs whose names resemble those of translators, in directories whose names do, too.
 #[test]
 fn a_name_alone_is_no_reason() {
     let Some(program) = build(Compiler::Gcc, "beside.c", &[]) else {

@@ -1,6 +1,6 @@
-//! Programs in states in which being stopped, or lent for a system call, could hurt them: in
-//! calls with a time limit, behind a filter of system calls, in vfork, with memory that
-//! another process shares, with descriptors that change under our hands.
+//! Programs in states in which being stopped, or used for a system call, could harm them: in
+//! calls with a time limit, behind a system call filter, in vfork, with memory that another
+//! process shares, with descriptors that change while in use.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
@@ -15,8 +15,8 @@ fn built(source: &str) -> Option<PathBuf> {
     build(Compiler::Gcc, source, &["-pthread"])
 }
 
-/// Records `events` of a process for a moment, a few times: for longer than it takes until the
-/// sites are looked at for other tools, of which there are none.
+/// Records `events` of a process briefly, a few times: for longer than the time until the sites
+/// are checked for other tools, of which there are none.
 fn record_often(pid: u32, events: &[&str], times: usize) {
     let pid = pid.to_string();
     for _ in 0..times {
@@ -32,9 +32,9 @@ fn record_often(pid: u32, events: &[&str], times: usize) {
     }
 }
 
-/// Calls that wait end neither early nor with an error, whatever is done to the process:
-/// thousands of calls are made by one of the threads meanwhile (`libc:*` needs stubs, which
-/// are mapped by a batch).
+/// Waiting calls end neither early nor with an error, whatever is done to the process. One of
+/// its threads makes thousands of calls meanwhile (`libc:*` needs stubs, which are mapped by a
+/// batch).
 #[test]
 fn calls_with_a_time_limit_last_as_long_as_asked() {
     let Some(program) = built("timed.c") else {
@@ -46,8 +46,8 @@ fn calls_with_a_time_limit_last_as_long_as_asked() {
     running.finish();
 }
 
-/// The filter kills the program for `restart_syscall`, with which the kernel goes on with a
-/// sleep that was interrupted.
+/// The filter kills the program for `restart_syscall`, which the kernel uses to continue an
+/// interrupted sleep.
 #[test]
 fn a_filter_that_knows_no_restarted_call_does_not_kill() {
     if !is_root("suspend a filter") {
@@ -59,7 +59,7 @@ fn a_filter_that_knows_no_restarted_call_does_not_kill() {
     let mut running = Running::start(&program, &["--filter"]);
     record_often(running.pid, &["libc:*"], rounds(3, 30));
     running.assert_alive();
-    // Nor when the event is refused.
+    // The program also survives if the event is refused.
     let pid = running.pid.to_string();
     for event in [
         "libc:no_such_function",
@@ -85,7 +85,7 @@ fn a_filter_that_knows_no_restarted_call_does_not_kill() {
     running.finish();
 }
 
-/// A thread in vfork cannot be stopped until its child has gone; the others go on meanwhile.
+/// A thread in vfork cannot be stopped until its child has gone; the others run meanwhile.
 /// (Bounds are coarse, for busy machines: the child lives for three seconds.)
 #[test]
 fn nobody_waits_for_a_thread_in_vfork() {
@@ -100,7 +100,8 @@ fn nobody_waits_for_a_thread_in_vfork() {
     assert!(longest < 1000, "a thread stood still for {longest} ms");
 }
 
-/// Another process with the same memory is stopped with it, and in no detour when those go.
+/// Another process that shares the memory is stopped with it, and is in no detour when the
+/// detours are removed.
 #[test]
 fn a_process_with_the_same_memory_survives() {
     let Some(program) = built("shared_memory.c") else {
@@ -120,7 +121,7 @@ fn a_process_with_the_same_memory_survives() {
     running.finish();
 }
 
-/// Breakpoints are handled by a process, not by its memory.
+/// Breakpoints are handled per process, not per memory.
 #[test]
 fn breakpoints_are_refused_where_another_process_has_the_memory() {
     let Some(program) = built("shared_memory.c") else {
@@ -132,9 +133,8 @@ fn breakpoints_are_refused_where_another_process_has_the_memory() {
     running.finish();
 }
 
-/// A program that puts another file in the place of each descriptor it has: nothing is
-/// written to that file, which its owner may write to, and we. What could not be attached to
-/// keeps no mapping.
+/// A program that replaces each descriptor it has with another file: nothing is written to that
+/// file, although its owner and we may write to it. No mapping is left if attaching fails.
 #[test]
 fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     let Some(program) = built("swapper.c") else {
@@ -149,7 +149,7 @@ fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     let before = looks(&running.process());
     for round in 0..rounds(20, 1000) {
         let trace = scratch.path().join(format!("trace{round}"));
-        // Whether that succeeds is luck.
+        // This may succeed or fail.
         let output = capriole(&[
             "record",
             "-p",
@@ -173,7 +173,7 @@ fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     running.finish();
 }
 
-/// A program that was not started yet when its recorder died is not started at all.
+/// A program that was not started yet when its recorder died is never started.
 #[test]
 fn nobody_is_left_waiting_to_be_started() {
     if !cfg!(debug_assertions) {
@@ -198,7 +198,7 @@ fn nobody_is_left_waiting_to_be_started() {
     let output = recorder.output().expect("it starts");
     assert_eq!(output.status.code(), None, "{}", told(&output));
     assert!(told(&output).contains("child made"), "{}", told(&output));
-    // Its child still has its command line.
+    // The recorder's child still has its command line.
     let left = || {
         let others = capriole_proc::process::Process::others();
         let lines = others.filter_map(|p| std::fs::read(p.proc_path("cmdline")).ok());
@@ -213,7 +213,7 @@ fn nobody_is_left_waiting_to_be_started() {
     }
 }
 
-/// The recorder goes before others only while the program stands still for it.
+/// The recorder has a higher priority than others only while the program is stopped for it.
 #[test]
 fn a_recorder_takes_its_turn() {
     if !is_root("go before others") {

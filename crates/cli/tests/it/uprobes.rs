@@ -1,5 +1,5 @@
-//! Uprobes of the kernel that come to places where probes are already, and go again, in every
-//! order with the recording's end. The program verifies its own answers.
+//! Kernel uprobes that appear at places with probes, and go away again, in every order relative
+//! to the end of the recording. The program verifies its own answers.
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
@@ -19,11 +19,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const NAMES: [&str; 4] = ["single", "several", "nop", "nops"];
-/// The order in which uprobes come; who sees the last one sees all.
+/// The order in which uprobes are added: once the last one is visible, all are.
 const COMING: [&str; 4] = ["nops", "nop", "several", "single"];
 const EVENTS: [&str; 4] = [":single", ":several", ":nop", ":nops"];
 
-/// A copy of the program for one test: uprobes belong to the file, for all processes.
+/// Makes a copy of the program for one test: uprobes belong to the file, for all processes.
 fn program(directory: &tempfile::TempDir) -> Option<PathBuf> {
     let program = build(Compiler::Gcc, "beside.c", &[])?;
     let copy = directory.path().join("beside");
@@ -31,7 +31,7 @@ fn program(directory: &tempfile::TempDir) -> Option<PathBuf> {
     Some(copy)
 }
 
-/// The program's own functions: offset in the file and address.
+/// Returns file offset and address of the program's own functions.
 fn places(process: &Process) -> Vec<(u64, u64)> {
     let objects = Objects::of_process(process).expect("the objects");
     let place = |event: &&str| {
@@ -42,7 +42,7 @@ fn places(process: &Process) -> Vec<(u64, u64)> {
     EVENTS.iter().map(place).collect()
 }
 
-/// Uprobes at the functions with these names.
+/// Adds uprobes at the functions with these names.
 fn uprobes(program: &Path, process: &Process, names: &[&str]) -> Option<Vec<Uprobe>> {
     let places = places(process);
     let at = |name: &&str| {
@@ -71,7 +71,7 @@ fn call(running: &mut Running) {
     assert_eq!(line, "called");
 }
 
-/// Until nothing of a jump is left at a function: only the uprobe's breakpoint.
+/// Waits until nothing of a jump is left at a function, only the uprobe's breakpoint.
 fn until_taken_out(running: &mut Running, address: u64) {
     let process = running.process();
     let places = places(&process);
@@ -85,7 +85,7 @@ fn until_taken_out(running: &mut Running, address: u64) {
     loop {
         running.assert_alive();
         let mut now = [0; 5];
-        // It may have died of what this looks for.
+        // The program may have died of the fault that this test looks for.
         let _ = process.read_memory(address, &mut now);
         if now[1..] == file[1..] {
             return;
@@ -96,7 +96,8 @@ fn until_taken_out(running: &mut Running, address: u64) {
     }
 }
 
-/// A uprobe comes, the probe goes at once, the uprobe goes, then the recording ends.
+/// A uprobe is added, the probe is removed at once, the uprobe is removed, and then the
+/// recording ends.
 #[test]
 fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
     let directory = scratch();
@@ -147,7 +148,7 @@ fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
     assert!(summary(&trace)["warnings"].to_string().contains("several"));
 }
 
-/// The recording ends while the uprobe is there; then that goes.
+/// The recording ends while the uprobe is there; then the uprobe is removed.
 #[test]
 fn a_uprobe_may_stay_longer_than_the_recording() {
     let directory = scratch();
@@ -176,7 +177,7 @@ fn a_uprobe_may_stay_longer_than_the_recording() {
     running.finish();
 }
 
-/// A jump within one instruction stands a uprobe behind which the program runs all the time.
+/// A jump within one instruction tolerates a uprobe while the program keeps running through it.
 #[test]
 fn the_program_may_run_what_lies_within_one_instruction() {
     let directory = scratch();
@@ -204,7 +205,7 @@ fn the_program_may_run_what_lies_within_one_instruction() {
     running.finish();
 }
 
-/// With `--one-instruction` the same holds for functions that begin with short ones.
+/// With `--one-instruction` the same holds for functions that begin with short instructions.
 #[test]
 fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
     let directory = scratch();
@@ -238,7 +239,7 @@ fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
     running.finish();
 }
 
-/// What a detach finds that comes too late: half of each jump, at the end nothing of it.
+/// A detach that comes too late finds half of each jump, and must leave nothing of it.
 #[test]
 fn detach_leaves_no_half_of_a_jump() {
     let directory = scratch();
@@ -255,7 +256,7 @@ fn detach_leaves_no_half_of_a_jump() {
         let mut uprobes = Some(uprobes);
         if goes_first {
             uprobes.take();
-            // Half of a jump: the program would be wrong if it ran now.
+            // Half of a jump: the program would fail if it ran now.
             let several = bytes(&process, places(&process)[1].1);
             assert_ne!(&several[1..], [0x48, 0x89, 0xfb, 0x48]);
             assert_eq!(several[0], 0x53);
@@ -287,7 +288,7 @@ fn detach_leaves_no_half_of_a_jump() {
     }
 }
 
-/// Probes that have come and gone between two looks are noticed by the second.
+/// Uprobes added and removed between two checks are noticed by the second check.
 #[test]
 fn a_look_takes_out_what_a_uprobe_left() {
     let directory = scratch();
@@ -337,7 +338,7 @@ fn a_look_takes_out_what_a_uprobe_left() {
     running.finish();
 }
 
-/// A place where a uprobe stands already is refused, and the others are probed.
+/// A place that already has a uprobe is refused, and the others are probed.
 #[test]
 fn a_uprobe_that_was_there_first_is_left_alone() {
     let directory = scratch();
@@ -374,7 +375,7 @@ fn a_uprobe_that_was_there_first_is_left_alone() {
     running.finish();
 }
 
-/// bpftrace, which asks for its uprobes in another way.
+/// bpftrace creates its uprobes through another interface.
 #[test]
 fn bpftrace_comes_and_goes() {
     let directory = scratch();
@@ -408,14 +409,14 @@ fn bpftrace_comes_and_goes() {
     }
     until_taken_out(&mut running, several);
     call(&mut running);
-    // Once is not always enough: it may still be busy with its start.
+    // One signal is not always enough: bpftrace may still be starting.
     let started = Instant::now();
     while bpftrace.try_wait().expect("a child").is_none() {
         let signal = match started.elapsed() {
             late if late > Duration::from_secs(30) => libc::SIGKILL,
             _ => libc::SIGINT,
         };
-        // SAFETY: a signal to a child of this test, which was not waited for.
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(bpftrace.id() as i32, signal) }, 0);
         std::thread::sleep(Duration::from_millis(500));
     }
@@ -425,7 +426,7 @@ fn bpftrace_comes_and_goes() {
     running.finish();
 }
 
-/// Where memory is not what the file has: (address, offset in the file) of each first byte.
+/// Returns where memory differs from the file: (address, file offset) of each first byte.
 fn changed(process: &Process, program: &Path) -> Vec<(u64, u64)> {
     let file = std::fs::read(program).expect("the file");
     let maps = process.maps().expect("maps");
@@ -450,8 +451,8 @@ fn changed(process: &Process, program: &Path) -> Vec<(u64, u64)> {
     changed
 }
 
-/// A static program has the calls that make threads in its own file, and so the guards: a
-/// uprobe that comes to one ends the recording.
+/// A static program contains the calls that create threads in its own file, and so has the
+/// guards there: a uprobe at one of them ends the recording.
 #[test]
 fn a_uprobe_at_a_guard_ends_the_recording() {
     let directory = scratch();
@@ -479,7 +480,7 @@ fn a_uprobe_at_a_guard_ends_the_recording() {
     let told = recorder.ended_by_itself();
     assert_eq!(told["ended"], "disturbed", "{told}");
     assert_no_session(&process);
-    // Threads are made and end behind the uprobe.
+    // Threads begin and end at the uprobe.
     running.say("hot");
     assert_eq!(running.line(), "called");
     running.say("cool");

@@ -14,7 +14,7 @@ use elf::Elf;
 use iced_x86::{Instruction, Mnemonic, Register};
 use std::time::Instant;
 
-/// A site as the planner would have it, but for what jumps into it.
+/// A site as the planner would choose it, but without checking for jumps into it.
 struct Site {
     displaced: Vec<Instruction>,
     resume: u64,

@@ -1,5 +1,5 @@
-//! Detours are run, in a child process, from random registers and flags: what is
-//! live must come out as it went in, the record must hold what went in, and every run
+//! Runs detours, in a child process, from random registers and flags: live registers
+//! and flags must be unchanged, the record must hold their initial values, and every run
 //! must have been counted once.
 
 use crate::constants;
@@ -37,40 +37,40 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     areas: 0,
     kept: 0,
 });
-/// Where the detour under test stands; the resident stands at `COPY`.
+/// Address of the detour under test; the resident is at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;
-/// Where a breakpoint stands from which it is stepped through.
+/// Address of the breakpoint at which single stepping through the detour starts.
 const STEP: u64 = DETOUR - 16;
 
-/// How a case finds the session.
+/// The state of restartable sequences in a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     /// Restartable sequences as glibc registered them.
     Registered,
-    /// A `struct rseq` that says "not registered".
+    /// A `struct rseq` that reads as "not registered".
     Unregistered,
-    /// One that was not registered, but says that it was, for CPU 0.
+    /// A `struct rseq` that was not registered, but reads as registered, on CPU 0.
     Stale,
-    /// No offset is known: every record goes the locked way.
+    /// No offset is known: every record takes the locked path.
     Locked,
 }
 
 #[derive(Debug, Clone)]
 struct Case {
-    /// How many detours of other sites stand before it, some of the same form.
+    /// Number of detours of other sites before it, some of the same form.
     before: u32,
     live: Live,
     red_zone: bool,
     work: Vec<Work>,
     mode: Mode,
-    /// Before the rest it marks new threads; this is what such a call returned.
+    /// If set, the detour first marks new threads as unregistered; this is the return value of the
+    /// call that creates threads (0 in a new thread).
     unregister: Option<u64>,
-    /// Packets that are free when it starts, 0: the events are lost.
+    /// Number of free packets at the start; 0: the events are lost.
     free: u32,
-    /// How often the detour runs, with the packets filling up.
+    /// Number of times that the detour runs, while the packets fill up.
     runs: u32,
-    /// A signal behind every instruction, so that no restartable sequence comes to its
-    /// end.
+    /// A signal after every instruction, so that no restartable sequence completes.
     stepped: bool,
     seed: u64,
 }
@@ -85,7 +85,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
         flags: random.below(2) == 0 && unregister.is_none(),
     };
-    // As at a conditional jump by which a function is left: all there depends on the flags,
+    // As at a conditional jump that leaves the function: all of the work depends on the flags,
     // or some of it.
     let asked = flags::random(random).filter(|_| live.flags && random.below(2) == 0);
     let all = random.below(2) == 0;
@@ -151,12 +151,12 @@ impl Case {
         })
     }
 
-    /// Whether nothing may be done as if the thread was registered.
+    /// Returns true if nothing may be recorded as if the thread were registered.
     fn is_told_apart(&self) -> bool {
         self.stepped || self.mode == Mode::Stale && self.unregister == Some(0)
     }
 
-    /// Compiles its detour, behind others that differ in what they record or count.
+    /// Compiles its detour, after others that differ in the recorded events or counters.
     fn compile(&self, runtime: Runtime) -> (Detour, Vec<u8>) {
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
         for other in 0..self.before {
@@ -201,7 +201,7 @@ fn request<'a>(case: &'a Case) -> Request<'a> {
     }
 }
 
-/// glibc's offset of `struct rseq` from the thread pointer, if it registered one.
+/// Returns glibc's offset of `struct rseq` from the thread pointer, if it registered one.
 fn rseq_offset() -> Option<i32> {
     // SAFETY: looks up a symbol by a terminated name.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
@@ -219,7 +219,7 @@ fn thread_pointer() -> u64 {
     pointer
 }
 
-/// A `struct rseq` of a thread that never registered it, as near to the thread
+/// A `struct rseq` of a thread that never registered it, as close to the thread
 /// pointer as the real one.
 #[repr(C, align(32))]
 struct FakeRseq(Cell<[u32; 8]>);
@@ -227,7 +227,7 @@ thread_local! {
     static FAKE: FakeRseq = const { FakeRseq(Cell::new([0, u32::MAX, 0, 0, 0, 0, 0, 0])) };
 }
 
-/// Session memory of the child, as target and tracer at once.
+/// Session memory of the child process, which is both target and tracer.
 struct Session {
     memory: Arc<Memory>,
     base: u64,
@@ -249,7 +249,7 @@ impl Session {
         }
     }
 
-    /// Puts resident and detour in place.
+    /// Writes the resident and the detour into the sandbox.
     fn place(&self, sandbox: &mut Sandbox, case: &Case) -> Detour {
         let rseq = match case.mode {
             Mode::Registered => rseq_offset(),
@@ -263,8 +263,9 @@ impl Session {
             rseq_offset: rseq,
             ..mapped::config(self.base, &GEOMETRY)
         };
-        // The kernel reads the last descriptor when it preempts us: not while the
-        // bytes of another detour take its place. (A detach clears it, too.)
+        // Clear the pointer to the last descriptor: the kernel reads it when it preempts this
+        // thread, so it must not be set while the bytes of another detour replace the last one. (A
+        // detach clears it, too.)
         if let Some(offset) = rseq_offset() {
             let rseq_cs = thread_pointer().wrapping_add(offset as u64) + 8;
             // SAFETY: a field of this thread's registered `struct rseq`.
@@ -320,7 +321,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             -1i32 as u32
         };
         FAKE.with(|fake| fake.0.set([0, cpu, 0, 0, 0, 0, 0, 0]));
-        // The same run without the detour: what memory and stack look like.
+        // The same run without the detour, for the expected memory and stack.
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;
@@ -430,7 +431,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     Ok(())
 }
 
-/// The instructions of a detour from its entry to its end.
+/// Decodes the instructions of a detour from its entry to its end.
 fn instructions(case: &Case, runtime: Runtime) -> Vec<Instruction> {
     let (detour, image) = case.compile(runtime);
     let bytes = &image[(detour.entry - DETOUR) as usize..];
@@ -467,7 +468,7 @@ fn what_is_live_survives_and_what_is_recorded_is_true() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// Starts a timer whose signal comes every 50 us.
+/// Starts a timer that raises a signal every 50 us.
 fn interrupt_all_the_time() {
     handle(
         libc::SIGALRM,
@@ -520,8 +521,8 @@ fn interrupted_records_are_whole_or_absent_and_none_is_lost() {
     );
 }
 
-/// A debugger's single steps: each is a signal, so every attempt is aborted, and all
-/// goes the other way.
+/// A debugger's single steps: each raises a signal, so every attempt is aborted, and all
+/// records take the locked path.
 #[test]
 fn stepped_detours_come_out_at_the_other_end() {
     if rseq_offset().is_none() {
@@ -552,7 +553,7 @@ fn stepped_detours_come_out_at_the_other_end() {
     );
 }
 
-/// The hot path, read in its own disassembly: no call, no lock, no system call, no
+/// Checks the hot path in its own disassembly: no call, no lock, no system call, no
 /// vector register, and one store to the stream's head.
 #[test]
 fn the_hot_path_is_straight_code() {
@@ -592,7 +593,7 @@ fn the_hot_path_is_straight_code() {
                     && used.base() != Register::RSP
                     && i.mnemonic() == Mnemonic::Mov
                     && i.memory_size().size() == 4;
-                // Or to the counter.
+                // Or a store to the counter.
                 let counted = written && i.mnemonic() == Mnemonic::Add;
                 stores += usize::from(written && to_head || counted);
             }

@@ -1,7 +1,7 @@
-//! Events with fields in memory and with filters are run, in a child process, from random
-//! registers and pointers, good and bad ones: what is recorded must be, byte for byte,
-//! what a plain evaluation of the same description gives, an event that the filter does
-//! not want must not be there, and the program must not notice.
+//! Runs events with fields in memory and with filters, in a child process, from random
+//! registers and pointers, both valid and invalid: the record must be equal, byte for byte,
+//! to a reference evaluation of the same description, an event that the filter rejects
+//! must not be recorded, and the program must not be disturbed.
 
 use crate::constants;
 use crate::flags;
@@ -47,7 +47,7 @@ struct Case {
 fn random_case(random: &mut Random, seed: u64) -> Case {
     let recorded = random.below(5);
     let hidden = random.below(3);
-    // Half of the cases can be straight code.
+    // In half of the cases, all fields allow straight-line code.
     let straight = random.below(2) == 0;
     let fields: Vec<Field> = (0..recorded + hidden)
         .map(|_| match straight {
@@ -107,7 +107,7 @@ impl Session {
         mapped::empty(&self.memory, self.base, &GEOMETRY);
     }
 
-    /// Puts the resident and the detour in place. Returns its entry.
+    /// Writes the resident and the detour into the sandbox. Returns the detour's entry.
     fn place(&self, sandbox: &mut Sandbox, case: &Case, work: &Work) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
@@ -124,7 +124,7 @@ impl Session {
             ..mapped::runtime(self.base, &GEOMETRY, COPY)
         };
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
-        // Another event with the same program first.
+        // First compile another event with the same fetch program.
         let other = case.fetch.work(EVENT + 1).expect("as for the first");
         let mut request = Request {
             work: std::slice::from_ref(&other),
@@ -140,13 +140,13 @@ impl Session {
         detour.entry
     }
 
-    /// The records: event, content.
+    /// Returns the records: event, thread, content.
     fn records(&self) -> Result<Vec<(u32, u32, Vec<u8>)>, String> {
         let mut reader = Reader::new(self.memory.clone(), *GEOMETRY);
         let mut records = Vec::new();
         reader
             .collect::<String>(true, |packet| {
-                // One record is made in a run.
+                // Each run makes one record.
                 let word =
                     |at: usize| u32::from_le_bytes(packet.content[at..at + 4].try_into().unwrap());
                 if !packet.content.is_empty() {
@@ -250,7 +250,7 @@ fn what_is_recorded_is_what_the_description_says() {
     let straight = |case: &&Case| matches!(case.fetch.work(0), Ok(Work::Record(_)));
     let share = cases.iter().filter(straight).count();
     assert!(share > cases.len() / 10, "only {share} are straight code");
-    // A child has half a minute.
+    // A child process has a time limit of half a minute.
     for cases in cases.chunks(4_000) {
         let mut session = None;
         in_child(

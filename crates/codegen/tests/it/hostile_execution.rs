@@ -1,8 +1,8 @@
-//! Detours and the resident are run while session memory holds whatever a hostile process could
-//! write there, also while it is written to: nothing outside of session memory may be written or
-//! read because of it, the program must not notice, and every run must come to its end.
+//! Runs detours and the resident while session memory holds arbitrary values that a hostile
+//! process could write there, also while they change: these values must not cause a read or
+//! write outside session memory, the program must not be disturbed, and every run must end.
 //!
-//! Far around session memory nothing is mapped: whoever leaves it dies.
+//! Nothing is mapped for a long way around session memory, so an access outside it crashes.
 
 use crate::constants;
 use crate::mapped;
@@ -33,9 +33,9 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     kept: 0,
 });
 const DETOUR: u64 = COPY + 0x4000;
-/// What records hold: too many would leave none to work with.
+/// Registers that are recorded: with too many, no register would be left to work with.
 const REGISTERS: [Register; 4] = [Register::RDI, Register::RSI, Register::RSP, Register::R11];
-/// More than an index of 32 bits reaches.
+/// More than a 32-bit index can reach.
 const AROUND: usize = 40 << 30;
 
 #[derive(Debug)]
@@ -87,7 +87,7 @@ fn random_count(seed: u64) -> usize {
     [0, 1, 2, 6, 60][seed as usize % 5]
 }
 
-/// Fields from memory, behind pointers of the program, and a filter on them.
+/// Fields from memory, read through pointers of the program, and a filter on them.
 fn fetched(random: &mut Random, event: u32) -> Work {
     let mut fields: Vec<Field> = (0..1 + random.below(4))
         .map(|_| match random.below(6) {
@@ -110,7 +110,7 @@ fn fetched(random: &mut Random, event: u32) -> Work {
     fetch.work(event).expect("a program")
 }
 
-/// A word that may stand where a head does.
+/// A hostile value for a stream's head.
 fn hostile_head(random: &mut Random) -> u64 {
     let limit = GEOMETRY.limit();
     let near = |random: &mut Random, at: u32| {
@@ -129,7 +129,7 @@ fn hostile_head(random: &mut Random) -> u64 {
     u64::from(half(random)) << 32 | u64::from(half(random))
 }
 
-/// Anything.
+/// An arbitrary hostile value.
 fn hostile(random: &mut Random) -> u64 {
     match random.below(4) {
         0 => random.next(),
@@ -159,7 +159,7 @@ impl Session {
         let at = around.unwrap().wrapping_byte_add(AROUND);
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: it replaces the middle of that mapping, which nobody uses.
+        // SAFETY: it replaces the middle of that mapping, which nothing uses.
         let base = unsafe { rustix::mm::mmap(at, GEOMETRY.size(), access, flags, &fd, 0) };
         Session {
             memory,
@@ -168,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Puts the resident and the detour in place. Returns its entry.
+    /// Writes the resident and the detour into the sandbox. Returns the detour's entry.
     fn place(&self, sandbox: &mut Sandbox, case: &Case) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
@@ -196,7 +196,7 @@ impl Session {
         detour.entry
     }
 
-    /// Writes over what is not a packet, now and then over a packet too.
+    /// Overwrites everything before the packets, and now and then a packet too.
     fn scribble(&self, random: &mut Random) {
         let memory = &self.memory;
         let streams = GEOMETRY.streams() - layout::NULL_STREAMS * stream::SIZE;
@@ -241,7 +241,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;
     }
-    // The reader comes to its end as well, and takes no more than there is.
+    // The reader must end as well, and must not read more than there is.
     let mut reader = Reader::new(session.memory.clone(), *GEOMETRY);
     for all in [false, true] {
         let mut bytes = 0;
@@ -280,7 +280,7 @@ fn hostile_words_lead_nowhere_else() {
     );
 }
 
-/// The words change between one look and the next.
+/// The words change between two reads.
 #[test]
 fn words_that_change_all_the_time_lead_nowhere_else() {
     let mut session = None;
@@ -295,7 +295,7 @@ fn words_that_change_all_the_time_lead_nowhere_else() {
                     let mut random = Random::new(12);
                     while !stop.load(Ordering::Relaxed) {
                         scribble_word(&memory, &mut random);
-                        // The CPUs that there are.
+                        // Existing lanes and CPUs.
                         let (lane, cpu) = (random.below(9) as u32, random.below(8) as u32);
                         let at = GEOMETRY.stream(lane, cpu);
                         memory.store(at + stream::HEAD, hostile_head(&mut random));

@@ -1,7 +1,7 @@
-//! Calls that keep values from their entry to their exit, and are recorded there if they took
-//! long: entry and exit are run, in a child process, with random registers and pointers. What
-//! the exit records must be what a plain evaluation at the entry gives, or nothing, or
-//! `(fault)` where another call has the slot; and the program must not notice.
+//! Calls that keep values from their entry to their exit, and are recorded at the exit if they
+//! took long: entry and exit run in a child process, with random registers and pointers. The
+//! exit must record the result of a reference evaluation at the entry, or nothing, or
+//! `(fault)` if another call has taken the slot; and the program must not be disturbed.
 
 use crate::constants;
 #[allow(dead_code)] // what work asks for is not looked at here
@@ -39,9 +39,9 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
 const DETOUR: u64 = COPY + 0x4000;
 const EVENT: u32 = 4711;
 const NUMBER: u32 = 0xbeef;
-/// Longer than any call here, in time stamps.
+/// Longer than any call here, in time stamp counter ticks.
 const AGES: u64 = 1 << 46;
-/// How much earlier a call may have been entered.
+/// Ticks by which a call's entry may be moved into the past.
 const EARLIER: [u64; 5] = [1 << 31, 1 << 32, 7 << 32, 3 << 46, 1 << 48];
 
 const WHOLE: Width = Width {
@@ -62,17 +62,17 @@ struct Case {
     seed: u64,
 }
 
-/// What another thread does to the slot between entry and exit.
+/// Change made by another thread to the slot between entry and exit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mix {
     Nothing,
-    /// It has a call of its own there.
+    /// The slot belongs to a call of the other thread.
     Owner,
-    /// It has written one half of this word.
+    /// The other thread has written one half of this word.
     Half(usize, usize),
-    /// It has written the time.
+    /// The other thread has written the time.
     Time,
-    /// Nothing; but the call was entered so many time stamps earlier.
+    /// No change; but the call was entered this many ticks earlier.
     Earlier(u64),
 }
 
@@ -97,7 +97,7 @@ fn number_field(random: &mut Random, straight: bool) -> Field {
 }
 
 impl Case {
-    /// Any way to read the clock does.
+    /// Chooses one of the ways to read the clock; all must work.
     fn clock(&self) -> ClockReading {
         ClockReading {
             ordered: self.seed.is_multiple_of(3),
@@ -133,7 +133,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         };
         exits.push(kept.clone());
         if random.below(4) == 0 {
-            // A pointer that is kept, and followed at the exit.
+            // A kept pointer, followed at the exit.
             kept.pointers = vec![random.below(64) as i64];
             exits.push(kept);
         }
@@ -189,7 +189,7 @@ impl Session {
         }
     }
 
-    /// Puts the resident and the detour in place. Returns its entry.
+    /// Writes the resident and the detour into the sandbox. Returns the detour's entry.
     fn place(&self, sandbox: &mut Sandbox, case: &Case, work: &Work, other: &Work) -> u64 {
         let rseq = rseq_offset().filter(|_| case.rseq);
         let config = resident::Config {
@@ -208,7 +208,7 @@ impl Session {
             ..mapped::runtime(self.base, &GEOMETRY, COPY)
         };
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
-        // Another one of the same form first.
+        // First compile another detour of the same form.
         let mut request = Request {
             work: std::slice::from_ref(other),
             displaced: &[],
@@ -223,7 +223,7 @@ impl Session {
         detour.entry
     }
 
-    /// Where the slot of the call is in session memory.
+    /// Returns the offset of the call's slot in session memory.
     fn slot(case: &Case) -> usize {
         let index = (STACK_POINTER >> 4) as u32;
         let index = index.wrapping_add(((STACK_POINTER >> 24) as u32).wrapping_mul(frame::SPREAD));
@@ -234,7 +234,7 @@ impl Session {
 
     fn mix(&self, case: &Case, mix: Mix) {
         let slot = Session::slot(case);
-        // A stack that wants the same slot differs in a bit above the 24th.
+        // Another stack that uses the same slot differs in a bit above the 24th.
         let other = 1 << 29;
         match mix {
             Mix::Nothing => {}
@@ -262,7 +262,7 @@ impl Session {
         }
     }
 
-    /// The records: time, event, content.
+    /// Returns the records: time, event, content.
     fn records(&self) -> Result<Vec<(u64, u32, Vec<u8>)>, String> {
         let mut reader = Reader::new(self.memory.clone(), *GEOMETRY);
         let mut records = Vec::new();
@@ -294,7 +294,7 @@ impl Session {
         input
     }
 
-    /// Runs work at a site. Returns the world and the flags that it found.
+    /// Runs work at a site. Returns the memory and flags at its start.
     fn run(
         &self,
         sandbox: &mut Sandbox,
@@ -330,7 +330,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     let is_long = matches!(leaves, Work::Long(_));
     assert_eq!(is_long, case.least.is_some(), "{leaves:?}");
     let mut random = Random::new(case.seed);
-    // What is in the slot is not of this case.
+    // The slot still holds data of an earlier case.
     session.memory.store(Session::slot(case) + frame::OWNER, 0);
     for _ in 0..5 {
         mapped::empty(&session.memory, session.base, &GEOMETRY);
@@ -341,14 +341,15 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         let known = (case.entry.condition.as_ref())
             .is_none_or(|condition| world.holds(&case.entry.fields, condition));
         if random.below(2) == 0 {
-            // The same function's entry for another purpose changes nothing.
+            // The same function's entry, probed for another purpose, changes nothing.
             let entry = session.place(sandbox, case, &elsewhere, &other);
             session.run(sandbox, case, entry, &mut random)?;
         }
         let mix = match random.below(8) {
             0 | 1 if known => Mix::Owner,
             2 if known && is_long => Mix::Time,
-            // About what straight code can tell; the last of them nobody can.
+            // Around the limit that straight-line code can measure; nothing can measure the last
+            // value.
             3 | 4 if known => {
                 let count = EARLIER.len() - usize::from(!is_long);
                 Mix::Earlier(EARLIER[random.below(count)])
@@ -391,7 +392,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 "recorded {mask:x?} {rest:x?}, not {expected:x?}, {mix:?}, {known}"
             ));
         }
-        // The entry is at the record's time less the latency, to the tick.
+        // The entry's time is the record's time minus the latency, exact to the tick.
         let latency = u64::from_le_bytes(latency.try_into().unwrap());
         let began = time.wrapping_sub(latency).wrapping_add(earlier);
         if known && !(before..=after).contains(&began) {
@@ -401,7 +402,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     Ok(())
 }
 
-/// The mask of what cannot be read, and all fields behind the latency.
+/// Returns the mask of unreadable fields, and all fields after the latency.
 fn expected(case: &Case, entered: Option<&World>, mix: Mix, out: &World) -> Vec<u8> {
     let (mut mask, mut bytes) = (u64::from(entered.is_none()), Vec::new());
     for (index, field) in case.exit.fields.iter().enumerate().skip(1) {
@@ -448,7 +449,7 @@ fn what_a_call_keeps_is_recorded_at_its_exit() {
     let straight = |case: &&Case| matches!(case.entry.enter(0), Ok(Work::Enter { .. }));
     let share = cases.iter().filter(straight).count();
     assert!(share > cases.len() / 4, "only {share} are straight code");
-    // A child has half a minute.
+    // A child process has a time limit of half a minute.
     for cases in cases.chunks(1_500) {
         let mut session = None;
         in_child(

@@ -1,4 +1,5 @@
-//! Plans for sites, and detours that run. One program, as each takes long to link.
+//! Plans for sites, and detours that run. All tests are in one program, because each program
+//! takes long to link.
 
 #[path = "common/constants.rs"]
 mod constants;

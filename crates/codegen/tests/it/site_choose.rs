@@ -7,7 +7,7 @@ use capriole_tactic::site::{
 };
 use iced_x86::Register;
 
-/// Where the function under test begins.
+/// Start address of the function under test.
 const START: u64 = 0x40_1000;
 
 /// A function, followed by padding, and what is known about it.
@@ -25,7 +25,7 @@ struct Function {
 }
 
 impl Function {
-    /// `padding` stands behind the function and belongs to nobody.
+    /// `padding` follows the function and belongs to no function.
     fn new(bytes: &[u8], padding: &[u8]) -> Self {
         let size = bytes.len() as u64;
         let bytes = [bytes, padding].concat();
@@ -47,12 +47,12 @@ impl Function {
         }
     }
 
-    /// Chooses at an offset from the start.
+    /// Chooses a shape at an offset from the start.
     fn at(&self, offset: u64) -> Result<Shape, Refused> {
         self.choose(offset, None)
     }
 
-    /// Chooses with room for stubs in `free`.
+    /// Chooses a shape with room for stubs in `free`.
     fn placed(&self, offset: u64, free: &[std::ops::Range<u64>]) -> Result<Shape, Refused> {
         let mut placer = Placer::new(Space::new(free.to_vec(), 100));
         self.choose(offset, Some(&mut placer))
@@ -90,7 +90,7 @@ impl Function {
         })
     }
 
-    /// The shape of an offset that a jump at another one leads to.
+    /// The shape at an offset, reached by a jump placed at another offset.
     fn from(&self, offset: u64, from: u64) -> Result<Shape, Refusal> {
         self.with_input(offset, |input| choose_from(input, START + from))
     }
@@ -108,8 +108,8 @@ impl Function {
     }
 }
 
-/// A shape's tactic, the offsets of its covered bytes and of where it goes on,
-/// and how many instructions it displaces.
+/// Tactic of a shape, offsets of its covered bytes and of the address where it resumes,
+/// and number of displaced instructions.
 fn summary(shape: &Shape) -> (Tactic, u64, u64, u64, usize) {
     (
         shape.tactic,
@@ -260,7 +260,7 @@ fn a_loop_into_the_region() {
     assert_eq!(refusal, Refusal::BranchTarget { at: START + 2 });
     let shape = function.at(0).unwrap();
     assert_eq!(summary(&shape), (Tactic::Int3, 0, 1, 2, 1));
-    // The loop's head itself may be jumped to.
+    // The loop's head itself may be a jump target.
     let shape = function.at(2).unwrap();
     assert_eq!(summary(&shape), (Tactic::Region, 2, 8, 8, 3));
     assert!(!shape.at_entry);
@@ -312,17 +312,17 @@ fn a_pun_shares_the_bytes_behind() {
         (START + 5 + displacement, StubTo::Detour)
     );
     assert_eq!(placed.relies_on, [(START, LOOP[..6].to_vec())]);
-    // Nothing is free there, nor where neighbours could lead it.
+    // The required address is not free, and no neighbouring bytes lead to free memory.
     let elsewhere = function
         .placed(0, std::slice::from_ref(&(ABOVE.start..0x3000_0000)))
         .unwrap();
     assert_eq!(elsewhere.tactic, Tactic::Int3);
 }
 
-/// A `ret` before something else's code: all of the displacement is given.
+/// A `ret` before other code: the whole displacement is given by that code.
 #[test]
 fn a_pun_over_one_byte_has_one_address() {
-    // c3 ret │ 89 f8 mov %edi,%eax; 5b pop %rbx; 48 … belongs to others
+    // c3 ret │ 89 f8 mov %edi,%eax; 5b pop %rbx; 48 … is other code
     let mut function = Function::new(&[0xc3], &[0x89, 0xf8, 0x5b, 0x48, 0x90]);
     function.next = Some(Extent::new(START + 1, START + 1)); // nothing is known of it
     let stub = START + 5 + 0x485b_f889;
@@ -331,7 +331,7 @@ fn a_pun_over_one_byte_has_one_address() {
     let placed = shape.placed.expect("a placed shape");
     assert_eq!(placed.stubs[0].address, stub);
     assert_eq!(placed.writes[0].after, [0xe9]);
-    // Taken, by whomever: only a breakpoint is left.
+    // If that address is taken, only a breakpoint is left.
     let page = stub & !0xfff;
     let shape = function
         .placed(0, &[ABOVE.start..page, page + 0x1000..ABOVE.end])
@@ -339,13 +339,13 @@ fn a_pun_over_one_byte_has_one_address() {
     assert_eq!(shape.tactic, Tactic::Int3);
 }
 
-/// Unused bytes behind the function hold the jump, and the site a short one to it.
+/// Unused bytes after the function hold the jump, and the site holds a short jump to it.
 #[test]
 fn unused_bytes_nearby_hold_the_jump() {
     // 31 c0 xor %eax,%eax; 1: ff c0 inc; 39 f8 cmp; 75 fa jne 1b; c3 ret; cc…
     let bytes = [0x31, 0xc0, 0xff, 0xc0, 0x39, 0xf8, 0x75, 0xfa, 0xc3];
     let function = Function::new(&bytes, &[0xcc; 7]);
-    // Only there: neither the bytes behind the site nor a jump in them lead so far.
+    // Only there: neither the bytes after the site nor a jump in them reach the free memory.
     let shape = function
         .placed(0, std::slice::from_ref(&(0x1000_0000..0x1000_1000)))
         .unwrap();
@@ -378,7 +378,7 @@ fn calls_only_at_the_end() {
     function.shadow_stack = true;
     let refusal = function.refusal(0, Tactic::Region);
     assert_eq!(refusal, Refusal::ShadowStack { at: START + 3 });
-    // A call that does not return, and padding: the return address is there.
+    // A call that does not return, before padding: its return address is in the padding.
     let function = Function::new(&[0xff, 0xd0], &[0xcc; 14]);
     let refusal = function.refusal(0, Tactic::Region);
     assert_eq!(refusal, Refusal::CallInside { at: START });
@@ -393,12 +393,12 @@ fn padding_behind_the_function() {
         let end = if padding.len() == 6 { 9 } else { 5 };
         assert_eq!(summary(&shape), (Tactic::Region, 0, end, 3, 2));
     }
-    // The next function begins too soon, or something is there.
+    // The next function begins too soon, or there is other code.
     for padding in [&[][..], &[0x90], &[0x90, 0x55]] {
         let refusal = Function::new(&tiny, padding).refusal(0, Tactic::Region);
         assert_eq!(refusal, Refusal::EndsTooSoon { at: START + 3 });
     }
-    // Somebody jumps to the padding.
+    // Something jumps to the padding.
     let mut function = Function::new(&tiny, &[0xcc; 13]);
     function.targets.insert(START + 3);
     let refusal = function.refusal(0, Tactic::Region);
@@ -478,7 +478,7 @@ fn data_between_the_code() {
     let function = Function::new(&bytes, &[0x90; 6]);
     let overlap = Refusal::OverlappingCode { at: START + 6 };
     assert_eq!(function.refusal(2, Tactic::Int3), overlap);
-    // The way to the jump is sure, but what else jumps where is not.
+    // The path to the jump is certain, but other jumps and their targets are not.
     assert_eq!(function.refusal(0, Tactic::Region), overlap);
     assert_eq!(function.at(0).unwrap().tactic, Tactic::Int3);
     // 31 c0 xor %eax,%eax; c3 ret; 06 no instruction in 64-bit mode
@@ -498,7 +498,7 @@ fn code_that_nothing_reaches() {
         function.refusal(3, Tactic::Int3),
         Refusal::NotReached { site }
     );
-    // It is where an exception continues.
+    // A landing pad, where execution continues after an exception.
     function.pads = vec![site];
     function.targets.insert(site);
     assert_eq!(function.at(3).unwrap().tactic, Tactic::OneInstruction);
@@ -511,7 +511,7 @@ fn what_cannot_be_run_elsewhere() {
     let refusal = Refusal::NotRelocatable(RelocateError::SystemCall { at: START });
     assert_eq!(function.refusal(0, Tactic::Region), refusal);
     assert_eq!(function.refusal(0, Tactic::Int3), refusal);
-    // Not further on either: 31 c0 xor %eax,%eax; 0f 05 syscall; c3 ret
+    // The same further on: 31 c0 xor %eax,%eax; 0f 05 syscall; c3 ret
     let function = Function::new(&[0x31, 0xc0, 0x0f, 0x05, 0xc3], &[]);
     let refusal = Refusal::NotRelocatable(RelocateError::SystemCall { at: START + 2 });
     assert_eq!(function.refusal(0, Tactic::Region), refusal);
@@ -534,7 +534,7 @@ fn go_and_missing_knowledge_forbid_regions() {
 
 #[test]
 fn a_cold_part_with_an_unknown_jump() {
-    // Another piece of code, 0x40 behind the start, jumps into the function and
+    // Another piece of code, 0x40 after the start, jumps into the function and
     // has an indirect jump: eb c4 jmp START+6; 48 01 f8 add; ff e0 jmp *%rax
     let mut text = PROLOGUE.to_vec();
     text.resize(0x40, 0xcc);
@@ -544,14 +544,15 @@ fn a_cold_part_with_an_unknown_jump() {
         function.refusal(0, Tactic::Region),
         Refusal::UnresolvedPartJump { at: START + 6 }
     );
-    // Without the indirect jump it is harmless, but for the address itself.
+    // Without the indirect jump, that code is harmless, except for the target address itself.
     text.truncate(0x42);
     function = Function::new(PROLOGUE, &text[PROLOGUE.len()..]);
     assert_eq!(
         summary(&function.at(0).unwrap()),
         (Tactic::Region, 0, 6, 6, 3)
     );
-    // From the third instruction on it would be covered, so the jump stands at the second.
+    // A region that starts at the third instruction would cover it, so the jump is placed at the
+    // second.
     let led = function.at(4).unwrap();
     assert_eq!(led.site, START + 4);
     assert_eq!(summary(&led), (Tactic::Region, 1, 6, 6, 2));
@@ -565,30 +566,30 @@ fn a_jump_before_the_site() {
         assert_eq!((shape.site, shape.at_entry), (START + site, false));
         Some(shape.covered.start - START)
     };
-    // push %rbx; add $8,%rsp; ret: at the add.
+    // push %rbx; add $8,%rsp; ret: placed at the add.
     assert_eq!(led(&[0x53, 0x48, 0x83, 0xc4, 0x08, 0xc3], 5), Some(1));
-    // nop of 9 bytes; mov %rdi,%rax; ret: at an instruction that is long enough by itself.
+    // nop of 9 bytes; mov %rdi,%rax; ret: placed at an instruction that is long enough by itself.
     let nop = [0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0];
     let code = [&[0x53], &nop[..], &[0x48, 0x89, 0xf8, 0xc3]].concat();
     assert_eq!(led(&code, 13), Some(1));
-    // test %edi,%edi; je behind; xor %eax,%eax; ret; behind: ... The jump is a part of it.
+    // test %edi,%edi; je 7; xor %eax,%eax; ret; 7: ... The conditional jump is part of the region.
     let jump = [0x85, 0xff, 0x74, 0x03, 0x31, 0xc0, 0xc3, 0x0f, 0x0b];
     assert_eq!(led(&jump, 6), Some(2));
-    // The same, but somebody jumps to the ret: xor %eax,%eax; test %edi,%edi; je 7; inc %eax; ret
+    // The same, but the ret is a jump target: xor %eax,%eax; test %edi,%edi; je 7; inc %eax; ret
     let target = [0x31, 0xc0, 0x85, 0xff, 0x74, 0x02, 0xff, 0xc0, 0xc3];
     assert_eq!(led(&target, 8), None);
-    // call; pop %rbx; ret: nothing is before it but a call, which returns to the pop.
+    // call; pop %rbx; ret: only a call precedes it, which returns to the pop.
     let call = [0xe8, 0, 1, 0, 0, 0x5b, 0xc3];
     assert_eq!(led(&call, 6), None);
-    // jmp back; pop %rbx; ret: what is before it does not lead there.
+    // jmp back; pop %rbx; ret: the preceding instruction does not lead there.
     assert_eq!(
         led(&[0x85, 0xff, 0x74, 0x02, 0xeb, 0xfa, 0x5b, 0xc3], 7),
         None
     );
-    // Not over `endbr64`, where indirect jumps are to arrive: endbr64; xor %eax,%eax; ret
+    // Not over `endbr64`, where indirect jumps may arrive: endbr64; xor %eax,%eax; ret
     let tracked = [0xf3, 0x0f, 0x1e, 0xfa, 0x31, 0xc0, 0xc3];
     assert_eq!(led(&tracked, 6), None);
-    // Not from far away.
+    // Not from too far away.
     let far = [&[0x48, 0x31, 0xc0][..], &nop, &nop, &nop, &nop, &[0xc3]].concat();
     assert_eq!(led(&far, 39), Some(30));
     let mut pushes = vec![0x48, 0x83, 0xec, 0x08];
@@ -604,7 +605,7 @@ fn the_next_function_gives_way() {
     let next = [0x55, 0x48, 0x89, 0xe5, 0x53, 0x57, 0x5f, 0x5b, 0x5d, 0xc3];
     let mut function = Function::new(&code, &next);
     function.int3 = Err(Refusal::BreakpointsOff);
-    // 0xe5894855 behind the ret is not free.
+    // 0xe5894855, the displacement given by the bytes after the ret, does not lead to free memory.
     let free = std::slice::from_ref(&(START + (1 << 24)..START + 0x7fff_0000)).to_vec();
     let second = START + code.len() as u64;
     function.next = Some(Extent::new(second, second)); // nothing is known of it
@@ -617,7 +618,7 @@ fn the_next_function_gives_way() {
     assert_eq!(evicted, [0, 1]);
     let writes: Vec<u64> = placed.writes.iter().map(|w| w.address).collect();
     assert_eq!(writes, [second + 1, second, START + 5]);
-    // Not where something may jump behind its first byte; nor over `endbr64`.
+    // Not if something may jump past its first byte; nor over `endbr64`.
     function.targets.insert(second + 2);
     assert!(function.placed(5, &free).is_err());
     let tracked = [&[0xf3, 0x0f, 0x1e, 0xfa], &next[..]].concat();
@@ -629,20 +630,20 @@ fn the_next_function_gives_way() {
 
 #[test]
 fn padding_between_blocks_is_room() {
-    // test %edi,%edi; je 8; jmp 5; 5: mov %edi,%eax; ret | nop | 9: mov $20,%eax; ret
+    // test %edi,%edi; je 10; mov %edi,%eax; js 8; 8: ret | nop | 10: mov $20,%eax; ret
     let code = [
         0x85, 0xff, 0x74, 0x05, 0x89, 0xf8, 0x78, 0x00, 0xc3, 0xb8, 0x14, 0, 0, 0, 0xc3,
     ];
     let mut padded = code.to_vec();
     padded.insert(9, 0x90);
     padded[3] = 0x06;
-    // The bytes of the mov lead 1.3 MB on, which is not free.
+    // The bytes of the mov lead 1.3 MB further, where memory is not free.
     let free = [START + (1 << 24)..START + 0x7fff_0000, 0..0];
     let mut function = Function::new(&padded, &[]);
     function.int3 = Err(Refusal::BreakpointsOff);
     let shape = function.placed(8, &free).unwrap();
     let placed = shape.placed.unwrap();
-    // The nop is changed with the ret, and the mov gives way.
+    // The nop is changed together with the ret, and the mov is evicted.
     let writes: Vec<(u64, usize)> = placed
         .writes
         .iter()
@@ -650,7 +651,7 @@ fn padding_between_blocks_is_room() {
         .collect();
     assert_eq!(writes, [(10, 5), (8, 2)]);
     assert_eq!(placed.evicted.len(), 1);
-    // If something may lead to the nop it is no room.
+    // If something may jump to the nop, it cannot be used.
     function.targets.insert(START + 9);
     assert!(function.placed(8, &free).is_err());
 }
@@ -665,7 +666,8 @@ fn static_markers_stay_where_they_are() {
         function.refusal(0, Tactic::Region),
         Refusal::MarkerInside { at: START + 2 }
     );
-    // Itself it is a site like others; a jump before it leads there only if it is the site.
+    // The marker itself is an ordinary site; a jump before it is possible only if the marker is
+    // the site.
     assert_eq!(summary(&function.at(2).unwrap()).0, Tactic::Region);
     assert!(function.from(3, 2).is_ok() && function.from(3, 0).is_err());
 }
@@ -680,7 +682,7 @@ fn a_jump_for_two_sites() {
     let first = function.from(0, 0).unwrap();
     assert_eq!(summary(&first), summary(&shape));
     assert_eq!((first.site, first.at_entry), (START, true));
-    // Not from behind, from inside an instruction, from too far away, or over a return.
+    // Not from after it, from inside an instruction, from too far away, or over a return.
     assert!(function.from(0, 4).is_err());
     assert!(function.from(4, 1).is_err());
     let far = Function::new(&[&[0x90; 40][..], &[0xc3]].concat(), &[]);
@@ -693,11 +695,11 @@ fn a_jump_for_two_sites() {
 fn below_the_stack_pointer() {
     assert!(Function::new(PROLOGUE, &[]).at(0).unwrap().at_entry);
     assert!(!Function::new(PROLOGUE, &[]).at(1).unwrap().at_entry);
-    // A part that was split off is entered with the red zone in use.
+    // A split-off part is entered with the red zone in use.
     let mut cold = Function::new(PROLOGUE, &[]);
     cold.split_part = true;
     assert!(!cold.at(0).unwrap().at_entry);
-    // The same if nothing calls it and something jumps to it.
+    // The same holds if nothing calls the function but something jumps to it.
     let mut jumped = Function::new(PROLOGUE, &[]);
     jumped.targets = Targets::new(Extent::new(START, START + 64));
     jumped.targets.insert(START);

@@ -1,5 +1,5 @@
-//! What `choose` says about every function of real libraries, and whether all
-//! that it says is consistent with the code.
+//! Results of `choose` for every function of real libraries, and checks that they are
+//! consistent with the code.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use capriole_tactic::site::{
 };
 use iced_x86::{FlowControl, Mnemonic};
 
-/// What must hold for every shape, looked at with nothing but the bytes.
+/// Checks the properties of every shape, using only the bytes.
 fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Shape) {
     let code = object.code();
     let extent = flow.extent();
@@ -44,7 +44,7 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
             say("target inside")
         );
     }
-    // The covered bytes are whole instructions, one after the other.
+    // The covered bytes are whole, consecutive instructions.
     let mut at = shape.covered.start;
     for displaced in &shape.displaced {
         assert_eq!(displaced.ip(), at, "{}", say("gap"));
@@ -67,7 +67,7 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
         assert!(is_padding(&padding), "{}", say("padding"));
         at = padding.next_ip();
     }
-    // Every tactic before the chosen one has a reason.
+    // Every tactic before the chosen one has a refusal.
     let before: Vec<Tactic> = Tactic::ALL
         .into_iter()
         .take_while(|&tactic| tactic != shape.tactic)
@@ -76,8 +76,9 @@ fn check(object: &Object, flow: &FunctionFlow, input: &SiteInput<'_>, shape: &Sh
     assert_eq!(before, refused);
 }
 
-/// With all bytes written as it says: every jump leads to its stub, every instruction
-/// but those meant still stands, and every write by itself leaves what it should.
+/// Checks the code with all bytes written as prescribed: every jump leads to its stub, every
+/// instruction other than the replaced ones is intact, and the code is correct after each
+/// write.
 fn check_placed(
     code: &Code<'_>,
     flow: &FunctionFlow,
@@ -102,7 +103,7 @@ fn check_placed(
         let range = at..at + write.after.len();
         assert_eq!(bytes[range.clone()], write.before, "{}", say("before"));
         bytes[range].copy_from_slice(&write.after);
-        // Each is one instruction's own bytes, or unused ones, or all of the site.
+        // Each write covers one instruction's own bytes, unused ones, or the whole site.
         let own = flow.instruction_around(write.address);
         let end = write.address + write.after.len() as u64;
         let is_site = write.address == first && end <= shape.covered.end;
@@ -111,7 +112,7 @@ fn check_placed(
         });
         let is_last = end > flow.extent().end;
         assert!(is_site || is_unused || is_last, "{}", say("write"));
-        // Whoever comes to an instruction that has changed so far is led away.
+        // An instruction that has been changed so far leads to its stub.
         let new = Code::new(&bytes, window.start);
         for evicted in &placed.evicted {
             let at = evicted.ip();
@@ -146,7 +147,7 @@ fn check_placed(
         let extent = Extent::new(*at, at + bytes.len() as u64);
         assert_eq!(code.get(extent), Some(&bytes[..]), "{}", say("relies on"));
     }
-    // All others decode as before.
+    // All other instructions decode as before.
     let led_away = |at: u64| {
         at == first || placed.traps.contains(&at) || placed.evicted.iter().any(|e| e.ip() == at)
     };
@@ -164,7 +165,7 @@ fn check_placed(
     }
 }
 
-/// Where the jumps at an address lead in the end.
+/// Follows the jumps at an address; returns the final target.
 fn lands(code: &Code<'_>, at: u64) -> u64 {
     let mut at = at;
     let all = code.extent();
@@ -180,15 +181,15 @@ fn lands(code: &Code<'_>, at: u64) -> u64 {
     at
 }
 
-/// All addresses of an object, for stubs to be around it.
+/// All addresses of an object, and room for stubs around it.
 fn range(object: &Object) -> Range<u64> {
     let text = object.code().extent();
     let data = object.elf.pointers().iter().copied().max().unwrap_or(0);
     0..text.end.max(data) + (64 << 20)
 }
 
-/// Chooses at each site of `sites`, prints what came out, and returns the share
-/// of sites that need a breakpoint or more.
+/// Chooses at each site of `sites`, prints the results, and returns the share
+/// of sites that need a breakpoint or are refused.
 fn survey(name: &str, every_instruction: bool) -> Option<f64> {
     let started = Instant::now();
     let object = Object::find(name, 0)?;
@@ -239,7 +240,7 @@ fn survey(name: &str, every_instruction: bool) -> Option<f64> {
                 }
                 Err(refused) => ("refused", refused.refusals),
             };
-            // Padding between blocks is nobody's instruction.
+            // Padding between blocks is not an instruction of the function.
             let unreached = |(_, refusal): &(_, Refusal)| refusal.key() == "not-reached";
             if key == "refused" && refusals.iter().any(unreached) {
                 continue;

@@ -1,4 +1,4 @@
-//! What must hold for `choose` on any bytes at all.
+//! Properties of `choose` that must hold for arbitrary bytes.
 
 use capriole_insn::{Code, Extent, FunctionFlow, Hints, Targets, relocate};
 use capriole_tactic::place::{Placer, Space};
@@ -33,7 +33,7 @@ fn machine_code() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(piece, 1..20).prop_map(|pieces| pieces.concat())
 }
 
-/// Where a jump at `at` leads: to a stub, maybe by way of another jump.
+/// Follows a jump at `at` to a stub, possibly through another jump.
 fn follow(image: &Code<'_>, at: u64, placed: &Placed) -> Option<StubTo> {
     let mut at = at;
     for _ in 0..2 {
@@ -49,7 +49,7 @@ fn follow(image: &Code<'_>, at: u64, placed: &Placed) -> Option<StubTo> {
     None
 }
 
-/// What holds for shapes of prescribed tactics, after each write.
+/// Checks the properties of shapes of prescribed tactics, after each write.
 fn prescribed(
     code: &Code<'_>,
     flow: &FunctionFlow,
@@ -87,7 +87,7 @@ fn prescribed(
                 placed
             );
         }
-        // All other instructions that run are what they were.
+        // All other reachable instructions are unchanged.
         for at in flow.boundaries() {
             let own = flow.instruction_around(at).unwrap();
             let other = replaced.iter().all(|(i, _)| i.ip() != at) && !placed.traps.contains(&at);
@@ -114,8 +114,7 @@ fn prescribed(
     Ok(())
 }
 
-/// What holds for a site whose jump has that of another one as a part of itself, after each
-/// write.
+/// Checks a site whose jump contains another site's jump as a part, after each write.
 fn beside(input: &SiteInput<'_>, placer: &mut Placer) -> Result<(), TestCaseError> {
     for at in input.site + 1..input.site + JUMP {
         let Ok(neighbour) = choose(&SiteInput { site: at, ..*input }) else {
@@ -142,10 +141,11 @@ fn beside(input: &SiteInput<'_>, placer: &mut Placer) -> Result<(), TestCaseErro
             prop_assert_eq!(follow(&image, start, placed), Some(StubTo::Detour));
         }
         prop_assert!(theirs.writes[0].after.starts_with(shared));
-        // The neighbour's jump is what it was.
+        // The neighbour's jump is unchanged.
         let image = Code::new(&bytes, input.code.address);
         prop_assert_eq!(follow(&image, *other, &theirs), Some(StubTo::Detour));
-        // Only the site's own bytes, and unused ones behind it, change beside the neighbour's.
+        // Except for the neighbour's bytes, only the site's own bytes, and unused ones after it,
+        // change.
         let own = input.flow.instruction_around(shape.site).unwrap();
         let end = ours.writes[0].address + ours.writes[0].after.len() as u64;
         prop_assert!(end <= own.end || end <= *other);
@@ -204,7 +204,7 @@ proptest! {
             };
             let mut placer = Placer::new(match space {
                 None => Space::around(START..START + 0x1000),
-                // A stretch of so many pages, anywhere in reach.
+                // A range of this many pages, anywhere in reach.
                 Some((page, pages)) => {
                     let start = START - (1 << 31) + page * 0x1000;
                     let overlaps = start < START + 0x1000 && START < start + pages * 0x1000;
@@ -247,14 +247,14 @@ proptest! {
                 let inside = Extent::new(covered.start + 1, covered.end);
                 prop_assert_eq!(targets.any_in(inside), None);
             }
-            // One last instruction and the padding behind it need no knowledge.
+            // A single last instruction and the padding after it need no knowledge of jumps.
             let is_last = shape.displaced.len() == 1 && shape.resume == extent.end;
             if shape.tactic == Tactic::Region && !is_last {
                 prop_assert!(!go && flow.undecodable().is_none());
                 prop_assert!(flow.unresolved_indirect_jump(pointers_known).is_none());
             }
-            // What is displaced can be relocated, and is exactly what stands
-            // between the site and where the program goes on.
+            // The displaced instructions can be relocated, and are exactly the code
+            // between the site and the address where the program resumes.
             if let (Some(first), Some(last)) = (shape.displaced.first(), shape.displaced.last()) {
                 prop_assert_eq!(first.ip(), covered.start);
                 prop_assert_eq!(last.next_ip(), shape.resume);

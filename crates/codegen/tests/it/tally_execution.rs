@@ -1,6 +1,6 @@
-//! Events that are added up are run, in a child process, from random registers and
-//! pointers: what stands in the table at the end must be what a plain evaluation of the
-//! same description gives, and the program must not notice. Some are interrupted at every
+//! Runs events that are aggregated, in a child process, from random registers and
+//! pointers: the final table must be equal to a reference evaluation of the same
+//! description, and the program must not be disturbed. Some runs are interrupted at every
 //! instruction, so that every restartable sequence is aborted.
 
 use crate::constants;
@@ -30,9 +30,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DETOUR: u64 = COPY + 0x4000;
-/// Where a breakpoint stands from which it is stepped through.
+/// Address of the breakpoint at which single stepping through the detour starts.
 const STEP: u64 = DETOUR - 16;
-/// Events of the table; the second one is run.
+/// Events of the table; the second one runs.
 const EVENTS: std::ops::Range<u32> = 4710..4713;
 const EVENT: u32 = 4711;
 const RUNS: usize = 14;
@@ -69,7 +69,7 @@ fn straight_field(random: &mut Random) -> Field {
     }
 }
 
-/// A number, or, if it is for a key, maybe a text.
+/// A number field; for a key it may also be a string.
 fn single_field(random: &mut Random, key: bool) -> Field {
     loop {
         let field = random_field(random);
@@ -168,7 +168,7 @@ struct Session {
 impl Drop for Session {
     fn drop(&mut self) {
         forget_sequence();
-        // SAFETY: the mapping was made for this session, and no detour of it runs.
+        // SAFETY: the mapping was made for this session, and none of its detours is running.
         unsafe { libc::munmap(self.base as *mut _, self.geometry.size()) };
     }
 }
@@ -197,8 +197,8 @@ impl Session {
         }
     }
 
-    /// As if another thread had written the time of the open call, for one of its own whose
-    /// stack pointer differs in `bits`; or else, as if it had begun `earlier`.
+    /// Changes the time of the open call as if another thread had written it, for a call of its own
+    /// whose stack pointer differs in `bits`; moves it into the past by `earlier`.
     fn change_time(&self, bits: u64, earlier: u64) {
         let upper = (STACK_POINTER >> 24) as u32;
         let index = (STACK_POINTER >> 4) as u32;
@@ -219,8 +219,8 @@ impl Session {
         unsafe { begin.write_volatile(time.wrapping_sub(earlier)) };
     }
 
-    /// Puts the resident and the detour in place, and something else for the resident's entry
-    /// `run`. Returns the detour's entry.
+    /// Writes the resident and the detour into the sandbox; `run` can replace the resident's entry
+    /// of that name. Returns the detour's entry.
     fn place(
         &self,
         sandbox: &mut Sandbox,
@@ -245,7 +245,7 @@ impl Session {
         };
         runtime.run = run.unwrap_or(runtime.run);
         let mut compiler = Compiler::new(runtime, DETOUR, Vec::new());
-        // Another event of the same form first.
+        // First compile another event of the same form.
         let mut request = Request {
             work: other,
             displaced: &[],
@@ -267,7 +267,7 @@ impl Session {
     }
 }
 
-/// A table as it should be.
+/// The expected contents of a table.
 #[derive(Default)]
 struct Expected {
     rows: BTreeMap<Vec<u8>, Vec<u64>>,
@@ -330,7 +330,7 @@ impl Expected {
                 _ => row[cell] = row[cell].wrapping_add(number as u64),
             }
         }
-        // Also of one that no cell asks for.
+        // Unreadable values count even if no cell uses them.
         let values = &fetch.fields[tally.keys..fetch.recorded];
         bad |= values.iter().any(|field| !world.content(field).1);
         if let (true, Some(cell)) = (bad, tally.unreadable) {
@@ -344,7 +344,7 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
     let mut works = work(EVENT).map_err(|e| e.to_string())?;
     let mut other = work(EVENT + 1).map_err(|e| e.to_string())?;
     if case.fetch.flags.is_some() && case.seed.is_multiple_of(2) {
-        // Something else at the site that does not ask for the flags, and spoils them.
+        // Other work at the site that does not test the flags, but overwrites them.
         for works in [&mut works, &mut other] {
             let at = if case.seed.is_multiple_of(4) {
                 0
@@ -365,7 +365,7 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
     let session = Session::new(case);
     let mut random = Random::new(case.seed);
     let mut expected = Expected::default();
-    // Keys come back.
+    // A small set of values, so that keys repeat.
     let few: Vec<u64> = (0..3).map(|_| pointer(&mut random)).collect();
     let bytes = area.fill(&mut random);
     let entry = session.place(sandbox, case, None, &works, &other);
@@ -457,7 +457,7 @@ fn what_is_added_up_is_what_the_description_says() {
     };
     let share = cases.iter().filter(straight).count();
     assert!(share > cases.len() / 10, "only {share} are straight code");
-    // A child has half a minute.
+    // A child process has a time limit of half a minute.
     for cases in cases.chunks(600) {
         let mut area = None;
         in_child(
@@ -474,7 +474,8 @@ fn what_is_added_up_is_what_the_description_says() {
     }
 }
 
-/// A key that has its row is added to by straight code alone, unless that was interrupted.
+/// A hit whose key already has a row is counted by straight-line code alone, unless that was
+/// interrupted.
 #[test]
 fn known_keys_need_no_resident() {
     if rseq_offset().is_none() {
@@ -505,7 +506,7 @@ fn known_keys_need_no_resident() {
             let input: State = Random::new(case.seed).state();
             let entry = session.place(sandbox, case, None, &works, &works);
             sandbox.run(entry, &input, 1);
-            // Instead of the resident a counter: lock incq 24(%rip); ret
+            // A counter in place of the resident: lock incq 24(%rip); ret
             let entry = session.place(sandbox, case, Some(INSTEAD), &works, &works);
             let mut counter = vec![0xf0, 0x48, 0xff, 0x05, 24, 0, 0, 0, 0xc3];
             counter.resize(40, 0);
@@ -524,8 +525,8 @@ fn known_keys_need_no_resident() {
     );
 }
 
-/// A call that is entered and left: how long it took is added up where it is left, by
-/// straight code and by the resident. An exit that has no entry is none, nor is one whose
+/// A call that is entered and left: its latency is aggregated at the exit, by straight-line
+/// code and by the resident. An exit without an entry does not count, nor does one whose entry
 /// time was written for a call on another stack.
 #[test]
 fn calls_are_timed() {
@@ -631,7 +632,7 @@ fn time_case(
     let straight = |w: &Work| matches!(w, Work::Tally(_));
     assert!(leave.iter().all(straight), "{leave:?}");
     let session = Session::new(case);
-    // The least and the most that each call may have taken.
+    // Minimum and maximum latency of each call.
     let mut calls = Vec::new();
     let mut unknown = 0;
     let together_there = case.seed.is_multiple_of(3);
@@ -641,12 +642,12 @@ fn time_case(
         let entered = random.below(5) != 0;
         let number = if entered { call } else { call + 1 };
         let mixed = !together_there && random.below(5) == 0;
-        // What straight code can tell, and what it cannot.
+        // Latencies that straight-line code can measure, and ones that it cannot.
         let earlier = match random.below(4) {
             0 if !together_there && !mixed => [1 << 31, 1 << 32, 5 << 40][random.below(3)],
             _ => 0,
         };
-        // At a function of one instruction both are done there.
+        // In a function of one instruction, both happen at the same site.
         let both = [&enter(number)[..], &leave].concat();
         let other = [&enter(1)[..], &leave].concat();
         let apart = [(&enter(number)[..], &enter(1)[..]), (&leave, &leave)];
@@ -683,7 +684,7 @@ fn time_case(
     let [total, longest, unreadable] = row.cells[buckets..] else {
         return Err("cells".to_owned());
     };
-    // Each cell's own code finds that it has no entry.
+    // Each cell's own code detects that there is no entry.
     let told = (counted, unreadable);
     let most_of = |of: fn(&(u64, u64)) -> u64| calls.iter().map(of).max().unwrap_or(0);
     let bucket = |ticks: u64| histogram::bucket(ticks.into()) as usize;
@@ -709,11 +710,11 @@ fn timestamp() -> u64 {
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// The directory row that another thread takes in the middle; 0: it is taken.
+/// Address of the directory row that another thread takes during the run; 0 once it is taken.
 static ROW: AtomicU64 = AtomicU64::new(0);
 
-/// Steps as `signals` does, and gives a free row to another key when its tag is to be
-/// looked at.
+/// Steps as `signals` does, and gives a free row to another key just before its tag is
+/// compared.
 extern "C" fn step_and_take(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
     const TRAP_FLAG: i64 = 0x100;
     // SAFETY: the kernel hands it to the handler.
@@ -725,7 +726,7 @@ extern "C" fn step_and_take(_: i32, _: *mut libc::siginfo_t, context: *mut libc:
     } else if rip == EXIT {
         *flags &= !TRAP_FLAG;
     }
-    // SAFETY: what is about to run.
+    // SAFETY: the instructions about to run.
     let bytes = unsafe { std::slice::from_raw_parts(rip as *const u8, 16) };
     let mut decoder = Decoder::with_ip(64, bytes, rip, DecoderOptions::NONE);
     let next = decoder.decode();
@@ -742,8 +743,8 @@ extern "C" fn step_and_take(_: i32, _: *mut libc::siginfo_t, context: *mut libc:
     }
 }
 
-/// The key of a free row is 0. A hit of key 0 that has looked at it is not added to the key
-/// which gets the row at this moment.
+/// The key of a free row is 0. A hit of key 0 that has compared the key must not be added to
+/// another key that takes the row at this moment.
 #[test]
 fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
     if thread_word(TID_OFFSET) != own_tid() || rseq_offset().is_none() {
@@ -796,7 +797,7 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
             let works = case.fetch.tally(EVENT, &case.tally).expect("it is one");
             let session = Session::new(case);
             let entry = session.place(sandbox, case, None, &works, &works);
-            // The home of key 0, of two.
+            // Home row of key 0; the directory has two.
             let hash = (EVENT + 2).wrapping_mul(directory::HASH_FACTOR);
             let row = session.geometry.directories_offset() + directory::HEAD;
             let row = row as u64 + u64::from(hash >> 31) * 64;
@@ -820,7 +821,7 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
     );
 }
 
-/// What is said to be enough room for a site is.
+/// The room computed for a site is large enough.
 #[test]
 fn detours_that_add_up_fit_into_their_room() {
     let mut random = Random::new(99);

@@ -1,4 +1,4 @@
-//! Aggregates and keys: what they mean, what stays what it was, and what is refused.
+//! Aggregates and keys: their meaning, syntax that must stay unaffected, and rejected input.
 
 use capriole_event::{Aggregate, Aggregation, EventSpec, Function, Key, KeyKind, Place};
 
@@ -6,7 +6,7 @@ fn parse(text: &str) -> EventSpec {
     EventSpec::parse(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The fields, the aggregation in its ordinary spelling, and the filter.
+/// Checks the fields, the aggregation in its canonical spelling, and that there is a filter.
 fn means(text: &str, arguments: &str, aggregation: &str) {
     let event = parse(text);
     let found: Vec<String> = event.arguments.iter().map(ToString::to_string).collect();
@@ -142,14 +142,14 @@ fn a_name_means_the_field_before() {
         "req->len",
         "sum(req_len) max(req_len) by req_len",
     );
-    // The same value under a name, and without.
+    // The same value with a name and without.
     means(":f x=%di sum(%di)", "x=%di %di", "sum(arg2)");
     means(
         ":f sum(%di:u8) sum(%di:u16)",
         "%di:u8 %di:u16",
         "sum(arg1) sum(arg2)",
     );
-    // A field comes before what every event has.
+    // A field takes precedence over the built-in key of the same name.
     means(":f cpu=%di by cpu, tid", "cpu=%di", "by cpu, tid");
     let event = parse(":f cpu=%di by cpu, tid");
     assert_eq!(
@@ -159,7 +159,7 @@ fn a_name_means_the_field_before() {
     means(":f sum(tid) by cpu", "tid", "sum(tid) by cpu");
 }
 
-/// Variables, names and functions that are called as aggregates are.
+/// Variables, names and functions that have the name of an aggregate but are not one.
 #[test]
 fn words_that_are_none() {
     for word in ["count", "sum", "min", "max", "avg", "hist"] {
@@ -229,13 +229,13 @@ fn words_that_are_none() {
             );
         }
     }
-    // What `operator new` and its like end with is no aggregate.
+    // The suffix of `operator new` and the like is no aggregate.
     assert_eq!(symbol("libc:operator new hist($arg1)"), "operator new");
     assert_eq!(symbol("libc:operator new by comm"), "operator new");
     assert_eq!(symbol(":A::operator() sum(x)"), "A::operator()");
 }
 
-/// What the user's page shows is what is understood.
+/// Every example on the documentation page must parse.
 #[test]
 fn examples_of_the_page() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/events.md");
@@ -250,7 +250,7 @@ fn examples_of_the_page() {
         .collect();
     assert_eq!(examples.len(), 6);
     for example in examples {
-        // What it is for stands behind some blanks.
+        // The example's description follows after several blanks.
         let text = example.split("  ").next().unwrap();
         assert!(!parse(text).aggregation.is_empty(), "{text}");
     }
@@ -274,7 +274,7 @@ fn limits() {
     let error = full("", ", tid").unwrap_err();
     assert!(error.text[error.column..].starts_with("tid"));
     insta::assert_snapshot!(error.message, @"too many keys are specified");
-    // Fields count together, wherever they stand.
+    // All fields count towards the limit, wherever they are written.
     let many: Vec<String> = (0..128).map(|n| format!("a{n}=%di")).collect();
     let many = format!(":f {}", many.join(" "));
     assert_eq!(parse(&format!("{many} sum(a3) by a4")).arguments.len(), 128);
@@ -285,7 +285,7 @@ fn limits() {
     }
 }
 
-/// All messages, one after the other: what a user sees.
+/// All messages, in turn, as a user sees them.
 #[test]
 fn errors() {
     let texts = [
@@ -361,7 +361,7 @@ fn errors() {
     insta::assert_snapshot!(all.join("\n\n"));
 }
 
-/// Behind a symbol, which could go on.
+/// Errors after a symbol, which might have continued there.
 #[test]
 fn errors_behind_a_symbol() {
     let refused = |text: &str| match EventSpec::parse(text) {

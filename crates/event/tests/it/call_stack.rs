@@ -11,7 +11,7 @@ fn bytes(field: &str) -> u16 {
         panic!("{argument:?}");
     };
     assert_eq!(argument.known_type(), Some(FieldType::call_stack(bytes)));
-    // As the field's type stands in a trace, and as the field is shown.
+    // The type's name in a trace file, and the field as it is written in an event.
     let name = FieldType::call_stack(bytes).to_string();
     assert_eq!(name.parse(), Ok(FieldType::call_stack(bytes)));
     assert_eq!(

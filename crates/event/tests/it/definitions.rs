@@ -2,7 +2,7 @@
 
 use capriole_event::{Definition, definitions};
 
-/// Lines and texts of the events that are left.
+/// Line numbers and texts of the events that remain.
 fn left(text: &str) -> Vec<(usize, String)> {
     let events = definitions(text).unwrap_or_else(|errors| panic!("{errors}"));
     let texts = events.into_iter();
@@ -66,7 +66,7 @@ fn one_event_in_several_places() {
     assert_eq!(left(":f\n:f").len(), 2); // without names
 }
 
-/// Events of one name are shown together, so that they must be shown alike.
+/// Events of the same name are displayed together, so they must have the same format.
 #[test]
 fn aggregates_in_a_file() {
     let first = "p:a/x :f sum(n=%di:s32) count() by tid, fd=%si # totals\n";
@@ -146,7 +146,7 @@ fn single_lines() {
     ));
 }
 
-/// Everything that is wrong is said at once.
+/// All errors are reported at once.
 #[test]
 fn errors_of_all_lines() {
     let text = "p:a/x /bin/ls:0x1000 fd=%di

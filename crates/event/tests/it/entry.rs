@@ -1,4 +1,4 @@
-//! What a function's arguments were at its entry, asked for at its return.
+//! Arguments at a function's entry, fetched at its return.
 
 use capriole_event::{Base, EntryValue, EventSpec, Fetch, FieldType};
 
@@ -38,11 +38,11 @@ fn values_at_the_entry() {
     );
     let req = Base::Variable("req->len".to_owned());
     assert_eq!(spec.arguments[1].fetch.base, entry(req));
-    // Debug information tells.
+    // Debug information gives the type.
     assert_eq!(spec.arguments[1].known_type(), None);
 }
 
-/// The kernel's function probes have it that way.
+/// As in the kernel's function probes.
 #[test]
 fn an_argument_at_a_return_is_that_of_the_entry() {
     let of = |text: &str| {

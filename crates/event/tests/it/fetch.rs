@@ -1,10 +1,10 @@
-//! Fetch arguments and types: what is accepted, as what, and what is refused.
+//! Fetch arguments and types: accepted input and its meaning, and rejected input.
 
 use capriole_event::{
     At, Base, Bits, Deref, Element, EventSpec, Fetch, FetchArg, FieldType, Gpr, Shown,
 };
 
-/// The arguments of an event at a return, where all values are there.
+/// The arguments of an event at a return, where all kinds of values are available.
 fn arguments(text: &str) -> Vec<FetchArg> {
     let event = EventSpec::parse(&format!("r :f {text}")).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(event.at, At::Return);
@@ -232,7 +232,7 @@ fn display_is_what_the_kernel_reads() {
     }
 }
 
-/// All messages, one after the other: what a user sees.
+/// All messages, in turn, as a user sees them.
 #[test]
 fn errors() {
     let texts = [

@@ -1,4 +1,4 @@
-//! Filters: what they mean, and what is refused.
+//! Filters: their meaning, and rejected input.
 
 use capriole_event::{Comparison, EventSpec, Filter, Operand};
 
@@ -10,7 +10,7 @@ fn filter(text: &str) -> Filter {
     event.filter.unwrap()
 }
 
-/// The filter in its ordinary way to be written.
+/// Checks the filter in its canonical spelling.
 fn means(text: &str, expected: &str) {
     assert_eq!(filter(text).to_string(), expected, "{text}");
     let again = filter(expected).to_string();
@@ -98,7 +98,7 @@ fn depth_is_limited() {
     assert!(EventSpec::parse(&format!(":f if {}cpu == 1", "!".repeat(1_000_000))).is_err());
 }
 
-/// All messages, one after the other: what a user sees.
+/// All messages, in turn, as a user sees them.
 #[test]
 fn errors() {
     let texts = [

@@ -41,7 +41,7 @@ fn patterns_by_example() {
     }
 }
 
-/// A pattern that takes years if each `*` is tried at each place.
+/// A pattern that takes years to match if each `*` is tried at each position.
 #[test]
 fn many_stars_take_no_time() {
     let pattern = "a*".repeat(200) + "b";
@@ -49,7 +49,7 @@ fn many_stars_take_no_time() {
     assert!(glob_match(&pattern, &("a".repeat(2000) + "b")));
 }
 
-/// Tries everything.
+/// Tries all possibilities.
 fn simple(pattern: &[char], name: &[char]) -> bool {
     match (pattern, name) {
         ([], []) => true,

@@ -1,4 +1,4 @@
-//! The event grammar: objects, places, names, and what is refused and how that reads.
+//! The event grammar: objects, places, names, rejected input and its error messages.
 
 use capriole_event::{At, EventSpec, ObjectRef, Place, automatic_name};
 
@@ -6,7 +6,7 @@ fn parse(text: &str) -> EventSpec {
     EventSpec::parse(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Object and place, in short.
+/// Object, place and offset of an event.
 fn site(text: &str) -> (String, String, u64) {
     let spec = parse(text);
     let object = match spec.object {
@@ -158,12 +158,12 @@ fn markers() {
         r#"marker net request "%d \"%s\" %%""#,
         0,
     );
-    // Without arguments it is all that the marker has.
+    // Without arguments, an event records all arguments of the marker.
     assert_eq!(arguments("usdt::net:request"), "$arg*");
     assert_eq!(arguments(r#"usdt::net:request "%d" if fd > 3"#), "$arg*");
     assert_eq!(arguments("usdt::net:request if path ~ \"/etc/*\""), "$arg*");
     assert_eq!(arguments("usdt::net:request fd stack"), "fd stack");
-    // Only the marker knows what they are.
+    // Only the marker knows the types of its arguments.
     for text in [
         "usdt::net:request $arg1:string if arg1 == \"x\"",
         "usdt::net:request $arg1:f64",
@@ -325,7 +325,7 @@ fn specs_match_the_names_they_mean() {
     assert!(!matches(":0x10", "0x10"));
 }
 
-/// All messages, one after the other: what a user sees.
+/// All messages, in turn, as a user sees them.
 #[test]
 fn errors_point_at_the_place_and_say_what_to_write() {
     let texts = [
@@ -418,7 +418,7 @@ fn length_is_limited() {
     assert!(EventSpec::parse(&long).is_ok());
     let error = EventSpec::parse(&format!("{}b", long.trim_end())).unwrap_err();
     assert_eq!(error.column, 1 + EventSpec::MAX_LENGTH);
-    // Each of these words may be the last of the symbol.
+    // Any of these words may be the last one of the symbol.
     let words = format!(":operator {}", "a ".repeat(8000));
     assert!(EventSpec::parse(&words).is_ok());
 }

@@ -1,5 +1,6 @@
-//! The running kernel is asked what it thinks of definitions: it takes the same ones, and its
-//! `error_log` points at the same column. What differs is listed here and in docs/events-reference.md.
+//! Compares the parser with the running kernel: both must accept the same definitions, and the
+//! kernel's `error_log` must point at the same column. Differences are listed here and in
+//! docs/events-reference.md.
 
 use capriole_event::{EventSpec, automatic_name};
 use std::fs::{self, File, OpenOptions};
@@ -8,10 +9,10 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 const TRACEFS: &str = "/sys/kernel/tracing";
-/// The file that the definitions are about; any would do.
+/// The file used in the definitions; any file would do.
 const FILE: &str = "/bin/sh";
 
-/// What came of a definition: taken, or refused, at this column if that is known.
+/// Outcome of a definition: accepted, or rejected, with the column if it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Taken,
@@ -19,8 +20,8 @@ enum Verdict {
 }
 use Verdict::{Refused, Taken};
 
-/// The kernel's `uprobe_events`, with a group of our own. One test at a time: the log of errors is
-/// short.
+/// The kernel's `uprobe_events`, with an event group of our own. Only one test uses it at a
+/// time, because the error log is short.
 struct Kernel {
     group: String,
     _alone: MutexGuard<'static, ()>,
@@ -43,7 +44,7 @@ impl Kernel {
         }
     }
 
-    /// The whole definition of these arguments, as the kernel gets it.
+    /// Returns the whole definition with these arguments, as it is written to the kernel.
     fn definition(&self, arguments: &str) -> String {
         format!("p:{}/e {FILE}:0x1000 {arguments}", self.group)
     }
@@ -54,7 +55,8 @@ impl Kernel {
         file.write_all(format!("{line}\n").as_bytes())
     }
 
-    /// What the kernel says of these arguments, or of a whole definition with `GROUP` in it.
+    /// Returns the kernel's verdict on these arguments, or on a whole definition with `GROUP` in
+    /// it.
     fn verdict(&self, text: &str) -> Verdict {
         let definition = self.whole(text);
         let result = self.write(&definition);
@@ -73,8 +75,8 @@ impl Kernel {
         }
     }
 
-    /// The column in `error_log` of the last error about this definition. Other programs may
-    /// write there as well.
+    /// Returns the column in `error_log` of the last error in this definition. Other programs may
+    /// write to that log as well.
     fn logged(&self, definition: &str) -> Option<usize> {
         let log = fs::read_to_string(format!("{TRACEFS}/error_log")).ok()?;
         let lines: Vec<&str> = log.lines().collect();
@@ -117,7 +119,7 @@ fn kernel() -> Option<Kernel> {
     }
 }
 
-/// Taken by both, or refused by both at the same column.
+/// Accepted by both, or rejected by both at the same column.
 const SAME: [&str; 104] = [
     "%di %si",
     "%ax %bx %cx %dx %bp %sp %r8 %r9 %r10 %r11 %r12 %r13 %r14 %r15",
@@ -225,7 +227,7 @@ const SAME: [&str; 104] = [
     "if=%di",
 ];
 
-/// Whole definitions that are the same to both.
+/// Whole definitions that both treat alike.
 const SAME_WHOLE: [&str; 24] = [
     "p:GROUP/e /bin/sh:0x1000",
     "r:GROUP/e /bin/sh:0x1000 ret=$retval %ax $stack0",
@@ -267,8 +269,8 @@ fn the_kernel_takes_the_same_and_points_at_the_same_place() {
     assert!(different.is_empty(), "{different:#?}");
 }
 
-/// What the kernel takes (`true`) and we refuse, and the other way round. Should a newer kernel
-/// think otherwise, docs/events-reference.md has to be changed.
+/// Definitions that the kernel accepts and we reject (`true`), or the other way round. If a
+/// newer kernel behaves differently, docs/events-reference.md has to be changed.
 const DIFFERENT: [(&str, bool); 26] = [
     ("%ip", true),
     ("%flags", true),
@@ -304,7 +306,7 @@ fn differences_are_as_documented() {
     for (text, taken) in DIFFERENT {
         let definition = kernel.whole(text);
         if text.starts_with("p2") {
-            // The kernel drops the name as well; the event has to be removed by the automatic one.
+            // The kernel drops the name as well, so the event is removed by its automatic name.
             kernel.write(&definition).unwrap();
             let name = automatic_name(capriole_event::At::Entry, FILE, 0x1000);
             kernel.write(&format!("-:uprobes/{name}")).unwrap();
@@ -319,7 +321,7 @@ fn differences_are_as_documented() {
     }
 }
 
-/// As many dereferences, arguments and bytes of a name as the kernel allows.
+/// The limits on dereferences, arguments and bytes of a name equal the kernel's.
 #[test]
 fn limits_are_the_kernels() {
     let Some(kernel) = kernel() else { return };
@@ -343,7 +345,7 @@ fn limits_are_the_kernels() {
     check(&many(129), false);
     check(&format!("{}=%di", "a".repeat(32)), true);
     check(&format!("{}=%di", "a".repeat(33)), false);
-    // The name comes first: only if it is too long does the caret stand under it.
+    // The name comes first: the caret points at it only if it is too long.
     for (length, column) in [(63, true), (64, false)] {
         let definition = kernel.whole(&group(length));
         let Refused(Some(theirs)) = kernel.verdict(&definition) else {
@@ -357,7 +359,7 @@ fn limits_are_the_kernels() {
 /// Filters over these fields.
 const FIELDS: &str = "x=%di:s32 s=+0(%si):string c=$comm a=+0(%si):u8[2] ch=+0(%si):char";
 
-/// Taken by both, or refused by both.
+/// Accepted by both, or rejected by both.
 const SAME_FILTERS: [(&str, bool); 41] = [
     ("x > 3", true),
     ("x>=3&&x<=0x10", true),
@@ -402,7 +404,7 @@ const SAME_FILTERS: [(&str, bool); 41] = [
     ("common_pid == 1", true),
 ];
 
-/// What the kernel takes (`true`) and we refuse, and the other way round.
+/// Filters that the kernel accepts and we reject (`true`), or the other way round.
 const DIFFERENT_FILTERS: [(&str, bool); 7] = [
     ("x == 18446744073709551615", false),
     ("tid == 1", false),

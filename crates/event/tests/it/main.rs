@@ -1,4 +1,5 @@
-//! The grammar of events. One program, as each takes long to link.
+//! The grammar of events. All tests are in one program, because each program takes long to
+//! link.
 
 mod aggregation;
 mod call_stack;

@@ -1,4 +1,4 @@
-//! Random texts: an event or an error, and never a panic.
+//! Random texts: each gives an event or an error, and never a panic.
 
 use capriole_event::{
     Aggregate, Aggregation, At, Base, Definition, Deref, EntryValue, EventSpec, Fetch, FieldType,
@@ -6,9 +6,9 @@ use capriole_event::{
 };
 use proptest::prelude::*;
 
-/// Checks what holds for every text.
+/// Checks the properties that hold for every text.
 fn check(text: &str) -> Result<(), TestCaseError> {
-    // A text is a line of a file or an event; both must survive it.
+    // A text may be a line of a definitions file or an event; neither parser may panic.
     let _ = Definition::parse(text);
     match EventSpec::parse(text) {
         Ok(spec) => {
@@ -36,7 +36,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
     }
 }
 
-/// Checks what holds for the aggregates and keys of every event.
+/// Checks the properties of the aggregates and keys of every event.
 fn check_aggregation(spec: &EventSpec) -> Result<(), TestCaseError> {
     let Aggregation { aggregates, keys } = &spec.aggregation;
     prop_assert!(aggregates.len() <= Aggregation::MAX_AGGREGATES);
@@ -71,7 +71,7 @@ fn check_aggregation(spec: &EventSpec) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Checks that an event, written again in one ordinary way, means the same.
+/// Checks that an event, written again in its canonical spelling, has the same meaning.
 fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
     let name = match (&spec.group, &spec.name) {
         (None, None) => String::new(),
@@ -83,7 +83,7 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
     };
     let object = match &spec.object {
         ObjectRef::Main => "",
-        // Blanks at its start, which only `uprobe:` can keep.
+        // A name with leading blanks, which only `uprobe:` can express.
         ObjectRef::Path(name) if name.trim_start() != name => return Ok(()),
         ObjectRef::Path(name) | ObjectRef::Name(name) => name,
     };
@@ -91,7 +91,7 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
         Place::Symbol { pattern, offset } => {
             prop_assert!(!pattern.is_empty());
             prop_assert!(pattern.trim() == pattern || pattern.contains('\\'));
-            // A symbol is always a name of itself.
+            // A symbol always matches its own pattern.
             prop_assert!(spec.matches(pattern));
             match offset {
                 0 => pattern.clone(),
@@ -117,7 +117,8 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
         Ok(())
     };
     if !spec.aggregation.is_empty() {
-        // An aggregate ends a symbol that a variable, now standing before it, might not end.
+        // An aggregate ends a symbol; a variable that is now written first might not. So check the
+        // place with another field.
         has_place(&read(format!("{kind}{name} {site} $stack"))?)?;
         site = "/x:16".to_string();
     }
@@ -125,7 +126,8 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
     for argument in &spec.arguments {
         text += &format!(" {argument}");
     }
-    // Variables of these names, which no language has, can stand in an aggregate, but not alone.
+    // Variables with these names, which exist in no language, are allowed in an aggregate, but not
+    // alone.
     let is_word = |text: &str| matches!(text, "by" | "if");
     if spec.arguments.iter().any(|a| is_word(&a.to_string()))
         || spec.aggregation.keys.iter().any(|key| key.name() == "if")
@@ -161,7 +163,7 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Texts out of pieces that mean something.
+/// Texts made of meaningful pieces.
 fn pieces() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         ":",
@@ -287,7 +289,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
 }
 
-/// Definitions that are right.
+/// Valid definitions.
 const VALID: [&str; 12] = [
     "p:net/req /usr/bin/app:0x830 fd=%di:s32 path=+0(%si):string if fd >= 3 && comm ~ \"ngi*\"",
     "r:net/ret /usr/bin/app:0x830(0x10)%return ret=$retval:x32 $comm",
@@ -303,7 +305,7 @@ const VALID: [&str; 12] = [
     "void std::sort<int*>(int*, int*):f # comment",
 ];
 
-/// A right definition with something taken out, put in or doubled.
+/// A valid definition with parts removed, replaced or duplicated.
 fn mutated() -> impl Strategy<Value = String> {
     let edit = (
         any::<prop::sample::Index>(),
@@ -361,7 +363,7 @@ fn fetches() -> impl Strategy<Value = Fetch> {
 /// A field to be written, and its type.
 type Drawn = (Fetch, Option<FieldType>, bool);
 
-/// Fields of which most can be added up, all different.
+/// Different fields, most of which can be summed.
 fn drawn_fields() -> impl Strategy<Value = Vec<Drawn>> {
     let field = (fetches(), 0..8_usize, any::<bool>()).prop_map(|(fetch, pick, named)| {
         let of_memory = ["u8", "s32", "x64", "b3@5/32", "string", "u16[4]", "char"];
@@ -372,7 +374,7 @@ fn drawn_fields() -> impl Strategy<Value = Vec<Drawn>> {
             (_, false) => of_others,
         };
         let field_type = types.get(pick).map(|name| name.parse().unwrap());
-        // What these are called is told by their place among the fields.
+        // The names of these depend on their position among the fields.
         let numbered = matches!(fetch.base, Base::Register(_));
         (fetch, field_type, named || !numbered)
     });
@@ -388,18 +390,18 @@ fn drawn_fields() -> impl Strategy<Value = Vec<Drawn>> {
     })
 }
 
-/// Writes an event, and keeps what it must be read as.
+/// Writes an event, and records the expected result of parsing it.
 struct Writer {
     text: String,
     fields: Vec<Drawn>,
-    /// The name of each field that is written.
+    /// The name of each field written so far.
     names: Vec<Option<String>>,
     arguments: Vec<(String, Fetch, Option<FieldType>)>,
     aggregation: Aggregation,
 }
 
 impl Writer {
-    /// Writes a field: in full the first time, and again if that is wished.
+    /// Writes a field: in full the first time, and again in full if `full` is set.
     fn field(&mut self, index: usize, full: bool) -> String {
         let (fetch, field_type, named) = self.fields[index].clone();
         let name = match &self.names[index] {
@@ -617,7 +619,7 @@ proptest! {
         let arguments: Vec<_> = arguments
             .map(|a| (a.name.clone(), a.fetch.clone(), a.field_type))
             .collect();
-        // At a return an argument is that of the entry.
+        // At a return, an argument means its value at the entry.
         let meant = writer.arguments.iter().cloned().map(|(name, fetch, field_type)| {
             let entered = EntryValue { fetch: Fetch { base: fetch.base.clone(), derefs: Vec::new() }, field_type: None };
             let base = match fetch.base {

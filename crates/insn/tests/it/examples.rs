@@ -1,4 +1,4 @@
-//! Small pieces of code with their disassembly, and what is said of them.
+//! Small pieces of code with their disassembly, and the expected analysis.
 
 use crate::support::elf::{Elf, find_library};
 use crate::support::random::listing;
@@ -89,7 +89,7 @@ fn copies_of_calls_push_the_original_return_address() {
         relocated(&[0xff, 0x54, 0x24, 0x08], 0x50_0000),
         "0x500000: pushq 0x50000A\n0x500006: jmpq *0x10(%rsp)\n"
     );
-    // call *0x78(%rsp): no longer in reach of 8 bits.
+    // call *0x78(%rsp): the new displacement no longer fits in 8 bits.
     assert_eq!(
         relocated(&[0xff, 0x54, 0x24, 0x78], 0x50_0000),
         "0x500000: pushq 0x50000D\n0x500006: jmpq *0x80(%rsp)\n"
@@ -165,7 +165,7 @@ fn what_is_alive() {
     assert!(live(&[0xff, 0xc1, 0xc3]).flags);
     // shl %cl,%eax leaves the flags as they were if cl is 0.
     assert!(live(&[0xd3, 0xe0, 0xc3]).flags);
-    // nop; nop; mov $1,%eax; ret: but at a marker others may read it.
+    // nop; nop; mov $1,%eax; ret: but at a marker, eax may be read.
     let marked = [0x90, 0x90, 0xb8, 1, 0, 0, 0, 0xc3];
     assert_eq!(dead(&marked), [R::RAX]);
     let code = Code::new(&marked, START);
@@ -173,7 +173,8 @@ fn what_is_alive() {
         let live = live_among(&code, &code.extent(), START, &[marker]);
         assert!(live.flags && live.dead().iter().next().is_none());
     }
-    // What a note cannot name, flags, is overwritten behind the marker: nop; xor %ecx,%ecx; ret.
+    // A note cannot refer to flags, so they are dead if they are overwritten after the marker:
+    // nop; xor %ecx,%ecx; ret.
     let marked_flags = [0x90, 0x31, 0xc9, 0xc3];
     let flags = Code::new(&marked_flags, START);
     let at_marker = live_among(&flags, &flags.extent(), START, &[START]);
@@ -185,21 +186,21 @@ fn what_is_alive() {
     // rdsspq %rdx; ret, and rdsspd: nops unless there is a shadow stack.
     assert_eq!(dead(&[0xf3, 0x48, 0x0f, 0x1e, 0xca, 0xc3]), []);
     assert_eq!(dead(&[0xf3, 0x0f, 0x1e, 0xca, 0xc3]), []);
-    // je 4; xor %edx,%edx; 4: ret: only one of two ways overwrites it.
+    // je 4; xor %edx,%edx; 4: ret: only one of two paths overwrites it.
     assert_eq!(dead(&[0x74, 0x02, 0x31, 0xd2, 0xc3]), []);
-    // je 4; xor %edx,%edx; 4: mov %eax,%edx; ret: both do.
+    // je 4; xor %edx,%edx; 4: mov %eax,%edx; ret: both paths do.
     assert_eq!(dead(&[0x74, 0x02, 0x31, 0xd2, 0x89, 0xc2, 0xc3]), [R::RDX]);
     // 0: dec %edi; jne 0; mov %edi,%edx; ret: round a loop.
     assert_eq!(dead(&[0xff, 0xcf, 0x75, 0xfc, 0x89, 0xfa, 0xc3]), [R::RDX]);
-    // call .+5; mov $1,%eax; ret: the called may want anything.
+    // call .+5; mov $1,%eax; ret: the callee may read any register.
     assert_eq!(live(&[0xe8, 0, 0, 0, 0, 0xb8, 1, 0, 0, 0, 0xc3]), Live::ALL);
     // syscall; mov $1,%eax; ret
     assert_eq!(live(&[0x0f, 0x05, 0xb8, 1, 0, 0, 0, 0xc3]), Live::ALL);
-    // Nothing is known of no instruction.
+    // Nothing is known about an invalid instruction.
     assert_eq!(live(&[0x06]), Live::ALL);
-    // mov $1,%eax at the function's end: what it overwrites is dead.
+    // mov $1,%eax at the function's end: the register that it overwrites is dead.
     assert_eq!(dead(&[0xb8, 1, 0, 0, 0]), [R::RAX]);
-    // 200 nops, then mov $1,%eax: too far away to be seen.
+    // 200 nops, then mov $1,%eax: beyond the range of the analysis.
     let far = [&[0x90; 200][..], &[0xb8, 1, 0, 0, 0, 0xc3]].concat();
     assert_eq!(live(&far), Live::ALL);
 }
@@ -207,7 +208,7 @@ fn what_is_alive() {
 #[test]
 fn an_exception_table() {
     // No base for landing pads, a type table 17 bytes on, call sites as
-    // uleb128, 13 bytes of them: [0,5) no pad; [5,10) to 0x20; [10,0x8a) to 0x30.
+    // uleb128, 13 bytes in total: [0,5) no pad; [5,10) to 0x20; [10,0x8a) to 0x30.
     let lsda = [
         0xff, 0x9b, 17, 0x01, 13, 0, 5, 0, 0, 5, 5, 0x20, 1, 10, 0x80, 0x01, 0x30, 0, 0xaa,
     ];
@@ -215,7 +216,7 @@ fn an_exception_table() {
         landing_pads(&lsda, 0x9000, START),
         Ok(vec![START + 0x20, START + 0x30])
     );
-    // The same base given relative to its own place, call sites of 4 bytes.
+    // The same base, encoded relative to the field itself; call sites of 4 bytes.
     let mut lsda = vec![0x1b];
     lsda.extend((START as u32 - 0x9001).to_le_bytes());
     lsda.extend([0xff, 0x03, 13]);
@@ -235,7 +236,7 @@ fn an_exception_table() {
 }
 
 /// In a C++ library every landing pad is an instruction of its function, and
-/// most begin with what the ABI asks for: `endbr64`, or taking the exception
+/// most begin as the ABI requires: with `endbr64`, or by taking the exception
 /// from rax and rdx.
 #[test]
 fn landing_pads_of_a_library() {

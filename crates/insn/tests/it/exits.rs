@@ -1,5 +1,5 @@
-//! Exits of functions: by example, of random functions, and of all functions of real
-//! libraries against objdump.
+//! Exits of functions: by example, in random functions, and in all functions of real
+//! libraries compared with objdump.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn exits(bytes: &[u8], parts: &[(u64, u64)]) -> Exits {
     Exits::find(&code, &parts, &Surroundings::NONE).unwrap()
 }
 
-/// Exits as offset, `r` or `t`, and the condition of a conditional one.
+/// Formats exits as offset, `r` (return) or `t` (tail call), and the condition, if any.
 fn told(found: &Exits) -> Vec<String> {
     let kind = |kind| match kind {
         ExitKind::Return => 'r',
@@ -37,7 +37,7 @@ fn told(found: &Exits) -> Vec<String> {
     found.exits.iter().map(exit).collect()
 }
 
-/// Of a function that is all of `bytes`.
+/// Exits, undecided places and unreached returns of a function that consists of `bytes`.
 fn all(bytes: &[u8]) -> (Vec<String>, Vec<Undecided>, Vec<u64>) {
     let found = exits(bytes, &[(0, bytes.len() as u64)]);
     let unreached = found.unreached.iter().map(|at| at - START).collect();
@@ -69,7 +69,7 @@ fn jumps_out_of_the_function_are_exits() {
     // test; je +0x40; jmp +0x40 (rel32)
     let code = [0x85, 0xff, 0x74, 0x40, 0xe9, 0x40, 0, 0, 0];
     assert_eq!(all(&code), only(&["2te", "4t"]));
-    // Back to its own start it is a loop; that never ends.
+    // A jump back to the function's own start is a loop, and this one never ends.
     assert_eq!(all(&[0x85, 0xff, 0xeb, 0xfc]), only(&[]));
     assert!(exits(&[0xeb, 0xfe], &[(0, 2)]).never_returns());
 }
@@ -83,7 +83,7 @@ fn what_never_comes_back_is_no_exit() {
     assert_eq!(all(&[0xf4]), only(&[]));
     assert_eq!(all(&[0x90, 0xcc]), only(&[]));
     assert_eq!(all(&[0xff, 0xd0, 0x66, 0x90]), only(&[]));
-    // A return behind ud2, to which nothing leads.
+    // A return after ud2, which nothing leads to.
     let (found, undecided, unreached) = all(&[0x0f, 0x0b, 0xc3]);
     assert_eq!((found.len(), undecided.len(), unreached), (0, 0, vec![2]));
 }
@@ -94,11 +94,11 @@ fn running_past_the_end_is_not_decided() {
     let (found, undecided, _) = all(&[0x31, 0xc0, 0x90]);
     assert_eq!(found, [""; 0]);
     assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
-    // je: only if the jump is not taken.
+    // je: runs past the end only if the jump is not taken.
     let (found, undecided, _) = all(&[0x74, 0x40]);
     assert_eq!(found, ["0te"]);
     assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
-    // 0x06 is no instruction; nothing leads there behind ret, but behind nop.
+    // 0x06 is no instruction; it is not reached after ret, but is reached after nop.
     assert_eq!(all(&[0xc3, 0x06]), only(&["0r"]));
     let (_, undecided, _) = all(&[0x31, 0xc0, 0x06]);
     assert_eq!(undecided, [Undecided::NoInstruction { at: START + 2 }]);
@@ -107,7 +107,7 @@ fn running_past_the_end_is_not_decided() {
     assert_eq!(undecided, [Undecided::NoInstruction { at: START + 3 }]);
 }
 
-/// The function is the first `size` bytes; the rest is another one, behind the nops there.
+/// The function is the first `size` bytes; the last byte is another function, after any nops.
 fn running_on(bytes: &[u8], size: u64) -> (Vec<String>, Vec<Undecided>) {
     let mut text = bytes.to_vec();
     text.resize(bytes.len() + 64, 0xcc);
@@ -124,7 +124,7 @@ fn running_on(bytes: &[u8], size: u64) -> (Vec<String>, Vec<Undecided>) {
 
 #[test]
 fn nothing_runs_on_behind_what_a_compiler_put_elsewhere() {
-    // jne 3 | ret | mov %r14,0x38(%rbp), of a compiler or not | the next function
+    // jne 3 | ret | mov %r14,0x38(%rbp), in a cold part or not | the next function
     let text = [0x75, 0x01, 0xc3, 0x4c, 0x89, 0x75, 0x38, 0xc3];
     let code = Code::new(&text, START);
     let parts = [
@@ -155,28 +155,28 @@ fn running_into_another_function_is_an_exit() {
         (exits, Vec::new())
     };
     assert_eq!(running_on(&[0x31, 0xc0, 0xc3], 2), left(&["0t"]));
-    // The same, with nops that belong to it, or to nobody.
+    // The same with nops that belong to the function, or to no function.
     let padded = [0x31, 0xc0, 0x90, 0x66, 0x90, 0xc3];
     assert_eq!(running_on(&padded, 5), left(&["3t"]));
     assert_eq!(running_on(&padded, 2), left(&["0t"]));
-    // test; je +0x40 | ret: it leaves either way.
+    // test; je +0x40 | ret: it leaves the function either way.
     assert_eq!(
         running_on(&[0x85, 0xff, 0x74, 0x40, 0xc3], 4),
         left(&["2t"])
     );
-    // dec %edi; jne 0 | ret: it leaves if the jump is not taken.
+    // dec %edi; jne 0 | ret: it leaves the function if the jump is not taken.
     let (exits, undecided) = running_on(&[0xff, 0xcf, 0x75, 0xfc, 0xc3], 4);
     assert_eq!((exits, undecided.len()), (vec!["2te".to_owned()], 0));
     // loop 0 | ret
     let counted = running_on(&[0x90, 0xe2, 0xfd, 0xc3], 3);
     assert_eq!(counted.1, [Undecided::Counted { at: START + 1 }]);
-    // push %rax | ret, push %rax; nop | ret and leave; nop | ret: its stack is not that of a
+    // push %rax | ret, push %rax; nop | ret and leave; nop | ret: the stack is not as it is at a
     // return.
     let runs_on = |at| vec![Undecided::RunsOn { at: START + at }];
     assert_eq!(running_on(&[0x50, 0xc3], 1).1, runs_on(0));
     assert_eq!(running_on(&[0x50, 0x90, 0xc3], 2).1, runs_on(0));
     assert_eq!(running_on(&[0xc9, 0x90, 0xc3], 2).1, runs_on(0));
-    // Behind it stands something else than a function.
+    // The code that follows does not begin a function.
     assert_eq!(running_on(&[0x31, 0xc0, 0x99, 0xc3], 2).1, runs_on(0));
 }
 
@@ -189,7 +189,7 @@ fn jumps_that_keep_the_frame_are_not_decided() {
     // push %rbx; jmp +0x40
     let (_, undecided, _) = all(&[0x53, 0xeb, 0x40]);
     assert_eq!(undecided, [Undecided::KeepsFrame { at: START + 1 }]);
-    // leave; jmp +0x40: what the stack is, is not known.
+    // leave; jmp +0x40: the stack depth is unknown.
     assert_eq!(all(&[0xc9, 0xeb, 0x40]), only(&["1t"]));
     // jrcxz +0x40; ret
     let (found, undecided, _) = all(&[0xe3, 0x40, 0xc3]);
@@ -230,7 +230,7 @@ fn indirect_jumps_through_pointers_leave_if_none_leads_inside() {
     for unknown in [None, Some(&targets)] {
         let found = found(unknown);
         assert_eq!(found.undecided, [Undecided::IndirectJump { at: START }]);
-        // It may lead to the return behind it.
+        // It may lead to the return that follows.
         assert_eq!(told(&found), ["2r"]);
     }
     targets.set_pointers_known();
@@ -242,8 +242,8 @@ fn indirect_jumps_through_pointers_leave_if_none_leads_inside() {
     assert_eq!(found(Some(&targets)).undecided.len(), 1);
 }
 
-/// With something on the stack a jump through a pointer stays in the function, also where it
-/// is reached by such jumps only; without it may leave.
+/// If the stack is not empty, a jump through a pointer stays in the function, also if only
+/// such jumps lead to it; with an empty stack, it may leave the function.
 #[test]
 fn a_computed_goto_is_no_exit() {
     let found = |bytes: &[u8], labels: &[u64]| {
@@ -265,7 +265,7 @@ fn a_computed_goto_is_no_exit() {
     };
     // push %rbx; jmp *%rax; jmp *%rax; pop %rbx; ret
     let bytes = [0x53, 0xff, 0xe0, 0xff, 0xe0, 0x5b, 0xc3];
-    // Nobody knows with what on the stack the second one is reached.
+    // It is unknown how much is on the stack when the second one is reached.
     assert_eq!(found(&bytes, &[]), (vec!["6r".to_owned()], vec![3]));
     assert_eq!(found(&bytes, &[3, 5]), (vec!["6r".to_owned()], vec![]));
     // push %rbx; jmp *%rax; pop %rbx; jmp *%rax
@@ -274,8 +274,8 @@ fn a_computed_goto_is_no_exit() {
 }
 
 proptest! {
-    /// Whatever the bytes are: exits are instructions that decoding finds, each is what it is
-    /// said to be, and every return is told.
+    /// For any bytes: every exit is an instruction that decoding finds and has the reported kind,
+    /// and every return is reported.
     #[test]
     fn exits_are_instructions(bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
         let code = Code::new(&bytes, START);
@@ -307,7 +307,8 @@ proptest! {
     }
 }
 
-/// The returns that objdump shows in a range. `None` if it cannot be run.
+/// Returns the addresses of the returns that objdump shows in a range; `None` if objdump cannot
+/// be run.
 fn objdump(path: &Path, range: Extent) -> Option<BTreeSet<u64>> {
     let output = Command::new("objdump")
         .args(["-d", "--no-show-raw-insn"])
@@ -330,7 +331,7 @@ fn objdump(path: &Path, range: Extent) -> Option<BTreeSet<u64>> {
         .then(|| text.lines().filter_map(of).collect())
 }
 
-/// All functions of a library.
+/// Checks all functions of a library.
 fn library(name: &str) {
     let Some(path) = find_library(name) else {
         println!("skipped: no {name} on this system");
@@ -372,7 +373,7 @@ fn library(name: &str) {
             let flow = FunctionFlow::analyse(&code, extent).unwrap();
             functions += 1;
             never += u64::from(found.never_returns());
-            // Jumps between the parts of a function, which are not put together here, keep
+            // Jumps between the parts of a function, which are not combined here, keep
             // its frame.
             let apart = |u: &Undecided| matches!(u, Undecided::KeepsFrame { .. });
             decided += u64::from(found.undecided.iter().all(apart));
@@ -402,7 +403,7 @@ fn library(name: &str) {
             *counts.entry("unreached").or_default() += found.unreached.len() as u64;
             let end = flow.undecodable().unwrap_or(extent.end);
             for at in theirs.range(extent.start..end.max(extent.start)) {
-                // Behind bytes that it does not know objdump goes on in its own step.
+                // After bytes that objdump does not know, it may resume at another offset.
                 if !flow.is_boundary(*at) {
                     *counts.entry("objdump decodes otherwise").or_default() += 1;
                     continue;

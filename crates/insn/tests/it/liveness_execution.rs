@@ -1,4 +1,4 @@
-//! What is reported dead is filled with rubbish: nothing may change.
+//! Fills registers and flags that are reported dead with random values: nothing may change.
 
 use crate::support::elf::{Elf, find_library};
 use crate::support::random::{Goal, Random, is_pure, listing, place};
@@ -10,7 +10,7 @@ struct Case {
     instructions: Vec<Instruction>,
     bytes: Vec<u8>,
     live: Live,
-    /// Whether some instruction leaves AF undefined.
+    /// True if some instruction leaves AF undefined.
     undefined: bool,
     seed: u64,
 }
@@ -39,7 +39,7 @@ impl Case {
     }
 }
 
-/// `input` with other values in everything that is dead.
+/// Returns `input` with other values in all dead registers and flags.
 fn spoil(input: &State, live: &Live, random: &mut Random) -> State {
     let mut spoilt = *input;
     for register in live.dead().iter() {
@@ -51,7 +51,8 @@ fn spoil(input: &State, live: &Live, random: &mut Random) -> State {
     spoilt
 }
 
-/// Runs all cases; returns how many registers and flags were dead.
+/// Runs all cases; returns the number of dead registers, and the number of cases with dead
+/// flags.
 fn run(cases: &[Case]) -> (u32, usize) {
     in_child(
         cases,

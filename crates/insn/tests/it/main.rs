@@ -1,4 +1,4 @@
-//! Machine code as data. One program, as each takes long to link.
+//! Machine code as data. All tests are in one program, because each program takes long to link.
 
 mod support;
 

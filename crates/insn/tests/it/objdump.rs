@@ -1,7 +1,7 @@
-//! Instruction boundaries against a second opinion: binutils' objdump.
+//! Instruction boundaries compared with a second opinion: binutils' objdump.
 //!
-//! Every function of the libraries, and pieces of the large programs; all of those,
-//! too, with `CAPRIOLE_LONG`.
+//! Covers every function of the libraries, and samples of the large programs; with
+//! `CAPRIOLE_LONG`, all of those, too.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -11,15 +11,15 @@ use std::process::{Command, Stdio};
 use crate::support::elf::{Elf, find_library};
 use capriole_insn::{Code, Extent, FunctionFlow};
 
-/// Larger texts, in bytes, are only sampled.
+/// Larger code sections, in bytes, are only sampled.
 const LARGE: u64 = 6 << 20;
-/// How many bytes are looked at at a time.
+/// Bytes compared at a time.
 const PIECE: u64 = 256 * 1024;
-/// Of a text that is sampled, one in so many pieces is looked at.
+/// In a sampled section, one of this many pieces is compared.
 const SAMPLE: usize = 16;
 
-/// Address and length of each instruction of `range`, as objdump sees them; 0 for
-/// bytes it does not know. `None` if it cannot be run.
+/// Address and length of each instruction of `range` according to objdump; length 0 for
+/// bytes it does not know. `None` if objdump cannot be run.
 fn objdump(path: &Path, range: Extent) -> Option<HashMap<u64, u64>> {
     let mut child = Command::new("objdump")
         .args(["-d", "--wide"])
@@ -56,9 +56,9 @@ fn objdump(path: &Path, range: Extent) -> Option<HashMap<u64, u64>> {
     child.wait().ok()?.success().then_some(lengths)
 }
 
-/// Whether objdump shows a prefix by itself: one that means nothing to what
-/// follows, as in text that stands between the code. Processors take it as a part
-/// of that.
+/// Returns true if objdump shows a prefix by itself: one that has no effect on the
+/// following instruction, as in data between the code. Processors treat it as a part
+/// of that instruction.
 fn is_prefix(text: &[u8]) -> bool {
     const PREFIXES: [&[u8]; 12] = [
         b"cs", b"ds", b"es", b"ss", b"fs", b"gs", b"data16", b"addr32", b"lock", b"rep", b"repz",
@@ -68,7 +68,7 @@ fn is_prefix(text: &[u8]) -> bool {
     text == b"rex" || text.starts_with(b"rex.") && !text.contains(&b' ') || PREFIXES.contains(&text)
 }
 
-/// What came of a comparison.
+/// Results of a comparison.
 #[derive(Default)]
 struct Counts {
     functions: u64,
@@ -87,7 +87,7 @@ fn compare(
     let first = functions.partition_point(|(_, f)| f.start < range.start);
     let behind = functions.partition_point(|(_, f)| f.start < range.end);
     let functions = &functions[first..behind];
-    // objdump begins where it is told to, so that has to be a function.
+    // objdump starts decoding at the given address, so that has to be a function.
     let Some((_, start)) = functions.first() else {
         return true;
     };
@@ -104,8 +104,8 @@ fn compare(
         for at in flow.boundaries() {
             let length = flow.instruction_around(at).unwrap().len();
             match lengths.get(&at) {
-                // objdump goes on in its own step behind bytes it does not
-                // know, and behind prefixes.
+                // After bytes that objdump does not know, and after prefixes, it may resume
+                // at another offset.
                 Some(&theirs) if theirs == length => counts.agree += 1,
                 Some(0) | None => counts.unknown += 1,
                 Some(theirs) => panic!(
@@ -118,8 +118,8 @@ fn compare(
     true
 }
 
-/// Compares a file, in pieces if it is large. `least` is the number of
-/// instructions that must agree at least.
+/// Compares a file, in pieces if it is large. `least` is the minimum number of
+/// instructions that must agree.
 fn compare_file(path: &Path, least: u64) {
     let name = path.display();
     let elf = Elf::open(path).unwrap_or_else(|| panic!("{name} is no x86-64 ELF file"));
@@ -180,7 +180,7 @@ fn lengths_agree_with_objdump_in_libsqlite3() {
     compare_library("libsqlite3.so.0");
 }
 
-/// What a program prints, without the white space around it.
+/// Returns a program's output without leading and trailing white space.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?.trim().to_owned();
@@ -204,7 +204,7 @@ fn lengths_agree_with_objdump_in_libpython() {
     found.iter().for_each(|path| compare_file(path, 10_000));
 }
 
-/// The file that a command of this name runs.
+/// Finds the file that a command of this name runs.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = output("sh", &["-c", &format!("command -v {name}")])?;
     std::fs::canonicalize(path).ok()
@@ -212,7 +212,7 @@ fn find_program(name: &str) -> Option<PathBuf> {
 
 #[test]
 fn lengths_agree_with_objdump_in_node() {
-    // Some systems have all of it in a library.
+    // Some systems have all of its code in a library.
     let library = (72..200).find_map(|version| find_library(&format!("libnode.so.{version}")));
     let program = find_program("node").filter(|path| Elf::open(path).is_some());
     match library.or(program) {

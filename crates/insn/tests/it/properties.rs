@@ -1,4 +1,4 @@
-//! What must hold for any bytes at all.
+//! Properties that must hold for arbitrary bytes.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ fn decode(code: &Code<'_>) -> Vec<Instruction> {
     .collect()
 }
 
-/// Bytes with many branches and few instructions that are unknown.
+/// Bytes with many branches and few unknown instructions.
 fn machine_code() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         prop::collection::vec(any::<u8>(), 1..6),
@@ -61,8 +61,8 @@ proptest! {
         };
         let hints = Hints { landing_pads: &[BASE + 3], read: &read };
         let flow = FunctionFlow::analyse_with(&code, &extent, &hints).unwrap();
-        // Instructions follow each other without gaps up to the end or to
-        // where nothing more is known.
+        // Instructions follow each other without gaps up to the end, or to
+        // the first undecodable byte.
         let mut at = BASE;
         for boundary in flow.boundaries() {
             prop_assert_eq!(boundary, at);
@@ -70,7 +70,7 @@ proptest! {
             at = instruction.next_ip();
         }
         prop_assert_eq!(at, flow.undecodable().unwrap_or(extent.end));
-        // Whatever a reached instruction leads to directly is reached too, or
+        // The direct target of a reached instruction is reached too, or
         // known to be in the middle of an instruction.
         for instruction in decode(&code) {
             if instruction.is_jcc_short_or_near() && flow.is_reached(instruction.ip()) {
@@ -103,7 +103,7 @@ proptest! {
                 }
             }
         }
-        // In pieces it is the same.
+        // Scanning in pieces gives the same result.
         let mut merged = Targets::new(extent);
         for piece in Targets::pieces(extent, &functions, 2) {
             let mut part = Targets::new(extent);
@@ -161,7 +161,7 @@ proptest! {
                     prop_assert_eq!(original.ip_rel_memory_address(), copied.ip_rel_memory_address());
                 }
             }
-            // The length is the same at another place.
+            // The length is the same at another address.
             if let Ok(again) = relocate(block, new ^ 0x10_0000) {
                 prop_assert_eq!(again.offsets, relocated.offsets);
                 prop_assert_eq!(again.bytes.len(), relocated.bytes.len());
@@ -178,7 +178,7 @@ proptest! {
             prop_assert_eq!(live, Live::ALL);
             return Ok(());
         };
-        // What the first instruction reads is alive.
+        // Registers that the first instruction reads are live.
         let mut info = iced_x86::InstructionInfoFactory::new();
         for used in info.info(&first).used_registers() {
             if matches!(used.access(), iced_x86::OpAccess::Read | iced_x86::OpAccess::ReadWrite)
@@ -191,7 +191,7 @@ proptest! {
 
     #[test]
     fn landing_pads_of_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-        // Damaged data is an error or nonsense, never a crash or a hang.
+        // Damaged data gives an error or wrong pads, never a crash or a hang.
         if let Ok(pads) = landing_pads(&bytes, BASE, BASE) {
             prop_assert!(pads.len() <= bytes.len());
         }

@@ -1,4 +1,4 @@
-//! Relocated code is run beside the original: registers, flags, data and stack
+//! Runs relocated code and the original: registers, flags, data and stack
 //! must be the same afterwards, return addresses included.
 
 use crate::support::elf::{Elf, find_library};
@@ -7,15 +7,15 @@ use crate::support::sandbox::{COPY, DATA, EXIT, ORIGINAL, in_child};
 use capriole_insn::{Code, RelocateError, relocate};
 use iced_x86::{Code as Opcode, Instruction, MemoryOperand, Register};
 
-/// A branch out of the block leads here; it leaves a mark in the data.
+/// Target of branches out of the block; the code there marks the data.
 const ELSEWHERE: u64 = ORIGINAL + 0x2000;
-/// A function that is called: it keeps its return address in the data.
+/// A function that is called: it stores its return address in the data.
 const CALLEE: u64 = ORIGINAL + 0x3000;
-/// Where the data holds the address of `CALLEE`.
+/// Address of the pointer to `CALLEE` in the data.
 const POINTER: u64 = DATA + 4080;
 
-/// A block of code and its copy, which is followed by a jump back as a detour
-/// is.
+/// A block of code and its copy, which is followed by a jump back, as in a
+/// detour.
 struct Case {
     instructions: Vec<Instruction>,
     original: Vec<u8>,
@@ -33,7 +33,7 @@ impl Case {
             Err(RelocateError::CallInside { .. }) => return None,
             Err(error) => panic!("{error}\n{}", listing(&instructions)),
         };
-        // The same length anywhere, and the copies where it says.
+        // The length is the same at any address, and so are the offsets of the copied instructions.
         let elsewhere = relocate(&instructions, COPY + 0x123_4567).unwrap();
         assert_eq!(elsewhere.bytes.len(), relocated.bytes.len());
         assert_eq!(elsewhere.offsets, relocated.offsets);
@@ -117,7 +117,7 @@ fn random_block(random: &mut Random) -> Vec<(Instruction, Option<Goal>)> {
         if random.below(4) == 0 {
             let branch = random.branch();
             let goal = match random.below(2) {
-                // A short branch does not reach that far.
+                // A short branch cannot reach it.
                 0 if is_long(&branch) => Goal::Outside(ELSEWHERE),
                 0 => Goal::Inside(count),
                 _ => Goal::Inside(index + 1 + random.below(count - index)),
@@ -203,8 +203,8 @@ fn calls_push_the_original_return_address() {
     run(&cases);
 }
 
-/// The same with instructions that compilers and people wrote: whatever works
-/// on registers alone, its RIP-relative operands led to the sandbox's data.
+/// Repeats this with instructions of real libraries: those that work on registers
+/// alone, or whose RIP-relative operands are redirected to the sandbox's data.
 #[test]
 fn instructions_of_libraries_behave_the_same() {
     for name in ["libc.so.6", "libcrypto.so.3"] {

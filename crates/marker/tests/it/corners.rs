@@ -1,5 +1,5 @@
-//! `capriole/marker.h` in corners of C++: coroutines, lambdas over parameter packs, and without
-//! a cast of the old style.
+//! `capriole/marker.h` in special cases of C++: coroutines, lambdas over parameter packs, and
+//! with warnings about old-style casts.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ const WARNINGS: &[&str] = &[
     "-Werror",
 ];
 
-/// Those that know C++20, and are there.
+/// Installed compilers that support C++20.
 fn compilers() -> Vec<String> {
     let newer = (15..=22).map(|version| format!("clang++-{version}"));
     let all = ["g++", "clang++"]

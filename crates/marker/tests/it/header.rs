@@ -1,4 +1,4 @@
-//! `capriole/marker.h`, compiled by GCC and Clang in the ways in which programs are.
+//! `capriole/marker.h`, compiled by GCC and Clang with the options that programs use.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,8 +22,8 @@ fn directory() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Compiles, looks at all notes, runs it, and looks at them again when it is stripped. Returns
-/// the number of markers.
+/// Compiles a program, checks all notes, runs it, and checks the notes again after stripping
+/// it. Returns the number of markers.
 fn built(compiler: &str, options: &[&str], source: &str) -> usize {
     let directory = directory();
     let out = directory.path().join("program");
@@ -42,7 +42,7 @@ fn built(compiler: &str, options: &[&str], source: &str) -> usize {
     for name in ["bare", "n12", "loop", "message", "after"] {
         assert!(names(name) >= 1, "{name}");
     }
-    // Each of the counter's users has the address; others have none.
+    // Markers that use a counter have its address; others have none.
     for marker in &markers {
         let guarded = matches!(marker.name.as_str(), "guarded" | "inner");
         assert_eq!(marker.semaphore != 0, guarded, "{marker:?}");
@@ -74,7 +74,7 @@ fn all_standards_and_levels() {
     }
 }
 
-/// A text goes to a file as well, if there are a text, a file and markers.
+/// A text is written to a file as well, if there are a text, a file and markers.
 #[test]
 fn texts_go_to_files() {
     for compiler in present(&[C, CXX].concat()) {
@@ -96,7 +96,7 @@ fn texts_go_to_files() {
     }
 }
 
-/// Whatever else is installed beside the system's compilers.
+/// Any other compiler versions that are installed.
 #[test]
 fn other_versions_of_compilers() {
     let gcc = (11..=15).map(|version| (format!("gcc-{version}"), format!("g++-{version}")));
@@ -204,7 +204,7 @@ fn arguments_and_texts_are_described() {
                     marker.file.ends_with("tests/it/programs/kinds.h"),
                     "{marker:?}"
                 );
-                // GCC says where the statement ends, Clang where it begins.
+                // GCC gives the line where the statement ends, Clang where it begins.
                 let lines: Vec<&str> = source
                     .lines()
                     .skip(marker.line as usize - 2)
@@ -263,7 +263,7 @@ fn other_headers_of_markers_do_no_harm() {
     }
 }
 
-/// Projects that want declarations at the beginning of a block get no warning either.
+/// Projects that require declarations at the beginning of a block get no warning either.
 #[test]
 fn declarations_come_first() {
     let directory = directory();
@@ -284,7 +284,7 @@ fn declarations_come_first() {
     }
 }
 
-/// Where there are no markers programs are compiled all the same, and formats are checked.
+/// Where markers are not available, programs still compile, and formats are checked.
 #[test]
 fn other_processors_and_none() {
     let source = program("kinds.c");
@@ -321,7 +321,7 @@ fn other_processors_and_none() {
     }
 }
 
-/// One counter for all users of a name in a program, each library having its own.
+/// All users of a name in a program share one counter; each library has its own.
 #[test]
 fn counters_are_shared_within_a_program() {
     let directory = directory();
@@ -412,7 +412,7 @@ fn counters_are_shared_within_a_program() {
     }
 }
 
-/// Arguments of the guarded form are evaluated if somebody looks, and only then.
+/// Arguments of the guarded form are evaluated only while the marker is enabled.
 #[test]
 fn guarded_arguments_are_not_evaluated_while_off() {
     for (compiler, source) in [
@@ -439,7 +439,7 @@ fn guarded_arguments_are_not_evaluated_while_off() {
                 &out,
             );
             let said = quiet(&mut Command::new(&out)).stdout;
-            // Five rounds off, five on, five off; once a round each.
+            // Five rounds off, five on, five off; one evaluation per round.
             assert_eq!(
                 String::from_utf8_lossy(&said),
                 "off 0\non 10\noff 10\nunguarded 15\n",
@@ -506,7 +506,7 @@ fn what_is_wrong_is_an_error_that_says_so() {
     ];
     for compiler in present(&[C, CXX].concat()) {
         for level in ["-O0", "-O2"] {
-            // No warning is asked for, and yet they are errors.
+            // These are errors even without warning options.
             for (text, says) in wrong {
                 let error = error_of(compiler, &[level], text).replace('\u{2018}', "'");
                 assert!(

@@ -1,4 +1,4 @@
-//! What a marker adds to the code and the data of a program, read from object files.
+//! Code and data that a marker adds to a program, read from object files.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use crate::support::{Elf, NOP, compile, present, program};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use object::{Object, ObjectSection, ObjectSymbol};
 
-/// The instructions of a function that the linker has placed.
+/// Returns the instructions of a function after linking.
 fn instructions(elf: &Elf, name: &str) -> Vec<Instruction> {
     let file = elf.file();
     let symbol = file
@@ -19,8 +19,8 @@ fn instructions(elf: &Elf, name: &str) -> Vec<Instruction> {
         .collect()
 }
 
-/// Without what only aligns, and without calls that are never made: those that nothing but the
-/// compiler believes that a marker could go to.
+/// Returns the instructions without alignment, and without calls that are never made: the
+/// compiler assumes that a marker could jump to them, but no marker does.
 fn hot(elf: &Elf, name: &str, sites: &[u64]) -> Vec<Instruction> {
     let all = instructions(elf, name);
     let mut kept = Vec::new();
@@ -94,8 +94,8 @@ fn a_marker_is_one_nop() {
                     size(&with),
                     size(&without)
                 );
-                // The compiler has a loop anyway, which it would not have had; and keeps what
-                // the marker is given until then.
+                // The compiler keeps a loop that it would otherwise remove, and keeps the marker's
+                // arguments until the marker.
                 if name == "leaf" || name == "arguments" {
                     assert!(
                         size(&with) <= size(&without) + 8,
@@ -105,8 +105,8 @@ fn a_marker_is_one_nop() {
                 for (at, instruction) in with.iter().enumerate() {
                     if sites.contains(&instruction.ip()) {
                         assert_eq!(marked.at(instruction.ip(), 5), NOP);
-                        // Neither before it nor behind it is anything read, but for what
-                        // the function does anyway.
+                        // Neither the instruction before it nor the one after it reads memory by a
+                        // RIP-relative operand, except where the function does so anyway.
                         let around = &with[at.saturating_sub(1)..(at + 2).min(with.len())];
                         assert!(
                             around.iter().all(|i| !i.is_ip_rel_memory_operand()),
@@ -119,7 +119,7 @@ fn a_marker_is_one_nop() {
     }
 }
 
-/// The loop that does nothing but to count: the nop, the addition, the comparison, the branch.
+/// The loop only counts: the nop, the addition, the comparison, the branch.
 #[test]
 fn an_empty_loop_has_one_nop_more() {
     let directory = tempfile::tempdir().unwrap();
@@ -140,7 +140,7 @@ fn an_empty_loop_has_one_nop_more() {
     }
 }
 
-/// The other form: a comparison with memory and a branch; all else is elsewhere.
+/// The guarded form: a comparison with memory and a branch; the rest is out of line.
 #[test]
 fn a_guarded_marker_is_a_comparison_and_a_branch() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ fn a_guarded_marker_is_a_comparison_and_a_branch() {
             branch.is_some_and(Instruction::is_jcc_short_or_near),
             "{compiler}: {branch:?}"
         );
-        // The argument is prepared behind the branch.
+        // The argument is computed after the branch.
         let product = all
             .iter()
             .position(|i| i.mnemonic() == iced_x86::Mnemonic::Imul)
@@ -193,9 +193,9 @@ fn markers_have_no_data() {
                 .filter(|s| names.contains(&s.name().unwrap()));
             sections.map(|s| s.size()).sum()
         };
-        // Less by what the counter takes of the padding of .bss.
+        // It may be smaller, because the counter uses some of the padding of .bss.
         assert!(data(&marked) <= data(&none), "{compiler}");
-        // The one counter, and the byte for all markers.
+        // The only counter, and the base byte shared by all markers.
         assert_eq!(marked.section(".probes").len(), 2);
         assert_eq!(marked.section(".stapsdt.base").len(), 1);
     }

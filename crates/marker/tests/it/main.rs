@@ -1,4 +1,5 @@
-//! Markers of C, C++ and Rust. One program, as each takes long to link.
+//! Markers of C, C++ and Rust. All tests are in one program, because each program takes long to
+//! link.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! The macros, compiled as programs and libraries are.
+//! The macros, compiled as in programs and libraries.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -128,7 +128,7 @@ fn a_marker_is_one_nop() {
         .iter()
         .position(|i| i.mnemonic() == Mnemonic::Ret)
         .unwrap();
-    // The nop, and a push and a pop that align the stack; the values are where they were.
+    // The nop, and a push and a pop that align the stack; the values stay in place.
     let without: usize = all[..=end]
         .iter()
         .filter(|i| i.mnemonic() == Mnemonic::Mov)

@@ -1,4 +1,4 @@
-//! Other people's tools see markers, and attach to them.
+//! Other tools list markers, and attach to them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::{Elf, compile, have, present, program, quiet, run, with_library};
 use object::{Object, ObjectSegment};
 
-/// Whether a tool and what it needs is there; says why not.
+/// Returns true if a tool is installed; prints the reason if not.
 fn can(tool: &str) -> bool {
     if !have(tool) {
         println!("skipped: no {tool}");
@@ -33,7 +33,7 @@ fn rustix_is_root() -> bool {
     id.stdout.trim_ascii() == b"0"
 }
 
-/// C by GCC and by Clang, C++ with templates by both.
+/// Builds C programs by GCC and by Clang, and C++ programs with templates by both.
 fn programs(directory: &Path) -> Vec<PathBuf> {
     let kinds = [
         ("gcc", "kinds.c"),
@@ -58,7 +58,7 @@ fn text(command: &mut Command) -> String {
     String::from_utf8_lossy(&all).into_owned()
 }
 
-/// Every name of the program's markers is in what the tool says.
+/// Checks that the tool's output contains the name of every marker of the program.
 fn lists_all(program: &Path, said: &str, line: impl Fn(&str) -> String) {
     for marker in Elf::read(program).markers() {
         let wanted = line(&format!("{}:{}", marker.provider, marker.name));
@@ -101,7 +101,7 @@ fn readelf_and_gdb_list_markers() {
     }
 }
 
-/// gdb stops at a marker, and knows the arguments, floating point numbers by their bits.
+/// gdb stops at a marker, and reads the arguments; floating point numbers as raw bits.
 #[test]
 fn gdb_reads_arguments() {
     if !can("gdb") {
@@ -171,7 +171,7 @@ fn perf_lists_and_probes_markers() {
             println!("skipped: this perf knows no SDT events: {said}");
             return;
         }
-        // Its own names for them, in the kernel's list of probes; all are taken out again.
+        // perf creates its own names for them in the kernel's list of probes; remove all again.
         let said = text(
             perf()
                 .args(["probe", "-x"])
@@ -193,7 +193,7 @@ fn quiet_or_not(command: &mut Command) {
     let _ = text(command);
 }
 
-/// A program that goes through its markers until it is killed.
+/// A program that executes its markers until it is killed.
 struct Running(Child);
 
 impl Drop for Running {
@@ -203,8 +203,8 @@ impl Drop for Running {
     }
 }
 
-/// bpftrace attaches to both forms, raises the counter of the guarded one, and reads numbers and
-/// texts.
+/// bpftrace attaches to both forms, increments the counter of the guarded one, and reads
+/// numbers and strings.
 #[test]
 fn bpftrace_attaches_and_reads_arguments() {
     if !can("bpftrace") || !can_trace() {
@@ -254,8 +254,8 @@ fn bpftrace_attaches_and_reads_arguments() {
     }
 }
 
-/// A kernel probe on markers of functions that keep variables below the stack pointer. Linux 6.18
-/// writes there, and the header has to keep the compiler from doing so.
+/// Places a kernel probe on markers of functions that keep variables below the stack pointer.
+/// Linux 6.18 writes there, so the header has to keep the compiler from using that memory.
 #[test]
 fn kernel_probes_leave_variables_alone() {
     if !can_trace() {
@@ -301,7 +301,7 @@ fn nothing_is_wrong(program: &Path) {
     assert_eq!(hits, 10_000);
 }
 
-/// What is needed where the header cannot tell the compiler of red zones: Clang before 18.
+/// Options for compilers that the header cannot tell about red zones: Clang before 18.
 fn red_zone(compiler: &str) -> &'static [&'static str] {
     let ask = format!("echo __clang_major__ | {compiler} -E -xc -");
     let said = String::from_utf8(run(Command::new("sh").args(["-c", &ask])).stdout).unwrap();
@@ -325,7 +325,7 @@ fn offset(elf: &Elf, address: u64) -> u64 {
     address - segment.address() + segment.file_range().0
 }
 
-/// A probe of the kernel, until it is dropped.
+/// A kernel probe, removed on drop.
 struct Probe {
     name: String,
 }
@@ -371,7 +371,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         self.enable("0");
-        // Somebody may have the event open for another moment.
+        // Another process may still have the event open for a moment.
         let end = Instant::now() + Duration::from_secs(5);
         let line = format!("-:capriole_test/{}", self.name);
         while std::fs::OpenOptions::new()

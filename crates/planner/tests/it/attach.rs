@@ -109,7 +109,7 @@ impl Target {
         Process::open(self.child.id()).expect("process")
     }
 
-    /// The probe of `work`, planned from the file and the map.
+    /// Returns the probe of `work`, planned from the file and the memory map.
     fn probe(&self) -> Probe {
         let bytes = std::fs::read(&self.path).expect("read");
         let file = object::File::parse(&*bytes).expect("ELF");
@@ -174,7 +174,7 @@ impl Target {
     }
 }
 
-/// For each thread, the sequence numbers of its recorded calls.
+/// Returns, for each thread, the sequence numbers of its recorded calls.
 fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
@@ -251,10 +251,11 @@ fn a_static_program_at_a_fixed_address() {
     attach_and_check(&["-static", "-no-pie"], 2);
 }
 
-/// Behind the calls of the C library that make threads, and not behind that of fork.
+/// Guards are placed after the C library's system calls that create threads, but not after
+/// fork's.
 #[test]
 fn guards_stand_behind_the_calls_that_make_threads() {
-    // The static program has no vfork.
+    // The static program does not contain vfork.
     for (flags, wanted) in [
         (&[][..], &["clone", "vfork"][..]),
         (&["-static"], &["clone"]),
@@ -268,7 +269,7 @@ fn guards_stand_behind_the_calls_that_make_threads() {
         for address in guards.addresses() {
             let object = objects.containing(address).expect("an object");
             let symbols = object.symbols().expect("symbols");
-            // That of clone3 has no name in a library.
+            // The function with clone3's call has no symbol in a library.
             let function = symbols.function_at(object.link(address)).into_iter();
             names.extend(
                 function
@@ -279,7 +280,7 @@ fn guards_stand_behind_the_calls_that_make_threads() {
         for wanted in wanted {
             assert!(names.iter().any(|n| n == *wanted), "{flags:?}: {names:?}");
         }
-        // _Fork gives its child memory of its own.
+        // _Fork gives its child a separate address space.
         assert!(
             !names.iter().any(|n| n.to_lowercase().ends_with("_fork")),
             "{names:?}"

@@ -1,4 +1,4 @@
-//! Damaged files: an error, or some answer, but never a panic or an endless loop.
+//! Damaged files: they give an error or some result, but never a panic or an endless loop.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,7 @@ int catcher(int x) { Noisy n{x}; try { return thrower(x); } catch (int i) { retu
 asm(".pushsection __rseq_cs, \"aw\"\n.balign 32\n.long 0, 0\n.quad _Z7catcheri, 8, _Z7throweri\n.popsection\n");
 "#;
 
-/// A small library with everything in it that is read, and how to damage it
+/// A small library that contains everything the parser reads, to be damaged
 /// where that matters: file header, program and section headers, the tables.
 fn sample() -> Option<&'static Vec<u8>> {
     static SAMPLE: OnceLock<Option<Vec<u8>>> = OnceLock::new();
@@ -35,7 +35,7 @@ fn sample() -> Option<&'static Vec<u8>> {
         .as_ref()
 }
 
-/// Asks everything there is to ask.
+/// Calls every query.
 fn ask(bytes: Vec<u8>) {
     let Ok(file) = ObjectFile::from_bytes(bytes, Path::new("small")) else {
         return;
@@ -86,7 +86,7 @@ fn every_cut_is_survived() {
     }
 }
 
-/// Where one changed byte changes most.
+/// Offsets where a changed byte has the largest effect.
 fn places(len: usize) -> impl Strategy<Value = usize> {
     let headers: usize = 64 + 56 * 12;
     let sections: usize = 64 * 30;

@@ -1,5 +1,5 @@
-//! Damaged debug information: an error, or some answer, but never a panic, an endless loop or
-//! all the memory.
+//! Damaged debug information: it gives an error or some result, but never a panic, an endless
+//! loop or exhausted memory.
 
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn samples() -> &'static [Vec<u8>] {
         }
         let read = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
         let samples: Vec<Vec<u8>> = found.iter().map(read).collect();
-        // The questions have answers as long as nothing is damaged.
+        // The queries succeed as long as nothing is damaged.
         for bytes in &samples {
             assert!(ask(bytes.clone()) > 5);
         }
@@ -76,7 +76,7 @@ fn samples() -> &'static [Vec<u8>] {
     })
 }
 
-/// Asks everything there is to ask; counts the answers.
+/// Calls every query; counts the successful results.
 fn ask(bytes: Vec<u8>) -> usize {
     let Ok(file) = ObjectFile::from_bytes(bytes, Path::new("/nowhere/small")) else {
         return 0;
@@ -161,7 +161,7 @@ fn every_cut_is_survived() {
     for bytes in samples() {
         for len in (0..bytes.len()).step_by(1499) {
             ask(bytes[..len].to_vec());
-            // The section headers are at the end: with them, but without what is before.
+            // The section headers are at the end: keep them, but clear a range before them.
             let mut hole = bytes.clone();
             let end = (len + 499).min(bytes.len());
             hole[len..end].fill(0);
@@ -170,7 +170,7 @@ fn every_cut_is_survived() {
     }
 }
 
-/// Places in the sections that matter.
+/// Offsets in the relevant sections.
 fn interesting(bytes: &[u8]) -> Vec<usize> {
     use object::{Object as _, ObjectSection as _};
     let file = object::File::parse(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! Where debug information is found, functions and their inlined copies, source lines, lists
+//! Lookup of debug information, of functions and their inlined copies, source lines, and lists
 //! of variables.
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ __attribute__((noinline)) int caller(struct point *p, int b, double d)
 int main(int argc, char **argv) { struct point p = { argc, 2 }; return caller(&p, argc, 2.0); }
 "#;
 
-/// What is asked of each form of the debug information.
+/// Queries that must work with each form of debug information.
 fn asks(object: &ObjectFile) {
     let debug = object.debug().unwrap();
     let caller = debug.functions("caller").unwrap();
@@ -52,7 +52,7 @@ fn asks(object: &ObjectFile) {
     }
     let (file, line) = debug.line_of(caller[0].address).unwrap();
     assert!(file.ends_with(".c"), "{file}");
-    // Where code is moved, several lines begin with the function.
+    // If the compiler moves code, several lines begin at the function's start.
     assert!((4..=7).contains(&line), "{line}");
     let name = Path::new(&file).file_name().unwrap().to_str().unwrap();
     let lines = debug.line(name, 4).unwrap();
@@ -99,7 +99,7 @@ fn zstd_is_understood() {
         return;
     };
     let packed = shop.path("packed");
-    // Older tools cannot make it; `run` says so.
+    // Older tools do not support it; `run` prints that.
     if objcopy(&["--compress-debug-sections=zstd"], &[&program, &packed])
         || run(Command::new("llvm-objcopy")
             .arg("--compress-debug-sections=zstd")
@@ -146,7 +146,7 @@ fn separate_files_are_found_by_build_id() {
     asks(&object);
     assert_eq!(object.debug().unwrap().path(), tried[0].path);
 
-    // A file of another build there is not believed.
+    // A file of another build at that path is rejected.
     let other = shop
         .compile("gcc", &["-g", "-O1"], SOURCE, "other")
         .unwrap();
@@ -176,13 +176,13 @@ fn separate_files_are_found_by_link_if_the_sum_is_right() {
     std::fs::create_dir(shop.path(".debug")).unwrap();
     std::fs::rename(&debug, shop.path(".debug/linked.debug")).unwrap();
     asks(&open(&linked).with_debug_directories(nowhere()));
-    // In the central directory, below the program's own.
+    // In the central directory, under the program's own path.
     let central = shop.path("central");
     let below = central.join(shop.path("").strip_prefix("/").unwrap());
     std::fs::create_dir_all(&below).unwrap();
     std::fs::rename(shop.path(".debug/linked.debug"), below.join("linked.debug")).unwrap();
     asks(&open(&linked).with_debug_directories(vec![central.clone()]));
-    // Changed: it is another file.
+    // A changed file counts as another file.
     let mut bytes = std::fs::read(below.join("linked.debug")).unwrap();
     bytes.push(0);
     std::fs::write(below.join("linked.debug"), bytes).unwrap();
@@ -229,11 +229,11 @@ fn split_files_are_found_and_missed() {
         let package = shop.path(&format!("{name}.dwp"));
         let mut dwp = Command::new("dwp");
         dwp.arg("-e").arg(&program).arg("-o").arg(&package);
-        // That of binutils fails on DWARF 5.
+        // binutils' dwp fails on DWARF 5.
         let mut llvm = Command::new("llvm-dwp");
         llvm.arg("-e").arg(&program).arg("-o").arg(&package);
         let packed = run(&mut dwp) || run(&mut llvm);
-        // Without the files that were split off.
+        // Remove the split-off files.
         for entry in std::fs::read_dir(shop.path("")).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "dwo") {
@@ -291,7 +291,7 @@ fn lines_without_code_name_their_neighbours() {
     assert_eq!(of.len(), 2, "{error}");
     let places = debug.line("b/same.h", 1).unwrap();
     assert_eq!(places[0].site.as_ref().unwrap().frame().name, "there");
-    // Not a part of a name.
+    // A part of a name does not match.
     assert!(debug.line("ame.h", 1).is_err());
     assert!(said("elsewhere/same.h", 1).contains("a/same.h"));
 }
@@ -381,7 +381,8 @@ fn rust_is_read_as_far_as_it_goes() {
             ] {
                 ask(path).unwrap_or_else(|error| panic!("{path}: {error}"));
             }
-            // Its first instructions say where it is, in whatever convention Rust has.
+            // The first instructions show where the parameter is, whatever Rust's calling
+            // convention is.
             let entry = debug.describe(&place.site).unwrap();
             let count = entry.iter().find(|described| described.name == "count");
             assert!(count.unwrap().place.is_ok());

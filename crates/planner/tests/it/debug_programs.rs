@@ -1,4 +1,4 @@
-//! Values by debug information in programs that compilers made, one file for each kind.
+//! Values read through debug information in compiled programs, one file for each kind.
 
 mod debug_arrivals;
 mod debug_incomplete;
@@ -7,7 +7,7 @@ mod debug_parts;
 mod debug_scopes;
 mod symbols_elsewhere;
 
-/// True for a refusal that says that the compiler keeps no such value at the place.
+/// Returns true if the refusal says that the compiler keeps no such value at this place.
 fn has_no_place(refusal: &capriole_dwarf::Refusal) -> bool {
     use capriole_dwarf::Refusal;
     matches!(

@@ -1,5 +1,5 @@
-//! What the debug information says about a variable, compared with what the program that runs
-//! has there.
+//! Compares the values of variables, read through debug information, with those of the running
+//! program.
 
 use crate::fixtures::{Workshop, open};
 use crate::stopped::{Stopped, ask, check};
@@ -137,7 +137,7 @@ const HANDLE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Line of the source that has a mark.
+/// Returns the number of the source line with a mark.
 fn line(source: &str, mark: &str) -> u64 {
     let mark = format!("LINE {mark} ");
     1 + source
@@ -181,8 +181,8 @@ fn parameters_at_the_entry_hold_what_was_passed() {
         check(&program, place.address, Some("handle"), HANDLE);
         let address = debug.functions("structs").unwrap()[0].address;
         let name = program.file_name().unwrap().to_str().unwrap().to_owned();
-        // GCC describes a struct in a vector register and memory in its own ways when it
-        // optimises.
+        // With optimisation, GCC describes a struct in a vector register and in memory in its
+        // own ways.
         let expected = [
             ("p.a", "11"),
             ("p.b", "-12"),
@@ -205,7 +205,7 @@ fn parameters_at_the_entry_hold_what_was_passed() {
         } else {
             check(&program, address, None, &expected[6..]);
         }
-        // Behind `endbr64` it is still the entry.
+        // After `endbr64` it is still the entry.
         if object.read(place.address, 4).unwrap() == [0xf3, 0x0f, 0x1e, 0xfa] {
             check(&program, place.address + 4, Some("handle"), HANDLE);
         }
@@ -258,8 +258,8 @@ fn variables_of_a_line_hold_what_was_computed() {
 fn values_that_are_optimised_away_are_never_invented() {
     let shop = Workshop::new();
     for program in builds(&shop, C, true) {
-        // Wherever a value is given for these in `handle`, it is what was passed: they never
-        // change. That it is given often enough is checked at the entry.
+        // Any value given for these in `handle` must be the one that was passed, as they never
+        // change. Another check, at the entry, ensures that enough values are given.
         let object = open(&program);
         let debug = object.debug().unwrap();
         let place = &debug.functions("handle").unwrap()[0];
@@ -308,7 +308,7 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
             line(C, "first")
         )
     );
-    // Neither the registers nor the frame hold parameters between the two.
+    // Between the two, parameters are neither in the registers nor in the frame.
     let site = debug.site(place.address + 1, None).unwrap();
     let error = ask(&debug, &site, "size", None).unwrap_err();
     assert!(
@@ -368,7 +368,7 @@ fn types_that_are_asked_for_are_given() {
         );
         assert!(expected, "{text}: {error}");
     }
-    // Reads around a variable count from its value, or an array's address.
+    // Dereferences around a variable start from its value, or from an array's address.
     let around = |text: &str, offsets: &[i64], wanted| {
         let derefs = offsets.iter().map(|&offset| Deref {
             offset,
@@ -439,7 +439,7 @@ fn classes_references_and_bases_are_followed() {
             ("net::request::count", "9"),
         ];
         check(&program, at("net::request::handle"), None, &expected);
-        // As with symbols: that would be a function outside of all classes.
+        // As with symbols: the name alone would be a function outside of all classes.
         assert!(debug.functions("handle").is_err());
         let expected = [("by_value.n", "55"), ("after", "56")];
         check(&program, at("net::take"), None, &expected);

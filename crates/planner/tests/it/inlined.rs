@@ -1,5 +1,5 @@
-//! Functions by name where the compiler inlined them: which places are meant, and what
-//! parameters hold there.
+//! Lookup by name of functions that the compiler inlined: the places found, and the values of
+//! parameters there.
 
 use crate::fixtures;
 
@@ -111,7 +111,7 @@ fn every_inlined_copy_is_found_and_read_in_its_own_scope() {
         found.sort();
         let expected = EXPECTED.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
         assert_eq!(found, expected, "{program:?}");
-        // Parameters are those of the copy, in the order of the source.
+        // Parameters are the copy's, in the order of the source.
         let copy = sites
             .iter()
             .find(|site| site.symbol.as_deref() == Some("second"));
@@ -120,7 +120,7 @@ fn every_inlined_copy_is_found_and_read_in_its_own_scope() {
         let names: Vec<&str> = own.map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["req", "size"], "{program:?}");
         assert!(listed.iter().all(|d| d.function == "handle_request"));
-        // That of the function around it is none of the copy's.
+        // A variable of the surrounding function is not one of the copy.
         let error = ask(&debug, scope(copy.unwrap()), "r", None).unwrap_err();
         let other = matches!(&error.refusal, Refusal::OtherFunction { of, .. } if of == "second");
         assert!(other, "{error}");
@@ -146,7 +146,7 @@ fn a_function_with_code_of_its_own_comes_first() {
         assert_eq!(sites[0].symbol.as_deref(), Some("both"));
         assert_eq!(sites[1].symbol.as_deref(), Some("calls_both"));
         assert_eq!(scope(&sites[1]).frames.len(), 2);
-        // An offset counts in the function's own code; patterns are about symbols.
+        // An offset applies to the function's own code; patterns match symbols.
         for event in [":both+1", ":bot[h]", ":0x1000"] {
             if let Ok(sites) = find(&objects, event) {
                 assert_eq!(sites.len(), 1, "{event}");
@@ -157,7 +157,7 @@ fn a_function_with_code_of_its_own_comes_first() {
             find_one(&objects, ":bot[h]").symbol.as_deref(),
             Some("both")
         );
-        // Without debug information there is only that.
+        // Without debug information, only its own code is found.
         let stripped = shop.path(&format!("{compiler}-plain"));
         let mut strip = std::process::Command::new("strip");
         strip
@@ -175,7 +175,7 @@ fn a_function_with_code_of_its_own_comes_first() {
     }
 }
 
-/// What ends a call is looked for in a function's own code, and so is what begins it.
+/// The entry and the exits of a call are only searched in a function's own code.
 #[test]
 fn calls_are_those_of_a_functions_own_code() {
     let shop = Workshop::new();
@@ -198,7 +198,7 @@ fn calls_are_those_of_a_functions_own_code() {
     assert_eq!(sites.len(), 1);
     assert_eq!(sites[0].symbol.as_deref(), Some("same"));
     assert_eq!(sites[0].body, Body::Own);
-    // A clone by its name has an entry and exits of its own.
+    // A clone, given by its name, has its own entry and exits.
     let [entry] = &resolve(&objects, &calls(":same.constprop.0")).unwrap()[..] else {
         panic!("one entry")
     };
@@ -210,7 +210,7 @@ fn calls_are_those_of_a_functions_own_code() {
             .iter()
             .all(|exit| function(exit) == Some(entry.address))
     );
-    // Of one that is inlined, but for a part of it, nothing is called.
+    // A function that is inlined except for a part has no calls.
     let objects = Objects::offline(&parts).unwrap();
     if find(&objects, ":split").is_ok_and(|sites| sites[0].body == Body::Own) {
         println!("skipped: this gcc does not split the function");
@@ -220,8 +220,8 @@ fn calls_are_those_of_a_functions_own_code() {
     assert!(said.starts_with("no function `split`"), "{said}");
 }
 
-/// What GCC makes of a function whose beginning is worth to be inlined, of one that is always
-/// called with the same argument, and of one that calls itself.
+/// A function whose beginning is worth inlining, one that is always called with the same
+/// argument, and one that calls itself, for GCC to split and clone.
 const PARTS: &str = r#"
 volatile int sink;
 __attribute__((noinline)) int slow(int n) { sink = n; return n; }
@@ -275,7 +275,7 @@ fn parts_are_no_calls_and_clones_are() {
     }
 }
 
-/// Of a function with code of its own, GCC makes two clones.
+/// A function with code of its own, of which GCC makes two clones.
 const CLONES: &str = r#"
 volatile int sink;
 __attribute__((noinline)) static int same(int n, int always)
@@ -335,7 +335,7 @@ int main(int argc, char **) { shop::Order order; return order.add(argc) + order.
             };
             sites.iter().map(name).collect()
         };
-        // Overloads are functions of their own, as they are with symbols.
+        // Overloads are separate functions, as they are with symbols.
         let said = complaint(&objects, ":shop::Order::add");
         let (first, rest) = said.split_once('\n').unwrap();
         assert_eq!(first, "`shop::Order::add` names 2 functions; choose one:");

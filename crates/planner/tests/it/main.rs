@@ -1,4 +1,5 @@
-//! Processes, object files and debug information. One program, as each takes long to link.
+//! Processes, object files and debug information. All tests are in one program, because each
+//! program takes long to link.
 
 mod fixtures;
 mod stopped;

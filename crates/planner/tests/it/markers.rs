@@ -1,4 +1,4 @@
-//! The notes of static markers: what is found in whole ones, and that damaged ones are an error
+//! The notes of static markers: results for intact notes; damaged notes are an error
 //! or are counted.
 
 use std::path::Path;
@@ -29,7 +29,7 @@ fn open(bytes: &[u8]) -> ObjectFile {
     ObjectFile::from_bytes(bytes.to_vec(), Path::new("marked")).expect("an ELF file")
 }
 
-/// Where a section's bytes are in the file.
+/// Returns the range of a section's bytes in the file.
 fn section(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
     let file = object::File::parse(bytes).expect("an ELF file");
     let section = file.section_by_name(name).expect("it is there");
@@ -37,7 +37,7 @@ fn section(bytes: &[u8], name: &str) -> std::ops::Range<usize> {
     offset as usize..(offset + size) as usize
 }
 
-/// The first note of a section that has this text in its content: where its content is.
+/// Returns the range of the content of the section's first note that contains this text.
 fn content(bytes: &[u8], name: &str, text: &str) -> std::ops::Range<usize> {
     let section = section(bytes, name);
     let mut at = section.start;
@@ -104,7 +104,7 @@ fn markers_are_found_with_all_that_is_known() {
     assert_eq!(markers.symbol("nowhere"), Err(SymbolProblem::Unknown));
 }
 
-/// What prelink does: the section has moved, and the notes say where everything was.
+/// As prelink does: the section has moved, and the notes contain the old addresses.
 #[test]
 fn moved_addresses_are_corrected() {
     let Some(bytes) = sample() else { return };
@@ -118,7 +118,7 @@ fn moved_addresses_are_corrected() {
             }
             let section = section(bytes, name);
             let address = marker.address.to_le_bytes();
-            // The base stands behind the address, the semaphore behind that.
+            // The base follows the address, and the semaphore follows the base.
             for at in (section.start..section.end - 24).step_by(4) {
                 if bytes[at..at + 8] != address {
                     continue;
@@ -155,21 +155,21 @@ fn damaged_notes_are_counted() {
     let note = content(bytes, ".note.stapsdt", "registers\0");
     let without =
         |name: &str| -> Vec<String> { whole.iter().filter(|n| *n != name).cloned().collect() };
-    // A name that is no text, and one that a terminal would take for a command.
+    // A name that is not valid UTF-8, and one with a terminal escape.
     for byte in [0xff, 0x1b] {
         let (names, unusable) = damaged(&|bytes| bytes[note.start + 24 + 6] = byte);
         assert_eq!((names, unusable), (without("plain:registers"), 1));
     }
-    // No end of the arguments.
+    // The arguments have no terminator.
     let (names, unusable) = damaged(&|bytes| bytes[note.end - 1] = b'x');
     assert_eq!((names, unusable), (without("plain:registers"), 1));
-    // An address where there is no code.
+    // An address outside of all code.
     let (names, unusable) = damaged(&|bytes| bytes[note.start + 5] = 0x70);
     assert_eq!((names, unusable), (without("plain:registers"), 1));
-    // An address behind the nop, where something else stands.
+    // An address after the nop, where other code is.
     let (names, unusable) = damaged(&|bytes| bytes[note.start] += 1);
     assert_eq!((names, unusable), (without("plain:registers"), 1));
-    // A size that leads out of the section: what is behind it is lost, and said so.
+    // A size beyond the section's end: the remaining notes are lost, and the damage is counted.
     let (names, unusable) = damaged(&|bytes| {
         let first = section(bytes, ".note.stapsdt").start;
         bytes[first + 4..first + 8].fill(0xff);
@@ -184,7 +184,7 @@ fn damaged_notes_are_counted() {
         bytes[first..first + 4].fill(0xff);
     });
     assert_eq!((names, unusable), (whole.clone(), 1));
-    // Operands that nobody understands are those of a marker all the same.
+    // A marker with unknown operands is still a marker.
     let mut strange = bytes.clone();
     let arguments = note.start + 24 + "plain\0registers\0".len();
     strange[arguments..arguments + 6].copy_from_slice(b"8@%xyz");
@@ -195,7 +195,7 @@ fn damaged_notes_are_counted() {
     assert!(marker.arguments[0].is_err() && marker.arguments[1].is_ok());
 }
 
-/// The section is said to be longer than the file.
+/// The section header gives a size larger than the file.
 #[test]
 fn a_cut_file_is_an_error() {
     let Some(bytes) = sample() else { return };
@@ -219,7 +219,7 @@ fn a_cut_file_is_an_error() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever stands in the sections, there is an answer.
+    /// Any contents of the sections give a result.
     #[test]
     fn any_damage(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..40)) {
         let Some(bytes) = sample() else { return Ok(()) };

@@ -1,5 +1,5 @@
 //! Functions that have the same name, and one function that several units describe: which
-//! inlined copies belong to what an event names.
+//! inlined copies belong to an event.
 
 use crate::fixtures;
 
@@ -20,12 +20,12 @@ const BUILDS: [&[&str]; 4] = [
     &["-O2", "-gdwarf-4", "-gsplit-dwarf"],
 ];
 
-/// The program that each compiler makes of `files` with each set of options.
+/// Builds the program from `files` with each compiler and each set of options.
 fn programs(shop: &Workshop, compilers: [&str; 2], files: &[(&str, &str)]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for compiler in compilers {
         for (index, options) in BUILDS.iter().enumerate() {
-            // Each has its own `.dwo` files.
+            // Each build has its own `.dwo` files.
             let dir = shop.path(&format!("{compiler}-{index}"));
             std::fs::create_dir_all(dir.join("inc")).unwrap();
             for (name, text) in files {
@@ -43,7 +43,7 @@ fn programs(shop: &Workshop, compilers: [&str; 2], files: &[(&str, &str)]) -> Ve
     found
 }
 
-/// The same program with debug information about the second of its sources only.
+/// Makes a copy of the program with debug information for the second of its sources only.
 fn first_without_debug(program: &Path, sources: [&str; 2]) -> Option<PathBuf> {
     let dir = program.parent().unwrap();
     let name = dir.file_name().unwrap().to_str().unwrap();
@@ -60,7 +60,7 @@ fn first_without_debug(program: &Path, sources: [&str; 2]) -> Option<PathBuf> {
     (compiled && run(&mut link)).then_some(plain)
 }
 
-/// The functions that the sites are in.
+/// Returns the functions that contain the sites.
 fn callers(sites: &[Site]) -> BTreeSet<&str> {
     sites.iter().filter_map(|s| s.symbol.as_deref()).collect()
 }
@@ -69,7 +69,7 @@ fn is_inlined(site: &Site) -> bool {
     matches!(site.body, Body::Inlined { .. })
 }
 
-/// A local function of this file that is not inlined; but one copy of it is.
+/// A local function with code of its own, and one inlined copy.
 const OWN: &str = r#"
 extern volatile int sink;
 static int init(int n) { sink = n; return n * sink; }
@@ -77,7 +77,7 @@ int (*volatile pointer)(int) = init;
 __attribute__((noinline)) int one(int n) { sink = 1; return init(n + 1) + pointer(n); }
 "#;
 
-/// One of the same name that has nothing to do with it.
+/// An unrelated function of the same name.
 const OTHER: &str = r#"
 volatile int sink;
 int one(int n);
@@ -96,10 +96,11 @@ fn a_symbol_has_only_its_own_copies() {
         assert_eq!(sites[0].body, Body::Own, "{program:?}");
         assert_eq!(callers(&sites), ["init", "one"].into(), "{program:?}");
         assert!(sites[1..].iter().all(is_inlined), "{program:?}");
-        // The other one can be had by a line of it.
+        // The other function can be probed by one of its lines.
         let sites = find(&objects, ":a2.c:5").unwrap();
         assert!(callers(&sites).contains("two"), "{program:?}");
-        // Without debug information about the symbol's unit it is none of these either.
+        // Without debug information about the symbol's unit, the other function's copies do not
+        // match either.
         if let Some(plain) = first_without_debug(&program, ["a1.c", "a2.c"]) {
             let objects = Objects::offline(&plain).unwrap();
             let sites = find(&objects, ":init").unwrap();
@@ -132,7 +133,7 @@ __attribute__((noinline)) int one(int n) { sink = 1; return init(n + 1); }
                 let site = fixtures::find_one(&objects, &event);
                 let caller = if line == 3 { "one" } else { "two" };
                 let symbol = site.symbol.as_deref();
-                // What is inlined into `main` was inlined into these before.
+                // A copy in `main` was first inlined into one of these.
                 assert!(symbol == Some(caller) || symbol == Some("main"), "{site:?}");
             }
         }
@@ -162,7 +163,7 @@ static inline __attribute__((always_inline)) int scale(int n) { sink = n; return
 #include "inc/scale.h"
 __attribute__((noinline)) int one(int n) { sink = 1; return scale(n + 1); }
 "#;
-    // The same file by another path.
+    // The same file under another path.
     let second = r#"
 #include "inc/../inc/scale.h"
 volatile int sink;
@@ -250,7 +251,7 @@ int main(int argc, char **) { return one(argc) + two(argc) == 5; }
         let expected: BTreeSet<&str> = ["shop::kept(int)", "two(int)"].into();
         assert_eq!(sites[0].body, Body::Own, "{program:?}");
         assert_eq!(callers(&sites), expected, "{program:?}");
-        // That is so, too, if nothing is known about the code that was kept.
+        // The same holds if there is no debug information about the code that was kept.
         if let Some(plain) = first_without_debug(&program, ["a1.cc", "a2.cc"]) {
             let objects = Objects::offline(&plain).unwrap();
             let sites = find(&objects, ":shop::kept").unwrap();

@@ -1,4 +1,4 @@
-//! Files in processes, and what a planner needs of their code.
+//! Files in processes, and the information that a planner needs about their code.
 
 use std::path::Path;
 use std::process::Command;
@@ -245,7 +245,7 @@ fn run_time_addresses_are_link_addresses_plus_bias() {
         .read_memory(site.address, &mut mapped)
         .unwrap();
     assert_eq!(piece.get(site.extent).unwrap(), mapped);
-    // The labels are known by the addresses in the table: the relocations.
+    // The table's relocations contain the labels' addresses.
     let targets = code.targets_at(site.address).unwrap();
     let inside = (site.extent.start + 1..site.extent.end).filter(|&at| targets.jumped(at));
     assert!(inside.count() >= 2);
@@ -258,8 +258,8 @@ fn run_time_addresses_are_link_addresses_plus_bias() {
     assert!(complaint(&offline, ":pock").contains("similar: `pick`"));
 }
 
-/// What signal handlers return to (`mov $15, %rax; syscall`, found by its bytes: a stripped
-/// libc has no name for it) has an entry that begins a byte early.
+/// The code that signal handlers return to (`mov $15, %rax; syscall`, found by its bytes,
+/// because a stripped libc has no symbol for it) has an FDE that begins one byte early.
 #[test]
 fn no_function_begins_before_the_return_from_signal_handlers() {
     let restorer = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];

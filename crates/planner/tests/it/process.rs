@@ -1,4 +1,4 @@
-//! What is said about processes that cannot be traced, and about one that can.
+//! Messages about processes that cannot be traced, and results for one that can.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::fixtures::{Running, Workshop, run};
 use capriole_proc::process::{Process, ProcessError, Seccomp, Stat, State, Status};
 
-/// Waits for something that other processes do.
+/// Waits until other processes make a condition true.
 fn eventually(mut what: impl FnMut() -> bool) {
     let start = Instant::now();
     while !what() {
@@ -20,8 +20,8 @@ fn eventually(mut what: impl FnMut() -> bool) {
     }
 }
 
-/// By another process: one of ours that is just being made by another thread would have the new
-/// file open for writing, and what is open so cannot be executed.
+/// Copies a program by a separate process. Otherwise, a child that another thread is just
+/// forking could inherit the new file, open for writing; such a file cannot be executed.
 fn copied(program: &Path, copy: &Path) {
     assert!(run(Command::new("cp").args([program, copy])));
 }
@@ -181,7 +181,7 @@ fn threads_and_their_signals() {
     assert_eq!(process.stat().unwrap().start_brk, Some(heap.start));
 }
 
-/// Kills what it was given at the end.
+/// A child process, killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -228,7 +228,7 @@ fn says_who_traces_a_process_already() {
 #[test]
 fn refuses_a_32_bit_program() {
     let shop = Workshop::new();
-    // pause() by the 32-bit system call interface.
+    // pause() through the 32-bit system call interface.
     let source = "asm(\".globl _start\\n_start: mov $29,%eax\\n int $0x80\\n jmp _start\");";
     let options = ["-m32", "-nostdlib", "-static", "-no-pie"];
     let Some(path) = shop.compile("gcc", &options, source, "small") else {
@@ -256,7 +256,7 @@ fn somebody_elses_process_is_not_permitted() {
         return println!("skipped: not root, cannot become somebody else");
     }
     let child = Killed(Command::new("sleep").arg("1000").spawn().unwrap());
-    // This program, run again as somebody who may not look at the child.
+    // Run this program again as a user who may not inspect the child.
     let copy = Workshop::new();
     let program = copy.path("test");
     copied(&std::env::current_exe().unwrap(), &program);
@@ -289,7 +289,7 @@ fn somebody_elses_process_is_not_permitted() {
     );
 }
 
-/// The other half of the test above; asks for nothing by itself.
+/// The other half of the test above; does nothing by itself.
 #[test]
 #[ignore = "run by somebody_elses_process_is_not_permitted"]
 fn as_somebody_else() {

@@ -1,4 +1,4 @@
-//! From event texts to sites: names, patterns, and what is said if there is none.
+//! Resolving events to sites: names, patterns, and the message if there is none.
 
 use std::path::Path;
 use std::process::Command;
@@ -73,7 +73,7 @@ fn implementations_are_named_where_symbols_are_left() {
         text.contains("indirect") && text.contains("`pick_avx2`, `pick_sse2`"),
         "{text}"
     );
-    // The resolver can be probed by the name of the function it is.
+    // The resolver can be probed by its own function name.
     assert_eq!(
         find_one(&objects, ":choose").symbol.as_deref(),
         Some("choose")
@@ -132,7 +132,7 @@ fn ambiguous_and_operator_names() {
         text.starts_with("`twin` names 2 functions; choose one:\n  /"),
         "{text}"
     );
-    // What the message says to write works.
+    // The events that the message suggests work.
     for candidate in candidates {
         let event = format!(
             "{}:{:#x}",

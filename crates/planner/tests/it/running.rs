@@ -1,4 +1,4 @@
-//! Events in running programs: the addresses are where the code really is.
+//! Events in running programs: the addresses match the loaded code.
 
 use std::os::unix::fs::FileExt;
 use std::process::Command;
@@ -19,7 +19,7 @@ int main(int argc, char **argv) {
 }
 "#;
 
-/// The bytes at the site are those of the file: bias and offsets are right.
+/// Checks that the bytes at the site equal those of the file: bias and offsets are right.
 fn is_there(process: &Process, site: &Site) {
     let mut mapped = [0; 16];
     assert_eq!(process.read_memory(site.address, &mut mapped).unwrap(), 16);
@@ -34,7 +34,7 @@ fn is_there(process: &Process, site: &Site) {
     assert_eq!(site.address - holds.start + holds.offset, site.file_offset);
 }
 
-/// The words in the writable mappings of the site's object.
+/// Returns the words in the writable mappings of the site's object.
 fn data_words(process: &Process, site: &Site) -> Vec<u64> {
     let writable = site.object.mappings().iter().filter(|m| m.perms.write);
     let mut words = Vec::new();
@@ -88,7 +88,7 @@ fn programs_of_every_kind_are_found_in_memory() {
         assert_eq!(by_offset.symbol.as_deref(), Some("work"));
         assert_eq!(by_offset.extent, work.extent);
         assert_eq!(work.address, work.object.run_time(work.link_address));
-        // `call` points to it: what the program itself takes for the address.
+        // `call` points to it: the program's own value of the address.
         let words = data_words(&process, &work);
         assert!(words.contains(&work.address), "{name}");
         if name.starts_with("static") || name == "musl" {
@@ -147,7 +147,7 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
         .all()
         .flat_map(|object| object.mappings().to_vec())
         .filter(|m| m.perms.read && !m.perms.execute);
-    // The loader has written this address where memcpy is called through.
+    // The loader has written this address to the slot that calls of memcpy go through.
     let wanted = site.address.to_le_bytes();
     let process = running.process();
     let found = words.into_iter().any(|mapping| {
@@ -199,7 +199,7 @@ fn a_library_loaded_twice_has_two_sites() {
     let sites = find(&objects, "libone:one").unwrap();
     let found: Vec<u64> = sites.iter().map(|site| site.address).collect();
     assert_eq!(found, expected);
-    // Symbolic links lead to the library as well.
+    // Symbolic links to the library work as well.
     let link = shop.path("link.so");
     std::os::unix::fs::symlink(&library, &link).unwrap();
     assert_eq!(
@@ -261,7 +261,7 @@ fn a_library_is_found_by_the_name_it_gives_itself() {
     for event in ["strange:one", "libother:one", "libother.so.2:one"] {
         assert_eq!(find_one(&objects, event).object.path(), library, "{event}");
     }
-    // A path that is not loaded any more leads nowhere.
+    // The path of a file that is not loaded does not match.
     assert!(complaint(&objects, "/no/strange:one").contains("`strange`"));
 }
 
@@ -278,7 +278,7 @@ fn a_path_is_one_of_the_process() {
     let objects = running.objects();
     let work = find_one(&objects, "/inside:work");
     assert_eq!(find_one(&objects, ":work").address, work.address);
-    // The kernel shows the path as seen from here.
+    // The kernel shows the path as seen from outside the chroot.
     assert_eq!(
         find_one(&objects, &format!("{}:work", path.display())).address,
         work.address

@@ -8,8 +8,8 @@ use capriole_insn::Extent;
 use capriole_object::symbols::{Function, SymbolTable};
 use capriole_object::{ObjectFile, ObjectKind};
 
-/// Every name that `nm` gives a function is known at the same address and
-/// with the same size, and no others are.
+/// Checks that the table has every name that `nm` gives a function, with the same address
+/// and size, and no others.
 fn agrees_with_nm(path: &Path) {
     let (Some(symbols), Some(dynamic)) = (nm_functions(path, false), nm_functions(path, true))
     else {
@@ -75,7 +75,7 @@ fn a_program_with_a_hundred_thousand_symbols_agrees_with_nm() {
     }
 }
 
-/// What must hold of any table.
+/// Checks the properties of every table.
 fn is_consistent(file: &ObjectFile, table: &SymbolTable) {
     let functions = table.functions();
     assert!(
@@ -97,7 +97,7 @@ fn is_consistent(file: &ObjectFile, table: &SymbolTable) {
     }
 }
 
-/// What [`SymbolTable::function_at`] must find, by looking at all of them.
+/// Returns the expected result of [`SymbolTable::function_at`], by a linear search.
 fn innermost(functions: &[Function], address: u64) -> Option<&Function> {
     functions.iter().rev().find(|f| f.extent.contains(address))
 }
@@ -179,7 +179,7 @@ fn a_stripped_program_keeps_the_bounds_of_its_functions() {
         assert_eq!(bare.extent.start, extent.start, "{name}");
         assert_eq!(bare.extent.end, extent.end, "{name}");
     }
-    // Every frame belongs to a function of the same bounds in both.
+    // Every frame belongs to a function with the same bounds in both files.
     let (named, bare) = (extents(named), extents(bare));
     for frame in full.frames().unwrap() {
         if let Some(end) = bare.get(&frame.extent.start) {
@@ -235,7 +235,7 @@ fn names_are_found_mangled_and_demangled() {
         table.nearest("shapes::aera").first().map(String::as_str),
         Some("shapes::area")
     );
-    // The same with everything demangled before.
+    // The same after all names have been demangled.
     let every = table.matching(|name| name.starts_with("shapes::area"));
     assert_eq!(every.len(), 2);
     assert_eq!(names("shapes::area(int)"), ["_ZN6shapes4areaEi"]);

@@ -1,12 +1,12 @@
-//! A second opinion: babeltrace2 reads what this crate wrote.
+//! A second opinion: babeltrace2 reads the traces that this crate writes.
 
 use crate::common;
 
 use capriole_trace::{PacketMeta, TraceWriter};
 use common::babeltrace;
 
-/// babeltrace2's own way from ticks to ns (`bt_util_ns_from_clock_class`): in floating point,
-/// the offset and the ticks on their own.
+/// Converts ticks to ns as babeltrace2 does (`bt_util_ns_from_clock_class`): in floating point,
+/// the offset and the ticks separately.
 fn babeltrace_ns(ticks: u64) -> i128 {
     let clock = common::clock();
     let ns = |ticks: u64| (1e9 * ticks as f64 / clock.freq_hz as f64) as u64;
@@ -63,11 +63,11 @@ fn babeltrace_reads_the_same_events_at_the_same_times() {
         let ns =
             seconds.parse::<i128>().unwrap() * 1_000_000_000 + fraction.parse::<i128>().unwrap();
         assert_eq!(ns, babeltrace_ns(wanted.0));
-        // Floating point keeps 53 bits, and the ticks have 51 before the multiplication.
+        // Floating point has 53 bits, and the ticks use 51 before the multiplication.
         let exact = common::clock().ctf_ns(wanted.0);
         assert!((ns - exact).abs() <= 2, "{ns} {exact}");
     }
-    // Each stream lost 5 and then 2 events, and that is all that it complains about.
+    // Each stream lost 5 and then 2 events, and babeltrace2 complains about nothing else.
     let complaints: Vec<&str> = errors.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(complaints.len(), 10, "{errors}");
     for (lost, count) in [("discarded 5 events", 5), ("discarded 2 events", 5)] {

@@ -18,11 +18,11 @@ const STACK: u64 = 0x7ffc_0000_8000;
 /// one thread.
 type Packet<'a> = (u32, u32, u64, &'a [u64]);
 
-/// Times of losses, and until when they are known.
+/// Time ranges of losses, and the time up to which they are known.
 type Times<'a> = Option<(&'a [(u64, u64)], u64)>;
 
-/// Writes packets with calls of `inner` that begin at even times and end at odd ones, and gives
-/// whether each is doubtful, by its beginning and end.
+/// Writes packets with calls of `inner` that begin at even times and end at odd ones. Returns
+/// each call's beginning and end, and whether it is doubtful.
 fn doubts(packets: &[Packet<'_>], times: Times<'_>) -> Vec<(u64, u64, bool)> {
     let scratch = tempfile::tempdir().unwrap();
     let mut info = common::info();
@@ -67,14 +67,15 @@ fn doubts(packets: &[Packet<'_>], times: Times<'_>) -> Vec<(u64, u64, bool)> {
     heard.calls.iter().map(told).collect()
 }
 
-/// The thread's events stand in one CPU's stream, and another CPU's has lost events between 24 and
-/// 50: those may have been the thread's.
+/// The thread's events are in one CPU's stream, and another CPU's stream has lost events
+/// between 24 and 50: those may have been the thread's.
 #[test]
 fn calls_are_doubtful_while_any_stream_loses_events() {
     let calls = [10, 13, 20, 25, 30, 35, 40, 51, 60, 65];
     let packets: [Packet<'_>; 3] = [(0, 0, 0, &calls), (1, 0, 0, &[2, 3, 24]), (1, 0, 5, &[71])];
     let exact = doubts(&packets, Some((&[], 1000)));
-    // The entry at 24 is in the thread's own call, at the same place: that one is given up.
+    // The entry at 24 is inside the thread's own call, with the same stack pointer: that call is
+    // abandoned.
     let found: Vec<_> = exact.iter().map(|call| (call.0, call.2)).collect();
     assert_eq!(
         found,
@@ -93,13 +94,13 @@ fn calls_are_doubtful_while_any_stream_loses_events() {
     let exact = doubts(&packets, Some((&[], 1000)));
     let sure: Vec<_> = exact.iter().filter(|c| !c.2).map(|c| c.0).collect();
     assert_eq!(sure, [2, 36, 40, 60], "{exact:?}");
-    // Nobody says that events are lost between packets only: it may be up to the end.
+    // Without times, events may be lost anywhere, not only between packets: up to the end.
     let rough = doubts(&packets, None);
     let sure: Vec<_> = rough.iter().filter(|c| !c.2).map(|c| c.0).collect();
     assert_eq!(sure, [2], "{rough:?}");
 }
 
-/// Losses behind the last record of a packet, as old traces count them: in that packet.
+/// Losses after the last record of a packet, counted in that packet, as in old traces.
 #[test]
 fn losses_may_be_behind_the_packet_that_counts_them() {
     let packets: [Packet<'_>; 4] = [
@@ -120,7 +121,7 @@ fn losses_may_be_behind_the_packet_that_counts_them() {
     assert_eq!(found, all);
 }
 
-/// In other lanes than the first, losses are at the times that the trace has of them.
+/// In lanes other than the first, the trace contains the times of losses.
 #[test]
 fn losses_of_lanes_have_times() {
     let calls = [10, 13, 20, 25, 30, 35, 40, 45];
@@ -171,8 +172,8 @@ fn calls_of_threads_that_have_ended_end_with_them() {
     }
 }
 
-/// Coroutines whose stacks lie side by side: each has a call of `outer` that makes `rounds` calls
-/// of `inner`, in which it gives way. `next` says who goes on.
+/// Coroutines with adjacent stacks: each has a call of `outer` that makes `rounds` calls
+/// of `inner`, and yields in each of them. `next` chooses the one that continues.
 fn coroutines(
     count: usize,
     size: u64,
@@ -218,7 +219,7 @@ fn a_hundred_coroutines_in_turn_are_told_apart() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// In any order: a wrong guess is made once for each power of two between the sizes.
+    /// In any order: a wrong guess happens once for each power of two between the sizes.
     #[test]
     fn coroutines_in_any_order_are_told_apart(
         count in 2..400_usize,
@@ -237,7 +238,7 @@ proptest! {
         });
         let calls = heard.calls.len();
         prop_assert_eq!(calls, 13 * count);
-        // Each coroutine's two calls may be given up, once for each time that something is learnt.
+        // Each coroutine's two calls may be abandoned, once for each correction of the guess.
         prop_assert!(heard.unpaired.len() <= 2 * count + 16, "{} {}", count, heard.unpaired.len());
         let late = heard.calls[calls / 2..].iter();
         prop_assert!(late.filter(|call| call.begin.function == INNER as usize).all(Call::is_certain));

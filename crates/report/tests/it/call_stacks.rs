@@ -1,5 +1,5 @@
-//! Call stacks: how they stand in a trace, and that nothing in one, or in the files it names, is
-//! taken on trust.
+//! Call stacks: their form in a trace, and that no data in a stack, or in the files it names,
+//! is trusted.
 
 use crate::common;
 
@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use capriole_report;
 use capriole_report::callstack::{CallStacks, End};
 use capriole_trace::{
     CallStack, EventInfo, MappingInfo, PacketMeta, Role, Trace, TraceInfo, TraceWriter,
@@ -16,7 +15,7 @@ use common::typed::{Owned, event, owned};
 use common::{START, babeltrace};
 use proptest::prelude::*;
 
-/// The bytes of the field.
+/// Returns the bytes of the field.
 fn field(stack_pointer: u64, frame_pointer: u64, copy: &[u8]) -> Vec<u8> {
     let mut bytes = stack_pointer.to_le_bytes().to_vec();
     bytes.extend_from_slice(&frame_pointer.to_le_bytes());
@@ -26,7 +25,7 @@ fn field(stack_pointer: u64, frame_pointer: u64, copy: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A trace of one event with fields around its stack.
+/// Writes a trace of one event with fields around its stack.
 fn write(directory: &Path, records: &[(u64, u64, Vec<u8>)], mappings: &[MappingInfo]) {
     let fields = ["fd:u32", "stack:stack(64)", "ports:u16[3]"];
     let info = TraceInfo {
@@ -111,7 +110,7 @@ fn babeltrace_reads_the_same() {
     }
 }
 
-/// The file of this test, and where its text is: (offset, size, link address).
+/// Returns this test's executable file, and its text: (offset, size, link address).
 fn own_text() -> (PathBuf, u64, u64) {
     let path = std::env::current_exe().unwrap();
     let file = capriole_object::ObjectFile::open(&path).unwrap();
@@ -135,7 +134,8 @@ fn own_mapping(path: &Path) -> MappingInfo {
     }
 }
 
-/// The same file with its second half missing, and one with noise in it.
+/// Damaged copies of the same file: truncated ones, one of them to half its size, and one with
+/// random bytes in it.
 fn damaged() -> &'static [PathBuf] {
     static FILES: OnceLock<(tempfile::TempDir, Vec<PathBuf>)> = OnceLock::new();
     let (_, files) = FILES.get_or_init(|| {
@@ -146,7 +146,7 @@ fn damaged() -> &'static [PathBuf] {
             files.push(directory.path().join(format!("cut{n}")));
             fs::write(&files[n], &bytes[..keep]).unwrap();
         }
-        // Noise in the call frame information: the build id, before it, is still right.
+        // Random bytes in the call frame information: the build id, before it, is still right.
         let file = capriole_object::ObjectFile::open(&own_text().0).unwrap();
         let at = file.section(".eh_frame").unwrap();
         let from = file.file_offset(at.start).unwrap() as usize;
@@ -180,7 +180,7 @@ fn stacks_of(mappings: &[MappingInfo]) -> CallStacks {
     CallStacks::of(Trace::open(&directory).unwrap().document())
 }
 
-/// A word that may be on a stack: of the code, of the stack, or any.
+/// A word that may be on a stack: an address in the code, one in the stack, or any value.
 fn word(stack_pointer: u64) -> impl Strategy<Value = u64> {
     prop_oneof![
         (0..own_text().2).prop_map(|at| BASE + at),
@@ -193,7 +193,8 @@ fn word(stack_pointer: u64) -> impl Strategy<Value = u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Whatever is on the stack: it ends, with no more calls than there is room for.
+    /// With arbitrary words on the stack: unwinding ends, with no more calls than there is room
+    /// for.
     #[test]
     fn noise_on_the_stack_makes_no_harm(
         stack_pointer in prop_oneof![Just(0x7ffc_0000_1000_u64), any::<u64>()],
@@ -213,7 +214,7 @@ proptest! {
             let stack = CallStack { stack_pointer, frame_pointer, bytes: &bytes };
             let address = BASE + seed.rotate_left(n * 8) % size;
             let found = stacks.backtrace(&hit(address, role), &stack);
-            // A call takes eight bytes at least, and an alternate stack once more.
+            // A call takes at least eight bytes, and an alternate stack counts once more.
             prop_assert!(found.calls.len() <= 2 * (words.len() + 2), "{}", found.calls.len());
             for call in &found.calls {
                 prop_assert!(!stacks.call(*call).is_empty());
@@ -223,7 +224,7 @@ proptest! {
         prop_assert!(stacks.remarks().len() <= 1, "{:?}", stacks.remarks());
     }
 
-    /// Whatever the description says of mappings.
+    /// With arbitrary mappings in the description.
     #[test]
     fn mappings_may_say_anything(
         mappings in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), 0_usize..8), 0..6),
@@ -249,7 +250,7 @@ proptest! {
         }
     }
 
-    /// Bytes of a stream changed anywhere: every report still comes to its end.
+    /// With bytes of a stream changed anywhere: every report still ends.
     #[test]
     fn a_damaged_stream_is_still_reported(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),

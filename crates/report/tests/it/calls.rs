@@ -1,4 +1,4 @@
-//! Entries and exits that become calls.
+//! Pairing of entries and exits into calls.
 
 use crate::common::calls::{Heard, Script};
 
@@ -8,7 +8,7 @@ const PARSE: u32 = 1;
 const READ: u32 = 2;
 const THROW: u32 = 3;
 
-/// Where a thread's stack is, and a coroutine's.
+/// Stack addresses of a thread and of a coroutine.
 const STACK: u64 = 0x7ffc_0000_8000;
 const HEAP: u64 = 0x55d0_0000_9000;
 
@@ -49,7 +49,7 @@ fn a_tail_call_ends_at_the_jump() {
     script.jump(PARSE, STACK - 0x40);
     script.enter(READ, STACK - 0x40);
     script.leave(READ, STACK - 0x40);
-    // One whose jump was not recorded.
+    // A tail call whose jump was not recorded.
     script.enter(PARSE, STACK - 0x40);
     script.enter(READ, STACK - 0x40);
     script.leave(READ, STACK - 0x40);
@@ -84,7 +84,7 @@ fn recursion_is_without_limit() {
     }
 }
 
-/// The exception is caught in `main`, which then returns, or calls something else.
+/// `main` catches the exception, and then returns, or calls something else.
 #[test]
 fn what_an_exception_leaves_is_abandoned() {
     let mut script = Script::new();
@@ -139,7 +139,7 @@ fn threads_do_not_mix() {
     script.enter(MAIN, STACK);
     script.tid = 4243;
     script.cpu = 1;
-    // The same place on the stack, as in a forked child.
+    // The same stack address, as in a forked child.
     script.enter(PARSE, STACK);
     script.enter(READ, STACK - 0x40);
     script.tid = 4242;
@@ -155,18 +155,19 @@ fn threads_do_not_mix() {
     ");
 }
 
-/// A coroutine that yields in the middle of its calls, and a signal handler on its own stack.
+/// A coroutine that yields in the middle of its calls, and a signal handler on a separate
+/// stack.
 #[test]
 fn a_thread_may_have_several_stacks() {
     let mut script = Script::new();
     script.enter(MAIN, STACK);
     script.enter(PARSE, HEAP);
     script.enter(READ, HEAP - 0x40);
-    // Back, with calls open there.
+    // Back on the thread's stack, which has open calls.
     script.enter(READ, STACK - 0x40);
     script.leave(READ, STACK - 0x40);
     script.leave(READ, HEAP - 0x40);
-    // A second one below the first, another one above it.
+    // A second coroutine below the first, another one above it.
     script.enter(THROW, HEAP - 0x8_0000);
     script.enter(PARSE, HEAP + 0x8_0000);
     script.leave(MAIN, STACK);
@@ -183,7 +184,7 @@ fn a_thread_may_have_several_stacks() {
     ");
 }
 
-/// Stacks of 64 KiB next to each other look like one, until an exit comes that should not.
+/// Adjacent stacks of 64 KiB look like one, until an unexpected exit occurs.
 #[test]
 fn stacks_next_to_each_other_are_told_apart_once_it_shows() {
     let mut script = Script::new();
@@ -209,7 +210,8 @@ fn stacks_next_to_each_other_are_told_apart_once_it_shows() {
     assert!(heard.unpaired.len() <= 4, "{}", heard.told(&NAMES));
 }
 
-/// Behind a gap: the exits of what was open are missing, and the entries of what is left.
+/// After a gap: the exits of the open calls are missing, and the entries of calls that end
+/// later.
 #[test]
 fn after_losses_pairing_goes_on() {
     let mut script = Script::new();
@@ -236,8 +238,8 @@ fn after_losses_pairing_goes_on() {
     ");
 }
 
-/// Go gives `parse` a larger stack when it calls `read`, and runs `read`'s beginning again there;
-/// later it moves the stack back, and another thread goes on with it.
+/// Go gives `parse` a larger stack when it calls `read`, and runs `read`'s beginning again
+/// there; later it moves the stack back, and the goroutine continues in another thread.
 #[test]
 fn stacks_of_go_move() {
     const OLD: u64 = 0xc0_0004_6f00;
@@ -248,7 +250,7 @@ fn stacks_of_go_move() {
     script.enter(READ, OLD - 0x80);
     script.enter(READ, NEW - 0x80);
     script.leave(READ, NEW - 0x80);
-    // Asked to let others run: the same function begins twice at one place.
+    // The scheduler preempts it: the same function begins twice at one address.
     script.enter(READ, NEW - 0x80);
     script.enter(READ, NEW - 0x80);
     script.leave(READ, NEW - 0x80);
@@ -269,7 +271,7 @@ fn stacks_of_go_move() {
     ");
 }
 
-/// As a user may record them: entries and exits without a stack pointer.
+/// As users may record them: entries and exits without a stack pointer.
 #[test]
 fn without_stack_pointers_the_newest_call_ends() {
     let mut script = Script::new();

@@ -1,4 +1,4 @@
-//! Random call trees come back as they were, and random events do no harm.
+//! Random call trees are reconstructed exactly, and random events do no harm.
 
 use crate::common::START;
 use crate::common::calls::{Heard, Step, write};
@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 const NAMES: [&str; 4] = ["main", "parse", "read", "throw"];
 
-/// Stacks of a thread: its own, and those of two coroutines.
+/// A thread's stacks: its own, and two for coroutines.
 const STACKS: [u64; 3] = [0x7ffc_0000_8000, 0x55d0_0000_9000, 0x7f00_1234_0000];
 
-/// What a program does next.
+/// The next action of a program.
 #[derive(Debug, Clone)]
 enum Action {
     Call {
@@ -22,12 +22,12 @@ enum Action {
     Tail {
         function: u32,
     },
-    /// Leave so many calls without returning, and call something.
+    /// Leave this many calls without returning, and call something.
     Throw {
         levels: usize,
         function: u32,
     },
-    /// Go on in another thread, on another stack, on another CPU.
+    /// Continue in another thread, on another stack, on another CPU.
     Switch {
         thread: usize,
         stack: usize,
@@ -54,7 +54,7 @@ fn action() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A call, by its times since the beginning.
+/// A call, with times relative to the beginning.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Told {
     begin: u64,
@@ -76,7 +76,7 @@ struct Open {
     children: u64,
 }
 
-/// A program that knows what it does.
+/// A model of a program that records its own calls.
 struct Program {
     open: Vec<[Vec<Open>; 3]>,
     thread: usize,
@@ -282,7 +282,7 @@ proptest! {
     }
 }
 
-/// A stack pointer that is one of a few, or anything.
+/// A stack pointer: one of a few values, or any value.
 fn place() -> impl Strategy<Value = u64> {
     let near = (0..3_usize, 0..64_u64).prop_map(|(stack, words)| STACKS[stack] - words * 8);
     let go = (0..4_u64, 0..64_u64)
@@ -296,7 +296,7 @@ fn place() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// The reports agree about a trace, whatever it is.
+/// Checks that all reports agree about a trace, whatever it contains.
 fn every_report(trace: &capriole_trace::Trace, calls: u64) {
     use capriole_report::*;
     let options = GraphOptions::default();

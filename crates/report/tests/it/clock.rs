@@ -1,4 +1,4 @@
-//! Conversion of time, by arithmetic and against the system.
+//! Conversion of time, checked by arithmetic and against the system's clock.
 
 use capriole_trace::clock::{ClockError, ClockModel, Converter, SyncPoint};
 use proptest::prelude::*;
@@ -11,7 +11,7 @@ fn point(tsc: u64, monotonic_ns: u64) -> SyncPoint {
     }
 }
 
-/// Sync points of a TSC of some frequency that is steered by up to 500 parts per million.
+/// Sync points of a TSC with some frequency that is adjusted by up to 500 parts per million.
 fn points() -> impl Strategy<Value = Vec<SyncPoint>> {
     let steps = prop::collection::vec((900_000_000u64..1_100_000_000, 0u64..1000), 1..40);
     (
@@ -35,8 +35,8 @@ fn points() -> impl Strategy<Value = Vec<SyncPoint>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// At every sync point the time is exact; between them it is that of the straight line,
-    /// rounded down; and it never runs backwards, in whatever order values are asked for.
+    /// At every sync point the time is exact; between them it is on the straight line,
+    /// rounded down; and it never goes backwards, in whatever order values are converted.
     #[test]
     fn conversion_is_exact_between_sync_points(points in points(), parts in prop::collection::vec(any::<prop::sample::Index>(), 20)) {
         let model = ClockModel::from_points(points.clone(), 0).unwrap();
@@ -59,7 +59,7 @@ proptest! {
         prop_assert!(times.windows(2).all(|pair| pair[0].1 <= pair[1].1));
     }
 
-    /// CTF's one line goes through the first point, to less than a tick.
+    /// CTF's single line goes through the first point, to within a tick.
     #[test]
     fn the_ctf_clock_starts_at_the_first_point(points in points()) {
         let model = ClockModel::from_points(points.clone(), 0).unwrap();
@@ -69,7 +69,7 @@ proptest! {
     }
 }
 
-/// An hour at a frequency that is no whole number of hertz.
+/// An hour at a frequency that is not a whole number of hertz.
 #[test]
 fn an_hour_is_exact_in_the_conversion_and_within_a_microsecond_in_ctf() {
     // 2.25 GHz and a third of a hertz.
@@ -94,7 +94,7 @@ fn one_point_converts_by_the_nominal_frequency() {
     let mut converter = Converter::new(&model).unwrap();
     assert_eq!(converter.monotonic_ns(3000), 6_000);
     assert_eq!(converter.monotonic_ns(0), 4_500);
-    // Long after the only point, and times that do not fit.
+    // Long after the only point, and times that overflow.
     assert_eq!(converter.monotonic_ns(u64::MAX), u64::MAX / 2 - 500 + 5_000);
     let slow = ClockModel::from_points(vec![point(0, 5_000)], 1).unwrap();
     assert_eq!(

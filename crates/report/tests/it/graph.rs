@@ -1,4 +1,4 @@
-//! What a person, or a program, reads of calls.
+//! Reports of calls, for people and for programs.
 
 use crate::common;
 
@@ -14,8 +14,8 @@ use common::calls::Script;
 const NAMES: [&str; 5] = ["main", "parse", "read", "throw", "a\x1b[1m;b"];
 const STACK: u64 = 0x7ffc_0000_8000;
 
-/// Two threads, recursion, an exception, a tail call, a loss, what is not paired, and what is no
-/// call.
+/// Two threads, recursion, an exception, a tail call, a loss, unpaired events, and an event
+/// that is no call.
 fn small(directory: &Path) -> Trace {
     let mut script = Script::new();
     script.leave(3, STACK - 0x200);
@@ -292,7 +292,7 @@ fn the_flame_graph_is_folded_by_time_and_by_calls() {
         assert!(picture.contains(unit));
         // Very narrow frames are left out.
         assert_eq!(picture.contains("<title>parse ("), by == FlameBy::Calls);
-        // A name is one frame, whatever is in it.
+        // A name is one frame, whatever it contains.
         assert!(picture.contains("<title>a?[1m,b (") && !picture.contains('\x1b'));
         let mut again = Vec::new();
         flame.draw(by, "a <title>", &mut again).unwrap();
@@ -300,7 +300,7 @@ fn the_flame_graph_is_folded_by_time_and_by_calls() {
     }
 }
 
-/// 100,000 levels neither overflow a stack nor make lines or pictures without end.
+/// 100,000 levels neither overflow a stack nor give endless lines or pictures.
 #[test]
 fn deep_recursion_can_be_shown() {
     const LEVELS: u64 = 100_000;
@@ -338,7 +338,7 @@ fn deep_recursion_can_be_shown() {
     );
 }
 
-/// `_sp` is there for pairing, and nothing to be read.
+/// `_sp` is used for pairing only, and is not shown.
 #[test]
 fn fields_for_reading_are_not_shown() {
     let scratch = tempfile::tempdir().unwrap();
@@ -360,7 +360,7 @@ fn fields_for_reading_are_not_shown() {
     }
 }
 
-/// The field for pairing has a name that begins as names in CTF's metadata do.
+/// The field for pairing has a name that begins like reserved names in CTF's metadata.
 #[test]
 fn babeltrace_reads_entries_and_exits() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Traces, written and read. One program, as each takes long to link.
+//! Traces, written and read. All tests are in one program, because each program takes long to
+//! link.
 
 mod common;
 

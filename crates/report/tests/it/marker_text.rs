@@ -1,5 +1,5 @@
-//! Events as the text that their authors wrote, next to what the C library makes of the same
-//! formats and values.
+//! Marker events formatted with their authors' formats, compared with the C library's output
+//! for the same formats and values.
 
 use crate::common;
 
@@ -13,7 +13,7 @@ use capriole_trace::{EventInfo, PacketMeta, TextFormat, Trace, TraceInfo, TraceW
 use common::{babeltrace, typed};
 use proptest::prelude::*;
 
-/// What a record's field is in the program and in the record.
+/// A value, as it is in the program and in the record.
 #[derive(Debug, Clone)]
 enum Given {
     /// The bytes of a word.
@@ -21,7 +21,7 @@ enum Given {
     Text(Vec<u8>),
 }
 
-/// An event of a marker: its format, types in the program, fields and what they hold.
+/// An event of a marker: its format, types in the program, fields and their values.
 struct Marked {
     info: EventInfo,
     given: Vec<Given>,
@@ -53,7 +53,7 @@ fn marked(id: usize, format: &str, types: &[&str], fields: &[&str], given: &[Giv
     }
 }
 
-/// A trace with one event of each.
+/// Writes a trace with one event of each.
 fn trace(directory: &Path, all: &[Marked]) -> Trace {
     let info = TraceInfo {
         events: all.iter().map(|one| one.info.clone()).collect(),
@@ -82,7 +82,7 @@ fn trace(directory: &Path, all: &[Marked]) -> Trace {
     Trace::open(directory).unwrap()
 }
 
-/// The texts of all events, of `--json`.
+/// Returns the texts of all events, from `--json`.
 fn texts(trace: &Trace) -> Vec<Option<String>> {
     let mut lines = Vec::new();
     write_json_lines(trace, &mut lines).unwrap();
@@ -94,7 +94,7 @@ fn texts(trace: &Trace) -> Vec<Option<String>> {
     lines.lines().map(text).collect()
 }
 
-/// What stands behind the site in each line.
+/// Returns the rest of each line after the site.
 fn lines(trace: &Trace, options: &TextOptions) -> Vec<String> {
     let mut text = Vec::new();
     write_text(trace, &mut text, options).unwrap();
@@ -102,14 +102,14 @@ fn lines(trace: &Trace, options: &TextOptions) -> Vec<String> {
     assert!(!text.contains(|c: char| c != '\n' && c.is_control()));
     let behind = |line: &str| {
         let (_, rest) = line.split_once("so.0.8.6+0x")?.1.split_once(')')?;
-        // Where there is nothing, a dash.
+        // A dash if there is nothing.
         Some(rest.strip_prefix(' ').unwrap_or("-").to_owned())
     };
     text.lines().filter_map(behind).collect()
 }
 
-/// Reads lines of what printf is to be given, and prints what it makes of it, in hexadecimal:
-/// which type, which of width and precision are arguments, these, the value, the format.
+/// Reads lines with printf's arguments, and prints its output, in hexadecimal. A line has the
+/// type, which of width and precision are arguments, their values, the value, and the format.
 const PRINTER: &str = r#"
 #include <stdio.h>
 #include <stdlib.h>
@@ -157,7 +157,7 @@ int main(void) {
 }
 "#;
 
-/// The program, if there is a C compiler.
+/// Returns the program, if there is a C compiler.
 fn printer() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
     let made = PROGRAM.get_or_init(|| {
@@ -179,18 +179,18 @@ fn printer() -> Option<&'static Path> {
     made.as_ref().map(|(_, program)| program.as_path())
 }
 
-/// One conversion, and what it is given.
+/// One conversion, and its arguments.
 #[derive(Debug, Clone)]
 struct Case {
     before: String,
     flags: String,
     width: Option<i32>,
-    /// Whether these are arguments.
+    /// True if width and precision are arguments.
     stars: (bool, bool),
     precision: Option<i32>,
     length: &'static str,
     letter: char,
-    /// The type in the program.
+    /// Size of the type in the program.
     bytes: u8,
     signed: bool,
     word: u64,
@@ -203,7 +203,7 @@ impl Case {
         let amount = |amount: Option<i32>, star: bool, point: &str| match (amount, star) {
             (None, _) => String::new(),
             (Some(_), true) => format!("{point}*"),
-            // What stands there has no sign.
+            // A number in the format has no sign.
             (Some(number), false) => format!("{point}{}", number.unsigned_abs()),
         };
         format!(
@@ -218,7 +218,7 @@ impl Case {
         )
     }
 
-    /// Whether width and precision are arguments.
+    /// Width and precision, if they are arguments.
     fn arguments(&self) -> [Option<i32>; 2] {
         [
             self.width.filter(|_| self.stars.0),
@@ -230,7 +230,7 @@ impl Case {
         "fFeEgGaA".contains(self.letter)
     }
 
-    /// The value as it is in a variable of its type.
+    /// The value, as a variable of its type holds it.
     fn value(&self) -> i64 {
         let unused = 64 - 8 * u32::from(self.bytes);
         match self.signed {
@@ -239,11 +239,11 @@ impl Case {
         }
     }
 
-    /// The line for the printer.
+    /// Returns the line for the printer.
     fn line(&self) -> String {
         let hex = |bytes: &[u8]| -> String {
             let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            // Something has to stand there.
+            // The field must not be empty.
             if digits.is_empty() {
                 "-".to_owned()
             } else {
@@ -283,7 +283,7 @@ impl Case {
             _ => (format!("{sign}{bits}"), format!("x{bits}")),
         };
         let stars = self.arguments().into_iter().flatten();
-        // What stands above a number does not count.
+        // The bits above the number are ignored.
         let star = |star: i32| Given::Word(0xbad << 32 | u64::from(star as u32));
         let mut given: Vec<Given> = stars.map(star).collect();
         let mut types = vec!["s32"; given.len()];
@@ -298,7 +298,7 @@ impl Case {
     }
 }
 
-/// What C has a meaning for.
+/// Cases whose result C defines.
 fn case() -> impl Strategy<Value = Case> {
     let letter = prop::sample::select("diuoxXcspfFeEgGaA".chars().collect::<Vec<_>>());
     let float = prop_oneof![
@@ -306,7 +306,7 @@ fn case() -> impl Strategy<Value = Case> {
         any::<i32>().prop_map(|n| (f64::from(n) / 1000.0).to_bits()),
         (0..1000).prop_map(|n| (f64::from(n) / 8.0).to_bits()),
         (-20..20).prop_map(|n| (10f64.powi(n)).to_bits()),
-        // Too small for all their digits.
+        // Subnormal numbers, with fewer digits.
         0..1_u64 << 52,
         prop::sample::select(vec![
             f64::INFINITY,
@@ -343,11 +343,11 @@ fn case() -> impl Strategy<Value = Case> {
         |(letter, (flags, width, precision, more), length, before, after, value)| {
             let (whole, float, text, small, signed) = value;
             let is_float = "fFeEgGaA".contains(letter);
-            // What glibc makes of other flags is C's to say: nothing. All that there is of a
-            // pointer is glibc's.
+            // C does not define the effect of other flags here. The whole format of a pointer is
+            // glibc's.
             let meant = |flag: &char| match letter {
                 'c' | 's' => *flag == '-',
-                // glibc before 2.38 leaves digits out if a number is rounded to a power of 10.
+                // glibc before 2.38 omits digits if a number is rounded to a power of 10.
                 'g' | 'G' => *flag != '#',
                 _ => true,
             };
@@ -363,7 +363,7 @@ fn case() -> impl Strategy<Value = Case> {
                 (true, _) => float,
                 (false, _) => whole,
             };
-            // Of a signalling one a bit changes on the way.
+            // Passing a signalling NaN changes one of its bits.
             let word = match is_float && f64::from_bits(word).is_nan() && bytes == 8 {
                 true => f64::NAN.to_bits(),
                 false => word,
@@ -374,7 +374,7 @@ fn case() -> impl Strategy<Value = Case> {
                 before: before.to_owned(),
                 flags: flags.chars().filter(meant).collect(),
                 width: width
-                    // A zero there is a flag.
+                    // A zero in this place is a flag.
                     .filter(|width| *width > 0 || stars.0)
                     .map(|width| if stars.0 { minus(width) } else { width }),
                 stars,
@@ -393,7 +393,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
 }
 
-/// What C makes of each.
+/// Returns C's output for each case.
 fn printed(printer: &Path, cases: &[Case]) -> Vec<Vec<u8>> {
     let mut program = Command::new(printer)
         .env("LC_ALL", "C")
@@ -443,7 +443,7 @@ proptest! {
         }
     }
 
-    /// Whatever the JSON file says, and whatever the fields are.
+    /// With any format in the JSON file, and any fields.
     #[test]
     fn any_format_is_taken_or_left(
         formats in prop::collection::vec("[%a-zA-Z0-9 .*=:lhz\n-]{0,40}|\\PC{0,30}|%.*[dsfmS]", 1..50),
@@ -480,7 +480,7 @@ fn text(text: &str) -> Given {
     Given::Text(text.as_bytes().to_vec())
 }
 
-/// Events whose texts are known.
+/// Events with known texts.
 fn known() -> Vec<Marked> {
     let format = "number=%u path=%s took %.2f ms";
     let types = ["u32", "u64", "f64"];
@@ -491,7 +491,7 @@ fn known() -> Vec<Marked> {
         marked(0, format, &types, &fields, &took),
         marked(1, "%s", &["u64"], &["string"], &[text("what happened")]),
         marked(2, "queue is full, 100%%\n", &[], &[], &[]),
-        // What could not be read, filled up as anything else.
+        // An unreadable string, padded like any other.
         Marked {
             unreadable: 0b110,
             ..marked(
@@ -502,7 +502,7 @@ fn known() -> Vec<Marked> {
                 &[word(7), text(""), text("")],
             )
         },
-        // A width that could not be read is none.
+        // A width that could not be read is ignored.
         Marked {
             unreadable: 1,
             ..marked(
@@ -541,9 +541,9 @@ fn known() -> Vec<Marked> {
             &["s8", "b8@8/16"],
             &[word(0xff), word(0x1234)],
         ),
-        // A field that is no argument of the format.
+        // A field that is not an argument of the format.
         marked(9, "id %d", &["s32"], &["s32", "u64"], &[word(3), word(11)]),
-        // Nothing has been recorded of these, or nothing that could be shown so.
+        // Nothing was recorded for these conversions, or nothing that they can format.
         marked(10, "why: %m", &[], &[], &[]),
         marked(11, "%ls", &["u64"], &["x64"], &[word(16)]),
         marked(12, "%d %d", &["s32"], &["s32"], &[word(1)]),
@@ -638,7 +638,7 @@ fn events_read_as_their_authors_wrote_them() {
     None
     None
     "#);
-    // It is read as any trace.
+    // babeltrace2 reads it like any other trace.
     let Some((lines, errors)) = babeltrace(&scratch.path().join("trace")) else {
         return;
     };
@@ -689,7 +689,7 @@ fn a_graph_shows_texts_between_calls() {
     "#);
 }
 
-/// What was recorded besides is told from what the program says, also where that is nothing.
+/// Fields recorded in addition are separated from the program's text, even if that is empty.
 #[test]
 fn no_text_forges_a_field() {
     let one = |id, said: &str| {
@@ -722,7 +722,7 @@ fn no_text_forges_a_field() {
     "#);
 }
 
-/// A program says what it likes, but only in its own remark.
+/// A program's text may contain anything, but stays inside its own remark.
 #[test]
 fn no_text_ends_a_remark() {
     let forged = "done */ exit(0); /* x";
@@ -755,7 +755,7 @@ fn no_text_ends_a_remark() {
     "#);
 }
 
-/// What a program gives as a width is no reason to write a gigabyte.
+/// A huge width from a program must not produce a gigabyte of output.
 #[test]
 fn lines_have_an_end() {
     let all = [
@@ -814,11 +814,11 @@ fn lines_have_an_end() {
     let lengths: Vec<usize> = texts.iter().flatten().map(String::len).collect();
     assert_eq!(lengths[..3], [4000; 3]);
     assert_eq!(lengths[3..5], [309 + 1 + 4000, 4 + 4000 + 3]);
-    // As many digits as it has.
+    // All of the number's digits.
     assert_eq!(lengths[5..], [57, 4001]);
 }
 
-/// The document that is kept, as it is written and read.
+/// The stored document, as it is written and read.
 #[test]
 fn the_format_stands_in_the_json_file() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What was written is read back; what is damaged is told and passed over.
+//! Written data is read back; damaged data is reported and skipped.
 
 use crate::common;
 
@@ -80,7 +80,7 @@ fn losses_are_told_where_they_happened() {
     );
 }
 
-/// Damages `cpu1` of a fresh trace, and gives how many of its events are missing afterwards.
+/// Damages `cpu1` of a fresh trace, and returns the number of its events that are missing then.
 fn damaged(damage: impl Fn(&mut Vec<u8>)) -> (usize, Health) {
     let scratch = tempfile::tempdir().unwrap();
     let (expected, _) = common::generate(scratch.path(), 1000, 5);
@@ -96,7 +96,7 @@ fn damaged(damage: impl Fn(&mut Vec<u8>)) -> (usize, Health) {
     (expected.len() - found.len(), health)
 }
 
-/// Kind, offset and bytes passed over of the only damage.
+/// Returns kind, offset and skipped bytes of the only damage.
 fn only(health: &Health) -> (DamageKind, u64, u64) {
     assert_eq!((health.damages, health.shown.len()), (1, 1), "{health:?}");
     assert!(health.shown[0].file.ends_with("cpu1"));
@@ -107,7 +107,7 @@ fn only(health: &Health) -> (DamageKind, u64, u64) {
     )
 }
 
-/// Bytes of the packet that starts at `at`.
+/// Returns the size of the packet that starts at `at`.
 fn packet_bytes(bytes: &[u8], at: usize) -> usize {
     u64::from_le_bytes(bytes[at + 40..at + 48].try_into().unwrap()) as usize / 8
 }
@@ -125,7 +125,7 @@ fn each_damage_is_told_with_its_place_and_costs_no_more_than_its_packet() {
         "{missing} {skipped}"
     );
 
-    // The packet's length, made larger than the file and smaller than the header.
+    // The packet's length, changed to more than the file and to less than the header.
     for (byte, value) in [(43, 0x40), (47, 0x40), (40, 1), (41, 0)] {
         let (missing, health) = damaged(|bytes| bytes[byte] = value);
         let (kind, offset, _) = only(&health);
@@ -159,7 +159,7 @@ fn each_damage_is_told_with_its_place_and_costs_no_more_than_its_packet() {
     });
     assert!(only(&health).1 > 3000 && missing_too > 30);
 
-    // The first record's time: one event is passed over.
+    // The first record's time: one event is skipped.
     let (missing, health) = damaged(|bytes| bytes[87] = 0x55);
     assert_eq!(
         (missing, only(&health)),
@@ -203,7 +203,7 @@ fn a_missing_packet_is_counted() {
     assert_eq!((health.lost_packets, health.damages), (1, 0));
 }
 
-/// The message of opening a directory that is no good trace, without the directory's own name.
+/// Returns the error message for a damaged trace directory, without the directory's own name.
 fn refused(damage: impl Fn(&Path)) -> String {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("trace");
@@ -255,8 +255,8 @@ fn damage_says_what_where_and_how_much() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any damage whatsoever to the streams: reading ends, does not panic, and the other
-    /// streams are read as if nothing were wrong.
+    /// Arbitrary damage to the streams: reading ends, does not panic, and reads the other
+    /// streams as if nothing were wrong.
     #[test]
     fn random_damage_never_panics(
         seed in 0u64..20,
@@ -281,7 +281,7 @@ proptest! {
             fs::write(scratch.path().join(name), bytes).unwrap();
         }
         let (found, health) = read(scratch.path()).unwrap();
-        // What was not touched is read as it was written.
+        // Undamaged streams are read as they were written.
         let mut touched: Vec<usize> =
             flips.iter().map(|(file, ..)| file.index(names.len())).collect();
         touched.extend(cut.map(|(file, ..)| file.index(names.len())));
@@ -306,7 +306,7 @@ proptest! {
         capriole_report::Summary::of(&trace).unwrap().0.to_string();
     }
 
-    /// Any damage to the description: an error or a trace, and never a panic.
+    /// Arbitrary damage to the description: an error or a trace, and never a panic.
     #[test]
     fn a_damaged_description_never_panics(
         flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),

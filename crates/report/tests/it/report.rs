@@ -1,4 +1,4 @@
-//! What a person, or a program, reads of a trace.
+//! Reports of a trace, for people and for programs.
 
 use crate::common;
 
@@ -109,7 +109,7 @@ fn a_trace_without_events_and_one_that_was_not_ended_say_so() {
     );
 }
 
-/// Every event of a large trace comes out once, in each form.
+/// Every event of a large trace is written once, in each form.
 #[test]
 fn large_traces_come_out_whole() {
     let scratch = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! Fields of every type: what was written is read back, by this crate and by babeltrace2, and
-//! what is damaged is told and passed over.
+//! Fields of every type: written data is read back, by this crate and by babeltrace2, and
+//! damaged data is reported and skipped.
 
 use crate::common;
 
@@ -140,7 +140,7 @@ fn a_wrong_length_in_a_file_is_told_with_its_place() {
         bytes[second + 24..second + 28].copy_from_slice(&length.to_le_bytes());
         fs::write(&path, &bytes).unwrap();
         let (found, health) = read(scratch.path());
-        // What is behind it in its packet cannot be found; the next packet can.
+        // The rest of its packet cannot be parsed; the next packet can.
         assert_eq!((found.len(), health.damages), (1 + 3, 1), "{length}");
         let damage = &health.shown[0];
         assert_eq!(damage.kind, DamageKind::Record(fault));
@@ -279,7 +279,8 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
                     (Owned::Text(text), _) => {
                         format!("[{n}] = {{ length = {}, text = {shown} }}", text.len())
                     }
-                    // The maker puts ones around the bits; these are b3@5/16 and b8@0/8.
+                    // The maker sets the bits around the number to ones; these are b3@5/16 and
+                    // b8@0/8.
                     (_, Some(bits)) if bits.offset > 0 => {
                         format!("[{n}] = {{ below = 31, bits = {shown}, above = 255 }}")
                     }
@@ -294,7 +295,7 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
     }
 }
 
-/// What stands in place of a field that could not be read, as `typed::events` has them.
+/// Returns the value that replaces a field that could not be read, as in `typed::events`.
 fn nothing(field_type: FieldType) -> Owned {
     let one = match field_type.element {
         Element::String { .. } => Owned::Text(Vec::new()),
@@ -315,7 +316,8 @@ fn nothing(field_type: FieldType) -> Owned {
     }
 }
 
-/// An event's fields in babeltrace2's layout, without the empty arrays that only align.
+/// Formats an event's fields in babeltrace2's layout, without the empty arrays used for
+/// alignment.
 fn babeltrace_fields(event: &EventInfo, values: &[Owned]) -> String {
     let mut shown = Vec::new();
     if event.faults {
@@ -352,7 +354,7 @@ fn babeltrace_fields(event: &EventInfo, values: &[Owned]) -> String {
     shown.join(", ")
 }
 
-/// babeltrace2 2.0 reuses the memory of its fields, and an empty text, although its length is
+/// babeltrace2 2.0 reuses the memory of its fields: an empty text, although its length is
 /// shown as 0, may be that of an earlier event.
 fn without_stale_text(line: &str) -> String {
     let mut text = String::new();
@@ -392,7 +394,7 @@ fn babeltrace_reads_every_type() {
     }
 }
 
-/// Each packet ends with this event, whose last field leaves bits unused, or a string's bytes.
+/// Each packet ends with this event, whose last field leaves bits or a string's bytes unused.
 #[test]
 fn babeltrace_finds_the_end_of_packets_whatever_is_last() {
     for last in [
@@ -435,7 +437,7 @@ fn babeltrace_finds_the_end_of_packets_whatever_is_last() {
     }
 }
 
-/// Strings that would do something to a terminal.
+/// Strings that a terminal would act on.
 const HOSTILE: [&str; 3] = [
     "\x1b[2J\x1b]0;owned\x07",
     "a\u{202e}b\u{9b}1m",
@@ -617,8 +619,9 @@ fn json_has_values_of_json() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Any damage whatsoever to one stream: reading and reporting end and do not panic, nothing
-    /// that a terminal acts on comes out, and the other stream is read as if nothing were wrong.
+    /// Arbitrary damage to one stream: reading and reporting end and do not panic, the output
+    /// contains nothing that a terminal acts on, and the other stream is read as if nothing were
+    /// wrong.
     #[test]
     fn random_damage_never_panics(
         seed in 1u64..20,
@@ -654,7 +657,7 @@ proptest! {
     }
 }
 
-/// Values are small and can be kept: nothing is allocated for them.
+/// Values are small and can be stored: they need no allocation.
 #[test]
 fn a_value_outlives_its_iterator() {
     let scratch = tempfile::tempdir().unwrap();

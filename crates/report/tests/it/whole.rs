@@ -1,4 +1,4 @@
-//! Calls that are recorded at their exits only, with how long they took.
+//! Calls that are recorded only at their exits, with their latencies.
 
 use crate::common;
 
@@ -12,7 +12,7 @@ use std::path::Path;
 const NAMES: [&str; 3] = ["main", "parse", "read"];
 const STACK: u64 = 0x7ffc_0000_8000;
 
-/// A call: its function, its place, and when it begins and ends, in ticks.
+/// A call: its function, its stack pointer, and its begin and end in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Whole {
     function: u32,
@@ -32,7 +32,7 @@ fn whole(function: u32, below: u64, begin: u64, end: u64) -> Whole {
     }
 }
 
-/// The id of a function's entry is ten times its number, of its return one more.
+/// Event ids of a function: ten times its number for the entry, one more for the return.
 fn infos(function: u32, name: &str) -> Vec<EventInfo> {
     let event = |add: u32, role, suffix: &str, fields: &[(&str, &str)]| {
         let mut event = common::event(10 * function + add, &format!("{name}{suffix}"), &[]);
@@ -60,7 +60,7 @@ fn write(directory: &Path, calls: &[Whole]) -> Trace {
     write_by(directory, calls, 1)
 }
 
-/// The same by a clock that advances so many ticks at once.
+/// Writes the calls with a clock that advances in steps of this many ticks.
 fn write_by(directory: &Path, calls: &[Whole], step: u64) -> Trace {
     let mut info = common::info();
     let named = (0..).zip(NAMES);
@@ -98,10 +98,10 @@ fn a_call_contains_those_that_were_made_in_it() {
         whole(0, 0, 1000, 9000),
         whole(1, 0x40, 2000, 4000),
         whole(2, 0x80, 2500, 3500),
-        // Between them there is much that was short.
+        // Between them there were many short calls.
         whole(2, 0x10_0000, 5000, 6000),
         whole(1, 0x40, 6500, 8000),
-        // After it, at its place.
+        // After it, with the same stack pointer.
         whole(1, 0, 9500, 9600),
     ]);
     assert_eq!(heard.counts.first, START + 1000);
@@ -115,17 +115,17 @@ fn a_call_contains_those_that_were_made_in_it() {
     ");
 }
 
-/// Two calls that overlap, or the later of which is above, are on two stacks; what is as far
-/// apart is so, too.
+/// Two calls that overlap are on two stacks, and so are two of which the later one is above the
+/// other, or that are as far apart.
 #[test]
 fn stacks_are_told_apart() {
     let heard = heard(&[
         whole(0, 0, 1000, 5000),
-        // A coroutine's, which goes on after the call that it was resumed in.
+        // A coroutine's call, which continues after the call that resumed it.
         whole(1, 0x2_0000, 2000, 7000),
-        // Within both, on the coroutine's stack.
+        // Within both times, on the coroutine's stack.
         whole(2, 0x2_0040, 3000, 4000),
-        // A handler on a stack of its own.
+        // A handler on a separate stack.
         Whole {
             stack_pointer: STACK + 0x9000,
             ..whole(2, 0, 3200, 3300)
@@ -188,8 +188,8 @@ fn arguments_stand_at_the_beginning_and_results_at_the_end() {
     );
 }
 
-/// Of trees of calls those that took less than some time are left out. Each of the others is in
-/// the next one around it that is left.
+/// Calls shorter than some limit are omitted from call trees. Each remaining call belongs to
+/// the innermost remaining call around it.
 #[test]
 fn what_is_left_out_belongs_to_its_caller() {
     let mut seed = 7_u64;
@@ -231,7 +231,7 @@ fn what_is_left_out_belongs_to_its_caller() {
     }
 }
 
-/// Makes a call and calls in it, by a clock that advances in steps. Returns when it ended.
+/// Makes a call with calls inside it, by a clock that advances in steps. Returns its end time.
 fn tree(random: &mut Random, step: u64, at: (u64, u64), depth: u32, calls: &mut Vec<Whole>) -> u64 {
     let (below, begin) = at;
     let mut now = begin + random.below(step);
@@ -244,8 +244,8 @@ fn tree(random: &mut Random, step: u64, at: (u64, u64), depth: u32, calls: &mut 
     now
 }
 
-/// Calls that took no time by a clock that advances in steps are calls, and those that begin
-/// and end at one time are told in an order in which they can have been.
+/// Calls of zero latency, by a clock that advances in steps, are still calls; calls that begin
+/// and end at the same time are reported in a possible order.
 #[test]
 fn a_clock_that_steps_loses_no_call() {
     let mut random = Random(11);
@@ -281,7 +281,7 @@ fn a_clock_that_steps_loses_no_call() {
     }
 }
 
-/// Whoever reads times that short has to know.
+/// Readers of times that short must be told about the clock's steps.
 #[test]
 fn steps_are_told_where_times_are_not_much_longer() {
     let told = |calls: &[Whole], step| {

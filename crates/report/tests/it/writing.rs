@@ -1,4 +1,4 @@
-//! Making trace directories, and what is left on disk when things go wrong.
+//! Creating trace directories, and the files left on disk after errors.
 
 use crate::common;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use capriole_trace::clock::{ClockModel, SyncPoint};
 use capriole_trace::{PacketMeta, Trace, TraceWriter, WriteError};
 
-/// The events that can be read, and whether the recording ended in the ordinary way.
+/// Returns the number of readable events, and whether the recording ended normally.
 fn read(directory: &Path) -> (usize, bool) {
     let trace = Trace::open(directory).unwrap();
     let mut events = trace.events().unwrap();
@@ -29,7 +29,8 @@ fn packet(count: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Why a trace cannot be made in `scratch/trace`, without the scratch directory's name.
+/// Returns the reason why a trace cannot be created in `scratch/trace`, without the scratch
+/// directory's name.
 fn refusal(scratch: &Path) -> String {
     let error = TraceWriter::create(&scratch.join("trace"), &common::info()).unwrap_err();
     error.to_string().replace(scratch.to_str().unwrap(), "DIR")
@@ -93,8 +94,8 @@ fn nothing_is_moved_or_removed_that_is_not_a_trace() {
     insta::assert_snapshot!(error.replace(scratch.path().to_str().unwrap(), "DIR"), @"cannot create DIR/no/such: No such file or directory (os error 2)");
 }
 
-/// A recorder makes the directories first, then the files, under other names until they are
-/// whole; and removes the oldest trace in the other order.
+/// A recorder creates the directories first, then the files, under temporary names until they
+/// are complete; it removes the oldest trace in the reverse order.
 #[test]
 fn what_a_killed_recorder_has_just_begun_is_in_nobodys_way() {
     for left in [
@@ -238,10 +239,10 @@ fn the_json_reads_like_this() {
     );
 }
 
-/// Set in the child process of `a_full_disk_...`, to the directory to write to.
+/// Set in the child process of `a_full_disk_...` to the directory to write to.
 const FULL: &str = "CAPRIOLE_TEST_FULL_DISK";
 
-/// Runs in a child whose files cannot grow beyond a limit: writes until that is reached.
+/// Runs in a child process whose files have a size limit: writes until the limit is reached.
 #[test]
 fn child_that_writes_until_the_disk_is_full() {
     let Some(directory) = std::env::var_os(FULL) else {
@@ -260,7 +261,7 @@ fn child_that_writes_until_the_disk_is_full() {
         }
     }
     println!("failed: {failed}, events: {}", writer.totals().events);
-    // A short packet still fits in.
+    // A short packet still fits.
     let meta = PacketMeta {
         seq: 20,
         ..PacketMeta::default()
@@ -273,7 +274,8 @@ fn child_that_writes_until_the_disk_is_full() {
 fn a_full_disk_is_an_error_that_names_the_file_and_leaves_whole_packets() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("trace");
-    // The shell makes the limit an error of write(2), for itself and what it becomes.
+    // The shell turns the limit into an error of write(2), for itself and the program that it
+    // executes.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 100; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())

@@ -128,7 +128,7 @@ fn quoted(text: &str) -> String {
                 quoted.push('\\');
                 quoted.push(c);
             }
-            c if capriole_event::is_hidden(c) => quoted.push('?'),
+            c if capriole_text::is_hidden(c) => quoted.push('?'),
             c => quoted.push(c),
         }
     }

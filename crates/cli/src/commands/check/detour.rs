@@ -4,7 +4,7 @@ use super::assembly::{Names, formatter, instructions};
 use super::parts::{Notes, Parts};
 use super::threads::Threads;
 use super::used::{Used, used};
-use crate::selection::Selected;
+use capriole::select::Selected;
 use capriole_codegen::detour::{
     ClockReading, CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room,
 };

@@ -1,7 +1,7 @@
 //! The parts of a detour, and the purpose of its instructions.
 
 use super::threads::Threads;
-use crate::selection::Selected;
+use capriole::select::Selected;
 use capriole_ring::layout::record;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 

@@ -1,10 +1,10 @@
 //! A site: tactics and reasons, the bytes before and after, the displaced instructions.
 
 use super::assembly::{assembly, hex, name};
-use crate::marker;
-use crate::selection::Selected;
-use capriole_event::printable;
+use capriole::marker;
+use capriole::select::Selected;
 use capriole_tactic::site::{Placed, StubTo, Tactic, Write};
+use capriole_text::printable;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use serde_json::{Value, json};
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Registers and flags that a detour uses.
 
 use super::assembly::name;
-use crate::selection::Selected;
+use capriole::select::Selected;
 use capriole_insn::RegSet;
 use capriole_tactic::site::Shape;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};

@@ -1,9 +1,9 @@
 //! `list --args`: parameters and variables of functions, from debug information.
 
-use crate::fields::Reader;
-use crate::selection::Selected;
+use capriole::fields::Reader;
+use capriole::select::Selected;
 use capriole_dwarf::Described;
-use capriole_event::printable;
+use capriole_text::printable;
 use serde_json::{Value, json};
 use std::io::Write;
 

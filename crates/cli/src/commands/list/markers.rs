@@ -1,12 +1,12 @@
 //! Static markers in `list`.
 
 use super::Arguments;
-use crate::marker;
-use crate::output::tell;
-use crate::selection::Selected;
-use crate::units;
-use capriole_event::printable;
+use capriole::marker;
+use capriole::select::Selected;
 use capriole_object::Objects;
+use capriole_text::printable;
+use capriole_text::tell;
+use capriole_text::units;
 use std::io::Write;
 
 /// Writes the markers as a table.

@@ -1,6 +1,6 @@
 //! Snapshots for tests.
 
-use super::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Total, Value};
+use capriole::aggregate::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Total, Value};
 use std::time::Duration;
 
 /// Returns the event names for all snapshots here.

@@ -1,6 +1,6 @@
 //! Groups with keys or measures as JSON.
 
-use super::model::{self, Group, Histogram, Measure, QUANTILES, Row, Value as Key};
+use capriole::aggregate::model::{self, Group, Histogram, Measure, QUANTILES, Row, Value as Key};
 use capriole_report::put_json;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};

@@ -6,7 +6,7 @@
 
 use super::terminal::Size;
 use super::text::{Page, Style};
-use capriole_event::printable;
+use capriole_text::printable;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use unicode_width::UnicodeWidthChar;

@@ -1,6 +1,6 @@
 //! A histogram as lines of text: a line for each power of two, and some percentiles.
 
-use super::model::{Bucket, Histogram, QUANTILES};
+use capriole::aggregate::model::{Bucket, Histogram, QUANTILES};
 
 /// The length of the longest bar, in columns.
 const BAR: u64 = 40;

@@ -1,6 +1,6 @@
 //! Capabilities of the terminal at standard output.
 
-use crate::output;
+use capriole_text::output;
 use rustix::termios::tcgetwinsize;
 use std::ffi::OsString;
 use std::io::IsTerminal;

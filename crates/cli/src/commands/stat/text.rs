@@ -1,10 +1,10 @@
 //! Formats a snapshot or an interval as lines of text: tables, each followed by its histograms.
 
-use super::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
 use super::plot;
 use super::table::{self, Column};
-use crate::units;
+use capriole::aggregate::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
 use capriole_report::put_escaped;
+use capriole_text::units;
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// A program with the sources that it is made of.
+/// A program and its sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// The Lua interpreter, from the crate `lua-src`.
@@ -17,7 +17,7 @@ pub enum Source {
     Zlib,
     /// `values.cpp`: C++20.
     Cxx,
-    /// `names.cpp` and `names_other.cpp`: names that mean something else elsewhere.
+    /// `names.cpp` and `names_other.cpp`: names that have another meaning elsewhere.
     Names,
     /// `values.rs`.
     Rust,
@@ -54,14 +54,14 @@ impl Build {
         self.level != "O0"
     }
 
-    /// Beginnings of the paths of its own sources, as against headers and libraries.
+    /// Path prefixes of the program's own sources, as opposed to headers and libraries.
     pub fn own(&self) -> Vec<String> {
         let mut own = vec![programs().display().to_string()];
         own.extend(self.directory().map(|path| path.display().to_string()));
         own
     }
 
-    /// Names that are not of a function's own variables, some of which are asked for in each.
+    /// Names other than a function's own variables; some of them are tried in each function.
     pub fn names(&self) -> &'static [&'static str] {
         match self.source {
             Source::Names => NAMES,
@@ -77,9 +77,9 @@ impl Build {
         }
     }
 
-    /// The program that gdb looks at: gdb 13 does not find the lists of places in the `.dwo`
-    /// files that Clang writes for DWARF 5, so for that it gets the same code with its debug
-    /// information in the file.
+    /// The program for gdb to read: gdb 13 does not find the location lists in the `.dwo` files
+    /// that Clang writes for DWARF 5, so there it gets the same code with its debug information
+    /// in the file.
     pub fn for_gdb(&self, program: &Path) -> Option<PathBuf> {
         if self.compiler != "clang" || self.flags != ["-gsplit-dwarf"] {
             return Some(program.to_owned());
@@ -102,7 +102,7 @@ impl Build {
         Some(twin)
     }
 
-    /// The command without the output.
+    /// Returns the compiler command without the output option.
     fn command(&self) -> Option<Command> {
         let level = format!("-{}", self.level);
         let mut command = Command::new(self.compiler());
@@ -132,7 +132,7 @@ impl Build {
                 let directory = self.directory()?;
                 command.args(["-w", "-g", &level]).args(self.flags);
                 command.arg("-I").arg(&directory);
-                // Lua takes its seed from the clock and an address otherwise.
+                // Otherwise Lua takes its seed from the clock and an address.
                 command.args(["-DLUA_USE_POSIX", "-Dluai_makeseed(L)=42u"]);
                 command.arg("-DHAVE_UNISTD_H");
                 let lua = self.source == Source::Lua;
@@ -150,7 +150,7 @@ impl Build {
         Some(command)
     }
 
-    /// Builds it, once; prints "skipped: ..." if that cannot be done here.
+    /// Builds the program, once. Prints "skipped: ..." if that is impossible here.
     pub fn make(&self) -> Option<PathBuf> {
         let Some(mut command) = self.command() else {
             println!("skipped: the sources of {:?} are not there", self.source);
@@ -163,7 +163,7 @@ impl Build {
                 .expect("a source")
                 .hash(&mut hasher);
         }
-        // Split debug information is found by the directory that it was made in.
+        // Split debug information is found through the directory it was compiled in.
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"))
             .join("against_gdb")
             .join(format!("{:016x}", hasher.finish()));
@@ -182,7 +182,7 @@ impl Build {
             }
             Ok(output) if !output.status.success() => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                // A compiler that lacks a flag or a linker, which it says at once.
+                // The compiler lacks a flag or a linker, and reports it at once.
                 let why = said.lines().find(|line| line.contains("error"));
                 println!("skipped: {} does not build: {why:?}", self.name());
                 return None;
@@ -198,7 +198,8 @@ impl Build {
     }
 }
 
-/// Of `names.cpp`: without `this`, plain, qualified, of the other unit, of a function.
+/// Names in `names.cpp`: members without `this`, plain and qualified names, names of the other
+/// unit and of a function.
 const NAMES: &[&str] = &[
     "level",
     "size",
@@ -265,8 +266,8 @@ fn c_files(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The folder of a crate's sources whose path begins so: cargo has downloaded it with all other
-/// dependencies.
+/// Returns the folder of a crate's sources whose path begins like this; cargo has downloaded it
+/// with all other dependencies.
 fn vendored(package: &str, folder: &str) -> Option<PathBuf> {
     static PACKAGES: OnceLock<serde_json::Value> = OnceLock::new();
     let packages = PACKAGES.get_or_init(|| {

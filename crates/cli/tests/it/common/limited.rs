@@ -1,4 +1,4 @@
-//! A command that has a limited amount of memory and of time.
+//! Runs a command with limited memory and time.
 
 use super::target::{self, told};
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -6,12 +6,12 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes of data that a command may have: many times what it needs.
+/// Limit on a command's data, in bytes: many times what it needs.
 const ENOUGH: u64 = 2 << 30;
-/// Nobody comes near it who does not hang.
+/// Time limit that only a hanging command reaches.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What `capriole` says. It has to end by itself, and without a panic.
+/// Runs `capriole` and returns its output. The command must end by itself and without a panic.
 pub fn ended(words: &[&str]) -> Output {
     let mut command = target::command(words);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -19,7 +19,7 @@ pub fn ended(words: &[&str]) -> Output {
         current: Some(ENOUGH),
         maximum: Some(ENOUGH),
     };
-    // SAFETY: nothing happens between fork and exec but a system call.
+    // SAFETY: only a system call is made between fork and exec.
     unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Data, limit())?)) };
     let mut child = command.spawn().expect("capriole starts");
     let started = Instant::now();

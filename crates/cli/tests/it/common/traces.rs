@@ -1,4 +1,4 @@
-//! What the command recorded, as its own `report` tells it.
+//! Helpers to record traces and to read them with the command's own `report`.
 
 #![allow(dead_code)] // each test uses a part
 
@@ -10,24 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// A directory for one test, gone when it ends.
-pub fn scratch() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
-}
+pub use capriole_testkit::files::{scratch, text};
 
-/// A path as an argument.
-pub fn text(path: &Path) -> &str {
-    path.to_str().expect("a path in UTF-8")
-}
-
-/// `report --summary --json` of a trace.
+/// Returns the output of `report --summary --json` for a trace.
 pub fn summary(trace: &Path) -> Value {
     let output = capriole(&["report", "--summary", "--json", text(trace)]);
     assert!(output.status.success(), "{}", told(&output));
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// Calls by event of a trace that is whole: ended, and without a lost event.
+/// Returns the number of calls by event in a complete trace: ended, and without a lost event.
 pub fn calls(trace: &Path) -> BTreeMap<String, u64> {
     let summary = summary(trace);
     assert_eq!(summary["complete"], true, "{summary}");
@@ -48,7 +40,7 @@ pub fn calls(trace: &Path) -> BTreeMap<String, u64> {
     by_event
 }
 
-/// The events of a trace, one a line.
+/// Returns the events of a trace, as `report --json` prints them.
 pub fn events(trace: &Path) -> Vec<Value> {
     let output = capriole(&["report", "--json", text(trace)]);
     assert!(output.status.success(), "{}", told(&output));
@@ -64,7 +56,7 @@ pub fn record<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Output {
         .expect("capriole starts")
 }
 
-/// The same, to be started.
+/// Returns that command, not yet started.
 pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
     command.args(["record", "-o"]).arg(trace).args(arguments);
@@ -73,7 +65,7 @@ pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
 }
 
 /// Records a program from its start with `capriole record -o TRACE ARGUMENTS -- PROGRAM WORDS`,
-/// which has to succeed. What both wrote to their output.
+/// which must succeed. Returns the output of both.
 pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &[&str]) -> String {
     let mut command = recorder(trace, arguments);
     let output = command.arg("--").arg(program).args(words).output();
@@ -82,7 +74,7 @@ pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
-/// How many calls a program has counted, which ends by saying `ok calls=N`.
+/// Returns the number of calls that a program has counted and printed at its end: `ok calls=N`.
 pub fn counted(said: &str) -> u64 {
     let (_, number) = said.rsplit_once("calls=").expect("it counts");
     number.trim().parse().expect("a number")
@@ -110,7 +102,7 @@ pub fn until_recording(pid: u32) {
         );
         std::thread::sleep(Duration::from_millis(5));
     }
-    // Armed is said just before the bytes are written, in the same stop.
+    // The state becomes armed just before the bytes are written, in the same stop.
     std::thread::sleep(Duration::from_millis(100));
 }
 
@@ -127,14 +119,14 @@ impl Background {
         Background::attach_with(trace, pid, &words)
     }
 
-    /// The same with these words on the command line.
+    /// Like [`Background::attach`], with these words on the command line.
     pub fn attach_with(trace: &Path, pid: u32, words: &[&str]) -> Background {
         let pid_text = pid.to_string();
         let arguments = [&["--json", "-p", &pid_text], words].concat();
         Background::of(recorder(trace, &arguments), pid)
     }
 
-    /// Runs a recorder of `pid`, with `--json`; returns when its probes are there.
+    /// Runs a recorder of `pid` with `--json`, and returns when its probes are there.
     pub fn of(mut command: Command, pid: u32) -> Background {
         let trace = command.get_args().nth(2).map(PathBuf::from);
         let child = command
@@ -149,18 +141,18 @@ impl Background {
         background
     }
 
-    /// Ends it as Ctrl-C does. Returns what it said.
+    /// Ends it as Ctrl-C does. Returns its JSON.
     pub fn end(self) -> Value {
         self.end_by(libc::SIGINT)
     }
 
     pub fn end_by(self, signal: i32) -> Value {
-        // SAFETY: a signal to a child of this test, which was not waited for.
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
         self.ended_by_itself()
     }
 
-    /// Waits for its end, which somebody else has brought about.
+    /// Waits for its end, which something else causes. Returns its JSON.
     pub fn ended_by_itself(self) -> Value {
         let output = self.child.wait_with_output().expect("it ends");
         assert!(output.status.success(), "{}", told(&output));

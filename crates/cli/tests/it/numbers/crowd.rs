@@ -1,5 +1,5 @@
-//! Many more threads than processors: whoever loses the processor in the middle of a record must
-//! not make others lose theirs.
+//! Many more threads than processors: a thread that loses the processor in the middle of a
+//! record must not make others lose their records.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, rounds, told};
@@ -43,7 +43,7 @@ fn strings_of_all_threads_are_recorded() {
     all_are_recorded(event, rounds(2_000, 15_625), 0);
 }
 
-/// Of 4 KiB each, so that the program has to give the disk some time.
+/// A stack takes 4 KiB, so the program must pause to let the disk keep up.
 #[test]
 fn stacks_of_all_threads_are_recorded() {
     let event = ":crowd_work text=+0($arg1):string stack";

@@ -1,5 +1,5 @@
-//! Files of events of which one cannot be probed: they are refused as a whole, or recorded without
-//! that one if this was asked for.
+//! Definition files with one event that cannot be probed: the file is refused as a whole, or
+//! recorded without that event if the user requests this.
 
 use crate::programs::{Compiler, build};
 use crate::target::{rounds, told};
@@ -7,7 +7,7 @@ use crate::traces::{calls, record, scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A definition for each instruction of these functions.
+/// Returns a definition for each instruction of these functions.
 fn dense(program: &Path, functions: &[&str]) -> Vec<String> {
     let mut command = Command::new("objdump");
     let output = command
@@ -41,8 +41,8 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "dense.c", &options)
 }
 
-/// Jumps that share bytes lead to free addresses or not depending on where the program is loaded; it
-/// is started again where they do not.
+/// The load address of the program decides if jumps that share bytes lead to free addresses. If
+/// they do not, the program is started again.
 #[test]
 fn a_start_does_not_depend_on_luck() {
     let Some(program) = program() else { return };
@@ -58,9 +58,9 @@ fn a_start_does_not_depend_on_luck() {
         command.args(["--", text(&program)]).stdin(Stdio::null());
         command.output().expect("sh")
     };
-    // With another compiler's code it may be impossible everywhere.
+    // With another compiler's code it may be impossible at any address.
     let first = run("");
-    // As under nohup: the program that runs in the end has its signals as the first one had.
+    // As under nohup: the program that finally runs has the same signal dispositions as the first.
     for shell in ["", "trap '' HUP;"].iter().cycle().take(rounds(12, 100)) {
         let output = run(shell);
         let (one, other) = (told(&first), told(&output));
@@ -80,7 +80,7 @@ fn what_cannot_be_probed_is_left_out_only_if_that_was_asked_for() {
     let file = directory.path().join("events");
     let events = dense(&program, &["add", "parse", "hash", "middle"]);
     assert!(events.len() > 20, "{events:?}");
-    // A system call cannot be run elsewhere, wherever the program is loaded.
+    // A system call cannot be relocated, wherever the program is loaded.
     let call = dense(&program, &["call"]);
     let impossible = call.iter().filter(|event| !events.contains(event)).cloned();
     let all: String = events.iter().cloned().chain(impossible).collect();

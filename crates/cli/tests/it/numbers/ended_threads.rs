@@ -1,4 +1,4 @@
-//! Calls of threads and processes that ended in them.
+//! Calls still open when their thread or process ended.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -6,7 +6,7 @@ use crate::traces::{record_program, scratch, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// They end with their threads, and not with the recording, half a second later.
+/// They end with their threads, and not with the recording half a second later.
 #[test]
 fn calls_do_not_outlive_their_threads() {
     let Some(program) = build(Compiler::Gcc, "ended_threads.c", &[]) else {
@@ -40,6 +40,6 @@ fn calls_do_not_outlive_their_threads() {
         times["main_work"] >= half && times["sleeper_work"] >= half,
         "{times:?}"
     );
-    // Their last event is the entry.
+    // The last event of each is its entry.
     assert_eq!((times["thread_work"], times["child_work"]), (0, 0));
 }

@@ -1,4 +1,4 @@
-//! Whoever gives many events is told of all that cannot be recorded, in one run.
+//! A user who gives many events sees all that cannot be recorded, in one run.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -37,14 +37,14 @@ fn all_errors_of_a_file_are_shown_at_once() {
         let at = said[from..].find(line);
         from += at.unwrap_or_else(|| panic!("{line} in {said}")) + line.len();
     }
-    // Fields that `stat` has no use for have to be there as well.
+    // Fields that `stat` does not use must exist as well.
     let output = capriole(&["stat", "-f", text(&file), "--", text(&program)]);
     let said = told(&output);
     assert!(said.contains("4 events cannot be recorded:\n"), "{said}");
     assert!(said.contains("struct small has no member `q`"), "{said}");
-    // No cause is told twice.
+    // No cause is reported twice.
     assert_eq!(said.matches("no code at line 9999").count(), 1, "{said}");
-    // One error stands alone, as it always did.
+    // A single error is printed alone, as before.
     let output = capriole(&["check", ":take s.q", text(&program)]);
     let said = told(&output);
     assert!(

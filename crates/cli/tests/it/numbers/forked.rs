@@ -1,5 +1,5 @@
-//! A forked child whose C library says its parent's thread id: the two have the same stack at
-//! the same addresses, and neither may be taken for the other.
+//! A forked child whose C library reports its parent's thread id: both have the same stack at
+//! the same addresses, and must not be confused.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, rounds, told};
@@ -7,7 +7,8 @@ use crate::traces::{record_program, scratch, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Every call is there, in order, with the text and the thread of the process that made it.
+/// Every call is recorded, in order, with the string and the thread of the process that made
+/// it.
 #[test]
 fn parent_and_child_are_told_apart() {
     let Some(program) = build(Compiler::Gcc, "raw_fork.c", &["-O1"]) else {

@@ -1,5 +1,5 @@
-//! Events at the entries of Go's functions, which Go runs again when a stack has to grow or
-//! another goroutine is to run: each call counts once.
+//! Events at the entries of Go functions, which Go runs again when a stack must grow or another
+//! goroutine is scheduled: each call counts once.
 
 use crate::programs::build_go;
 use crate::target::{capriole, told};
@@ -11,7 +11,7 @@ use std::process::Command;
 
 const NAMES: [&str; 3] = ["main.small", "main.large", "main.huge"];
 
-/// The program as it is, and without symbols.
+/// Builds the program as it is, and without symbols.
 fn programs(name: &str) -> Vec<PathBuf> {
     let Some(whole) = build_go("go_entries.go", name) else {
         return Vec::new();
@@ -26,7 +26,7 @@ fn programs(name: &str) -> Vec<PathBuf> {
     vec![whole, stripped]
 }
 
-/// What the program says: calls and sums of arguments, by function.
+/// Parses the program's output: calls and sums of arguments, by function.
 fn own(printed: &str) -> BTreeMap<String, (u64, u64)> {
     assert!(printed.contains("ok go_entries\n"), "{printed}");
     let lines = printed.lines().filter(|line| line.starts_with("main."));
@@ -38,7 +38,7 @@ fn own(printed: &str) -> BTreeMap<String, (u64, u64)> {
     lines.map(line).collect()
 }
 
-/// Calls and sums as `stat` has them, and what the program printed.
+/// Returns the calls and sums of `stat`, and the program's output.
 fn counted(program: &Path, events: &[String]) -> (Value, String) {
     let mut arguments = vec!["stat", "--json"];
     for event in events {
@@ -53,7 +53,7 @@ fn counted(program: &Path, events: &[String]) -> (Value, String) {
     (json, printed)
 }
 
-/// How often each event was hit.
+/// Returns the number of hits of each event.
 fn hits(json: &Value) -> BTreeMap<String, u64> {
     let events = json["events"].as_array().expect("a list").iter();
     let pair = |e: &Value| Some((e["event"].as_str()?.to_owned(), e["calls"].as_u64()?));
@@ -80,7 +80,7 @@ fn a_call_counts_once_however_often_its_stack_is_checked() {
                 "{name}: {group}"
             );
         }
-        // By a pattern, too.
+        // Also with a pattern.
         let (json, printed) = counted(&program, &[":main.[slh]*".to_owned()]);
         let hits = hits(&json);
         for (name, (count, _)) in self::own(&printed) {
@@ -89,7 +89,7 @@ fn a_call_counts_once_however_often_its_stack_is_checked() {
     }
 }
 
-/// The very first instruction is there for who asks for it by its place in the file.
+/// A user can still probe the very first instruction, by its file offset.
 #[test]
 fn the_first_instruction_itself_is_run_more_often() {
     for program in programs("go_entries_offset") {
@@ -108,7 +108,7 @@ fn the_first_instruction_itself_is_run_more_often() {
     }
 }
 
-/// Stacks move in the middle of calls, and goroutines to other threads.
+/// Stacks move in the middle of calls, and goroutines move to other threads.
 #[test]
 fn every_call_of_a_goroutine_is_seen_to_return() {
     for program in programs("go_entries_graph") {
@@ -137,12 +137,12 @@ fn every_call_of_a_goroutine_is_seen_to_return() {
         let own = own(&printed).into_iter();
         let own: BTreeMap<String, u64> = own.map(|(name, (count, _))| (name, count)).collect();
         assert_eq!(seen, own, "{}", program.display());
-        // One call is in the other across all moves.
+        // The calls stay nested across all moves.
         assert_eq!(deepest, 300);
     }
 }
 
-/// Go goes on at a place of its own in a function that recovers, which no jump leads to.
+/// In a function that recovers, Go resumes at a place of its own that no jump leads to.
 #[test]
 fn a_function_that_recovers_is_seen_to_return() {
     for program in programs("go_entries_recovered") {
@@ -151,7 +151,7 @@ fn a_function_that_recovers_is_seen_to_return() {
     }
 }
 
-/// Behind the check everything is where it is at the entry.
+/// After the stack check everything is where it is at the entry.
 #[test]
 fn arguments_return_addresses_and_results_are_as_at_the_entry() {
     let programs = programs("go_entries_fields");

@@ -1,5 +1,5 @@
-//! Arguments and results of Go functions, which are in registers of Go's own, also in programs
-//! that are stripped.
+//! Arguments and results of Go functions, which Go passes in registers of its own, also in
+//! stripped programs.
 
 use crate::programs::build_go;
 use crate::target::{capriole, told};
@@ -9,7 +9,7 @@ use std::process::Command;
 
 const OK: &str = "ok go_registers\n";
 
-/// The program, built with these flags of the linker and in this mode.
+/// Builds the program with these linker flags and in this mode.
 fn built(name: &str, flags: &str, mode: &str) -> Option<PathBuf> {
     let whole = build_go("go_registers.go", "go_registers")?;
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs/go_registers.go");
@@ -30,7 +30,7 @@ fn built(name: &str, flags: &str, mode: &str) -> Option<PathBuf> {
     unreachable!("{} was built", whole.display())
 }
 
-/// The arguments of each event, by its name.
+/// Returns each event's name and arguments.
 fn seen(program: &Path, wanted: &[&str]) -> Vec<(String, String)> {
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -109,7 +109,7 @@ fn a_stripped_program_has_the_names_of_gos_own_table() {
         assert_eq!(seen[0].1, r#"{"arg1":1,"arg9":9}"#, "{name}");
         assert!(seen[1].1.contains(r#""a":77"#), "{name}: {seen:?}");
         assert!(seen[1].1.contains(r#""entered":1"#), "{name}: {seen:?}");
-        // A function and its wrapper for assembly have one name.
+        // A function and its assembly wrapper have the same name.
         let both = check(&program, ":runtime.args $arg1");
         assert!(both.contains("names 2 functions"), "{name}: {both}");
     }
@@ -137,7 +137,7 @@ fn what_is_in_no_known_register_is_refused() {
         let said = check(&program, event);
         assert!(said.contains(reason), "{event}: {said}");
     }
-    // By a pattern they are left out.
+    // With a pattern they are left out.
     let said = check(&program, ":runtime.m*[01]* $arg1");
     assert!(said.contains("it is left out: field `$arg1`"), "{said}");
     assert!(said.contains("\n  go on "), "{said}");

@@ -1,12 +1,12 @@
-//! Whether times of several CPUs agree with what happened first.
+//! Checks that timestamps of several CPUs agree with the actual order.
 
 use crate::programs::{Compiler, build};
 use crate::target::rounds;
 use crate::traces::{record_program, scratch};
 use capriole_trace::{Trace, Value};
 
-/// Two threads take turns a hundred thousand times. Without `--ordered-clock` some of their
-/// times contradict that, one in ten thousand or so.
+/// Two threads take turns a hundred thousand times. Without `--ordered-clock` about one in ten
+/// thousand of their timestamps contradicts that order.
 #[test]
 fn an_ordered_clock_does_not_contradict_what_happened_first() {
     let Some(program) = build(Compiler::Gcc, "handover.c", &["-O2", "-pthread"]) else {

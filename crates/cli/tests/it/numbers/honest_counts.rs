@@ -1,5 +1,5 @@
-//! What is told of a recording is so: numbers that a hostile program has written over, a few
-//! descriptors only, tables that are full, what nobody asked for.
+//! Reported numbers are correct: with memory overwritten by a hostile program, very few
+//! descriptors, full tables, and events that nobody requested.
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, capriole, command, told};
@@ -9,10 +9,10 @@ use serde_json::Value;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-/// More than anything here is counted.
+/// No count in these tests reaches this.
 const MOST: u64 = 1 << 48;
 
-/// Starts the program and `capriole WORDS -p PID`, and has the program called.
+/// Starts the program and `capriole WORDS -p PID`, and makes the program do its calls.
 fn among(words: &[&str]) -> Option<(Running, Child)> {
     let program = build(Compiler::Gcc, "overwriter.c", &["-O1"])?;
     let mut running = Running::start(&program, &[]);
@@ -26,9 +26,9 @@ fn among(words: &[&str]) -> Option<(Running, Child)> {
     Some((running, tracer))
 }
 
-/// Ends the command, and the program, which must be whole.
+/// Ends the command and the program, which must be intact.
 fn ended(running: Running, tracer: Child) -> Output {
-    // SAFETY: a signal to a child of this test, which was not waited for.
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(tracer.id() as i32, libc::SIGINT) }, 0);
     let output = tracer.wait_with_output().expect("it ends");
     running.finish();
@@ -36,7 +36,7 @@ fn ended(running: Running, tracer: Child) -> Output {
     output
 }
 
-/// The last object that was printed, of which no number is one that nobody can have counted.
+/// Returns the last object printed, after checking that no number in it is impossibly large.
 fn honest(output: &Output) -> Value {
     fn largest(value: &Value) -> u64 {
         match value {
@@ -108,7 +108,7 @@ fn a_full_table_does_not_say_how_many_keys_it_holds() {
     assert!(said.contains("with --keys (now 4)\n"), "{said}");
 }
 
-/// Runs `capriole` with that many descriptors.
+/// Runs `capriole` with this limit on descriptors.
 fn with_descriptors(count: u64, words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
     command.args(words).stdin(Stdio::null());
@@ -116,7 +116,7 @@ fn with_descriptors(count: u64, words: &[&str]) -> Output {
         current: Some(count),
         maximum: Some(count),
     };
-    // SAFETY: nothing happens between fork and exec but a system call.
+    // SAFETY: only a system call is made between fork and exec.
     unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Nofile, limit())?)) };
     command.output().expect("capriole starts")
 }
@@ -149,7 +149,7 @@ fn too_few_descriptors_are_called_by_their_name_and_leave_nothing() {
             if descriptors < 7 {
                 assert!(!trace.exists(), "{descriptors}: {said}");
             }
-            // Whatever is left does not stand in the way.
+            // Any remains do not interfere.
             let said = told(&capriole(&[&["record", "-p", &pid], &rest[..]].concat()));
             assert!(said.starts_with("exit status: 0"), "{descriptors}: {said}");
             std::fs::remove_dir_all(&trace).expect("a trace");

@@ -1,4 +1,4 @@
-//! `--keep-going`: what can be probed is, whatever else was asked for.
+//! `--keep-going` probes every possible site, whatever else the user requested.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -11,7 +11,7 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "counted.c", &["-g0"])
 }
 
-/// What cannot be probed, each for another reason, and words of the reason.
+/// Events that cannot be probed, each for another reason, and words from that reason.
 const IMPOSSIBLE: [(&str, &str); 10] = [
     (":no_such_function", "no function `no_such_function`"),
     (":nothing_like_it*", "matches `nothing_like_it*`"),

@@ -1,5 +1,5 @@
-//! Definitions of the kernel's uprobe tracer mean here what they mean there, also where that is
-//! not what one would think; and what is said of them elsewhere is so.
+//! Definitions of the kernel's uprobe tracer mean the same here, even where that is surprising;
+//! statements about them elsewhere are correct.
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{capriole, told};
@@ -7,7 +7,7 @@ use crate::traces::{events, record, record_program, scratch, text};
 use std::path::Path;
 use std::process::Command;
 
-/// The address of a symbol of a program that may be loaded anywhere.
+/// Returns the address of a symbol in a program that may be loaded anywhere.
 fn address(program: &Path, name: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().expect("nm");
     let text = String::from_utf8(output.stdout).expect("UTF-8");
@@ -19,8 +19,8 @@ fn address(program: &Path, name: &str) -> u64 {
     u64::from_str_radix(digits, 16).expect("a number")
 }
 
-/// In crates/cli/tests/it/kernel_fields.rs the kernel is asked about a program at a fixed address,
-/// where an offset in the data is the same either way.
+/// crates/cli/tests/it/kernel_fields.rs compares with the kernel for a program at a fixed
+/// address, where an offset in the data is the same either way.
 #[test]
 fn an_offset_in_memory_counts_from_where_the_code_is() {
     let Some(program) = build(Compiler::Gcc, "offsets.c", &["-O1", "-pie", "-fPIE"]) else {
@@ -39,7 +39,7 @@ fn an_offset_in_memory_counts_from_where_the_code_is() {
     );
 }
 
-/// The place is the same, however the number is written and whatever the path has in it.
+/// The place is the same, however the number is written and whatever characters the path has.
 #[test]
 fn places_in_files_have_the_kernels_names() {
     let Some(program) = build(Compiler::Gcc, "offsets.c", &["-O1", "-pie", "-fPIE"]) else {
@@ -49,7 +49,7 @@ fn places_in_files_have_the_kernels_names() {
     let trace = directory.path().join("t");
     let colon = directory.path().join("off:set");
     copied(&program, &colon);
-    // The first segments are where they are in the file.
+    // In the first segments, addresses equal file offsets.
     let work = address(&program, "work");
     for (path, place) in [
         (&program, format!("{work:#x}")),

@@ -1,5 +1,5 @@
-//! A function may begin and end at one instruction, behind its `endbr64`; and several events may
-//! be at one.
+//! A function may begin and end at one instruction, after its `endbr64`, and several events may
+//! be at one instruction.
 
 use crate::programs::{Compiler, build};
 use crate::target::told;
@@ -67,7 +67,7 @@ fn every_call_ends() {
     }
 }
 
-/// Each has its own records, also if they have the same contents.
+/// Each event has its own records, even if their contents are the same.
 #[test]
 fn several_events_at_one_place_are_all_recorded() {
     let Some(program) = program() else { return };

@@ -1,10 +1,10 @@
-//! Members of structs in registers and bit fields, as they are recorded, filtered and added up.
+//! Struct members in registers and bit fields: recorded, filtered and added up.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{record, scratch, text};
 
-/// The fields of all events that are recorded.
+/// Returns the fields of all recorded events.
 fn recorded(event: &str, flags: &[&str]) -> Option<Vec<String>> {
     let program = build(Compiler::Gcc, "members.c", flags)?;
     let directory = scratch();
@@ -40,7 +40,7 @@ fn members_in_registers_are_recorded() {
             )
         });
         assert_eq!(found, expected, "{flags:?}");
-        // The second number of a vector register.
+        // The second number in a vector register.
         let found = recorded(":real f.a f.b d", flags).unwrap();
         assert_eq!(found, ["f_a=1.5 f_b=-2.5 d=4.5"; 4], "{flags:?}");
     }

@@ -1,5 +1,5 @@
-//! A register that the program will overwrite is not free for the work of one probe, if another
-//! one looks at it.
+//! A register that the program will overwrite is no scratch register for one probe if another
+//! probe reads it.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -13,7 +13,7 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "read_later.c", &[])
 }
 
-/// Records all registers at the later place, with something else at the earlier one.
+/// Records all registers at the later place, with another event at the earlier one.
 fn all_are_read(events: &[&str]) {
     let Some(program) = program() else { return };
     let directory = scratch();
@@ -38,7 +38,7 @@ fn all_are_read(events: &[&str]) {
     assert_eq!(seen, 1000);
 }
 
-/// An event by which these fields are recorded, each by its name.
+/// Returns an event that records these fields, each under its name.
 fn late(fields: impl IntoIterator<Item = &'static str>) -> String {
     let fields = fields.into_iter().map(|r| format!(" {r}=%{r}:u64"));
     format!("p:late :read_later+0x30{}", fields.collect::<String>())

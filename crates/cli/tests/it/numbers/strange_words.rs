@@ -1,4 +1,5 @@
-//! Texts that are not UTF-8, and characters, as keys, and programs of 32 bits that are started.
+//! Keys that are characters, or strings that are not UTF-8, and 32-bit programs that are
+//! started.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -62,7 +63,7 @@ fn a_character_is_shown_as_one_where_it_is_a_key() {
     assert!(said.contains(r#""keys":{"first":"c"}"#), "{said}");
 }
 
-/// A program that ends at once, without a C library, which may not be there for 32 bits.
+/// A program that ends at once, without a C library, as there may be none for 32 bits.
 const THIRTY_TWO: &str = ".globl _start
 _start: mov $1, %eax
         xor %ebx, %ebx

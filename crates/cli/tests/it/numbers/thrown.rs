@@ -1,4 +1,4 @@
-//! Calls that exceptions leave, in recordings of some calls only.
+//! Calls left by exceptions, in recordings of only some calls.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -6,7 +6,7 @@ use crate::traces::{record_program, scratch, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// How many calls there are of each kind of end, and exits without a call.
+/// Returns the number of calls by kind of end, and of exits without a call.
 fn ends(words: &[&str]) -> Option<BTreeMap<String, u64>> {
     let program = build(Compiler::Gxx, "thrown.cpp", &["-O1"])?;
     let directory = scratch();
@@ -33,7 +33,8 @@ fn ends(words: &[&str]) -> Option<BTreeMap<String, u64>> {
     Some(ends)
 }
 
-/// Exits of calls that the filter left out are not those of calls that were thrown out of.
+/// Exits of calls that the filter left out do not count as exits of calls that were left by an
+/// exception.
 #[test]
 fn what_was_thrown_out_of_has_no_exit() {
     let event = ":thrown_work n=$arg1:s64 if n >= 1000";

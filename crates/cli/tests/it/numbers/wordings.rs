@@ -1,4 +1,4 @@
-//! Messages say what is wrong, and what to do about it.
+//! Messages tell what is wrong, and how to fix it.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
@@ -11,7 +11,7 @@ fn program() -> Option<PathBuf> {
     build(Compiler::Gxx, "wordings.cpp", &["-O0"])
 }
 
-/// The line of the source that ends with this.
+/// Returns the number of the source line that ends with this.
 fn line(end: &str) -> usize {
     let source = include_str!("../../../../../tests/programs/wordings.cpp");
     let at = source.lines().position(|line| line.ends_with(end));
@@ -29,7 +29,7 @@ fn code_that_the_compiler_added_is_not_taken_for_one_without_debug_information()
     ]));
     assert!(said.contains("is in no function of the source"), "{said}");
     assert!(!said.contains("compile that"), "{said}");
-    // Where the function is as well, the thunk that goes on in it is not a second place.
+    // If the function itself is there, the thunk that continues in it is not a second place.
     let both = line("// the thunk and the function");
     let directory = scratch();
     let trace = directory.path().join("t");
@@ -82,7 +82,7 @@ fn who_asks_for_an_indirect_function_is_told_which_one_is_used() {
         println!("skipped: strlen has one implementation here: {said}");
         return;
     }
-    // Where all slots are bound at the start that is known already.
+    // Where all slots are bound at startup, that is already known.
     let known = said.contains("this process uses ");
     assert!(
         known || said.contains("`capriole check EVENT -p PID`"),
@@ -106,7 +106,7 @@ fn who_asks_for_an_indirect_function_is_told_which_one_is_used() {
     let offline = told(&capriole(&["check", ":strlen", library]));
     let how = "`capriole check EVENT -p PID` of a running process";
     assert!(offline.contains(how), "{offline}");
-    // What it says can be given.
+    // The place that it prints is a valid event.
     let place = said.split("this process uses ").nth(1).unwrap_or_default();
     let place = place.split_whitespace().next().unwrap_or_default();
     let probed = told(&capriole(&["check", place, "-p", &pid]));

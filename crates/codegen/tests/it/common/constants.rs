@@ -5,7 +5,8 @@
 use crate::support::random::Random;
 use capriole_codegen::detour::Word;
 
-/// One that 32 bits are extended to, or one that needs 64; often at the border between them.
+/// Returns a constant that fits in a sign-extended 32-bit immediate, or one that needs 64 bits;
+/// often close to the boundary between them.
 pub fn random(random: &mut Random) -> u64 {
     let border = [i32::MIN, -1, 0, i32::MAX].map(|edge| i64::from(edge) as u64);
     let border = random.pick(&border).wrapping_add(random.below(5) as u64);
@@ -17,7 +18,7 @@ pub fn random(random: &mut Random) -> u64 {
     }
 }
 
-/// Makes a constant another one of the same form.
+/// Changes a constant to another one of the same form.
 pub fn change(word: &mut Word) {
     if let Word::Constant(value) = word {
         *value ^= 0x55;

@@ -1,4 +1,4 @@
-//! Random descriptions of fields and conditions, and a plain evaluation of them.
+//! Random descriptions of fields and conditions, and a simple reference evaluation of them.
 
 #![allow(dead_code)] // each test uses a part
 
@@ -10,10 +10,10 @@ use iced_x86::Register;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Memory that the fields are read from: two pages, and nothing behind.
+/// Memory that the fields are read from: two pages, with nothing mapped after them.
 pub const AREA: u64 = 0x5000_0000;
 pub const AREA_SIZE: usize = 8192;
-/// The page in which the sandbox's stack lies.
+/// The page that contains the sandbox's stack.
 pub const STACK_PAGE: u64 = STACK_POINTER & !0xfff;
 
 pub fn gpr(random: &mut Random) -> Register {
@@ -79,7 +79,7 @@ pub fn random_field(random: &mut Random) -> Field {
     }
 }
 
-/// An element of the area, or whatever two registers make up.
+/// An element of the area, or an arbitrary address formed from two registers.
 fn indexed(random: &mut Random) -> Source {
     let base = (random.below(2) == 0).then(|| gpr(random));
     let index = std::iter::repeat_with(|| gpr(random)).find(|r| *r != Register::RSP);
@@ -87,7 +87,7 @@ fn indexed(random: &mut Random) -> Source {
         base,
         index: index.unwrap_or(Register::RAX),
         shift: random.below(4) as u8,
-        // Below the stack pointer is what the detour itself writes.
+        // The detour itself writes below the stack pointer.
         offset: match base {
             Some(Register::RSP) => 64,
             _ => random.pick(&[0, 8, 0u64.wrapping_sub(16), AREA, AREA + 4096]),
@@ -95,7 +95,8 @@ fn indexed(random: &mut Random) -> Source {
     }
 }
 
-/// A call stack: the copy ends with the page in which the sandbox's stack lies, or before.
+/// A call stack: the copy ends at or before the end of the page that contains the sandbox's
+/// stack.
 pub fn call_stack(random: &mut Random) -> Field {
     Field {
         source: Source::Register(Register::RSP),
@@ -112,7 +113,7 @@ pub fn text(random: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// A good pointer, or one that is not.
+/// A valid pointer, or an invalid one.
 pub fn pointer(random: &mut Random) -> u64 {
     match random.below(12) {
         0 => random.next(),
@@ -120,7 +121,7 @@ pub fn pointer(random: &mut Random) -> u64 {
         2 => 0x8000_0000_0000_0000 | random.next() >> 8,
         3 => AREA + AREA_SIZE as u64 - random.below(24) as u64,
         4 => AREA - random.below(24) as u64,
-        // Below the stack pointer is what the detour itself writes.
+        // The detour itself writes below the stack pointer.
         5 => STACK_POINTER + 16 + random.below(1000) as u64,
         _ => AREA + 16 + random.below(AREA_SIZE - 200) as u64,
     }
@@ -172,7 +173,7 @@ pub fn random_condition(random: &mut Random, fields: &[Field], depth: usize) -> 
     }
 }
 
-/// Constants that decide something: near the values that registers have.
+/// Constants that make a difference: near the values that registers have.
 pub fn constant(random: &mut Random, width: Width) -> i128 {
     match random.below(5) {
         0 => random.pick(&[0, 1, -1, 127, 128, 255, 256, -128]),
@@ -192,7 +193,7 @@ pub fn pattern(random: &mut Random) -> Vec<u8> {
         .collect()
 }
 
-/// glibc has the thread's id there (`struct pthread.tid`), if this is what it says.
+/// Offset of the thread's id in glibc (`struct pthread.tid`), if the word there is the id.
 pub const TID_OFFSET: i32 = 0x2d0;
 
 pub fn own_tid() -> u32 {
@@ -221,7 +222,7 @@ pub fn own_comm() -> Vec<u8> {
     comm.trim_end().as_bytes().to_vec()
 }
 
-/// Memory as the evaluation sees it.
+/// Memory as the reference evaluation sees it.
 pub struct World {
     pub area: Vec<u8>,
     pub registers: [u64; 16],
@@ -229,7 +230,7 @@ pub struct World {
     pub data: Vec<u8>,
     pub comm: Vec<u8>,
     pub tid: u32,
-    /// Bytes of a string that are read, at most.
+    /// Maximum number of bytes that are read of a string.
     pub text_limit: u16,
 }
 
@@ -243,7 +244,7 @@ impl World {
             .or_else(|| inside(STACK_PAGE, &self.stack))
             .or_else(|| inside(DATA, &self.data))
             .or_else(|| {
-                // The code, the test's own memory: a pointer may lead there by chance.
+                // The code, or the test's own memory: a pointer may lead there by chance.
                 let mut bytes = vec![0; len];
                 let memory = File::open("/proc/self/mem").expect("procfs");
                 memory.read_exact_at(&mut bytes, address).ok()?;
@@ -256,7 +257,7 @@ impl World {
         Some(u64::from_le_bytes(bytes.try_into().unwrap()))
     }
 
-    /// A string: up to its NUL, or to the limit.
+    /// Returns a string: up to its NUL, or to the limit.
     pub fn string(&self, address: u64) -> Option<Vec<u8>> {
         let mut text = Vec::new();
         while text.len() < self.text_limit.into() {
@@ -287,7 +288,7 @@ impl World {
         }
     }
 
-    /// The address of the content, if it is in memory.
+    /// Returns the address of the content, if it is in memory.
     pub fn address(&self, field: &Field) -> Option<u64> {
         let (last, pointers) = field.pointers.split_last().unwrap();
         let mut at = self.start(field);
@@ -297,7 +298,7 @@ impl World {
         Some(at.wrapping_add_signed(*last))
     }
 
-    /// What stands in the record, and whether that could be read.
+    /// Returns the expected content of the record, and whether it could be read.
     pub fn content(&self, field: &Field) -> (Vec<u8>, bool) {
         let string = |text: &[u8]| {
             let mut bytes = (text.len() as u32).to_le_bytes().to_vec();
@@ -343,7 +344,7 @@ impl World {
         }
     }
 
-    /// What can be read from an address on, at most so much.
+    /// Returns the bytes that can be read from an address on, at most `most`.
     pub fn readable(&self, address: u64, most: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         while bytes.len() < most {
@@ -395,15 +396,15 @@ impl World {
             } => {
                 let (value, width) = match subject {
                     Subject::Thread => (Some(i128::from(self.tid)), Width::WORD),
-                    // Constants are such that every CPU decides alike.
+                    // The constants are chosen so that the result is the same on every CPU.
                     Subject::Cpu => (Some(1), Width::WORD),
                     Subject::Field(index) => match fields[*index].content {
                         Content::Number(width) => (self.number(&fields[*index], width), width),
                         _ => unreachable!(),
                     },
                 };
-                // What holds of every number holds of one that cannot be read, too; the
-                // description says nothing else.
+                // A condition that is true for every number is also true for one that cannot be
+                // read; the description says nothing else.
                 let Some(value) = value else {
                     return self.decided(*relation, *with, width);
                 };
@@ -412,7 +413,8 @@ impl World {
         }
     }
 
-    /// Of a field that cannot be read: an equation is false, so its opposite is true.
+    /// Decides a comparison with a field that cannot be read: an equality is false, so its opposite
+    /// is true.
     pub fn decided(&self, relation: Relation, with: i128, width: Width) -> bool {
         let (low, high) = match (width.bits, width.signed) {
             (Some((_, bits)), _) => (0, (1i128 << bits) - 1),
@@ -450,7 +452,7 @@ pub fn compare(value: i128, relation: Relation, with: i128, width: Width) -> boo
     }
 }
 
-/// A pattern, slowly.
+/// Matches a pattern, slowly.
 pub fn matches(text: &[u8], pattern: &[u8]) -> bool {
     match pattern {
         [] => text.is_empty(),
@@ -478,7 +480,7 @@ pub struct Area(*mut u8);
 
 impl Area {
     pub fn map() -> Area {
-        // SAFETY: a new mapping that replaces no other; behind it nothing is mapped.
+        // SAFETY: a new mapping that replaces no other; nothing is mapped after it.
         let area = unsafe {
             libc::mmap(
                 AREA as *mut _,
@@ -493,7 +495,7 @@ impl Area {
         Area(area.cast())
     }
 
-    /// Fills it with words, pointers to it, and texts.
+    /// Fills the area with words, pointers into it, and strings.
     pub fn fill(&self, random: &mut Random) -> Vec<u8> {
         let mut area = Vec::with_capacity(AREA_SIZE);
         while area.len() < AREA_SIZE {
@@ -514,14 +516,14 @@ impl Area {
             }
         }
         area.truncate(AREA_SIZE);
-        // SAFETY: the area is that large, and nobody else uses it.
+        // SAFETY: the area is that large, and nothing else uses it.
         unsafe { std::ptr::copy_nonoverlapping(area.as_ptr(), self.0, AREA_SIZE) };
         area
     }
 }
 
-/// The kernel reads the last descriptor when it preempts us: not while the bytes of another
-/// detour take its place.
+/// Clears the pointer to the last descriptor: the kernel reads it when it preempts this thread,
+/// so it must not be set while the bytes of another detour replace the last one.
 pub fn forget_sequence() {
     let Some(offset) = rseq_offset() else { return };
     let pointer: u64;

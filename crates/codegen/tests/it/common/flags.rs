@@ -1,18 +1,18 @@
-//! What depends on the flags, decided by the processor's manual.
+//! Work that depends on the flags, evaluated as the processor's manual defines it.
 
 use capriole_codegen::detour::{Filter, Work};
 use iced_x86::ConditionCode;
 
 use crate::support::random::Random;
 
-/// A condition of a conditional jump.
+/// Returns a random condition of a conditional jump.
 pub fn random(random: &mut Random) -> Option<ConditionCode> {
     let all = ConditionCode::values().filter(|code| *code != ConditionCode::None);
     let all: Vec<ConditionCode> = all.collect();
     Some(random.pick(&all))
 }
 
-/// Whether flags fulfil a condition (Intel SDM, volume 1, appendix B).
+/// Returns true if the flags fulfil a condition (Intel SDM, volume 1, appendix B).
 pub fn hold(condition: ConditionCode, flags: u64) -> bool {
     use ConditionCode as C;
     let flag = |bit: u32| flags >> bit & 1 == 1;
@@ -38,7 +38,7 @@ pub fn hold(condition: ConditionCode, flags: u64) -> bool {
     }
 }
 
-/// The flags that the work asks for.
+/// The condition on the flags that the work's filter tests, if any.
 pub fn asked(work: &Work) -> Option<ConditionCode> {
     let filter = match work {
         Work::Record(record) => record.filter.as_ref(),
@@ -49,7 +49,7 @@ pub fn asked(work: &Work) -> Option<ConditionCode> {
     filter.and_then(Filter::flags)
 }
 
-/// Whether the work asks for no flags, or for these.
+/// Returns true if the work does not depend on the flags, or is done with these flags.
 pub fn wanted(work: &Work, flags: u64) -> bool {
     asked(work).is_none_or(|condition| hold(condition, flags))
 }

@@ -1,4 +1,4 @@
-//! Session memory of a test's child, which is target and tracer at once.
+//! Session memory of a test's child process, which is both target and tracer.
 
 use capriole_codegen::detour::{ClockReading, Counters, Frames, Runtime};
 use capriole_resident as resident;
@@ -6,8 +6,8 @@ use capriole_ring::Memory;
 use capriole_ring::layout::{self, Geometry};
 use std::sync::Arc;
 
-/// Makes session memory and maps it twice, as a tracer and its target do. Tells where the
-/// target has it.
+/// Creates session memory and maps it twice, as a tracer and its target do. Returns its address
+/// in the target.
 pub fn map_session(geometry: &Geometry) -> (Arc<Memory>, u64) {
     let fd = rustix::fs::memfd_create("session-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&fd, geometry.size() as u64).unwrap();
@@ -26,16 +26,16 @@ pub fn map_session(geometry: &Geometry) -> (Arc<Memory>, u64) {
     (memory, base.unwrap() as u64)
 }
 
-/// How many CPUs this machine can have.
+/// Number of CPUs that this machine can have.
 #[allow(dead_code)] // where there is one stream
 pub fn cpus() -> u32 {
-    // SAFETY: asks for a number.
+    // SAFETY: only reads a number.
     let cpus = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) };
     u32::try_from(cpus).expect("a number of CPUs")
 }
 
-/// Empties session memory that the target has at `base`: no packet is in use, no lane is
-/// taken, nothing is counted or lost. Threads know their ids.
+/// Resets session memory, which the target has mapped at `base`: no packet is in use, no lane
+/// is locked, all counters and counts of lost events are 0. Threads know their ids.
 pub fn empty(memory: &Memory, base: u64, geometry: &Geometry) {
     memory.format(base, geometry);
     memory.store_u32(geometry.own_offset() + layout::own::KNOWN, 1);
@@ -68,7 +68,7 @@ pub fn streams(geometry: &Geometry) -> impl Iterator<Item = usize> {
     (geometry.streams()..).step_by(size).take(count)
 }
 
-/// What a resident has to know of the session; it is told no offset and wakes nobody.
+/// Configuration of the resident; no offset is known to it, and it wakes no reader.
 pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
     resident::Config {
         session: base,
@@ -82,7 +82,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
     }
 }
 
-/// What detours are made for, with the resident at an address; no offset is known.
+/// Runtime of detours, with the resident at an address; no offset is known.
 pub fn runtime(base: u64, geometry: &Geometry, resident: u64) -> Runtime {
     let entries = resident::entries(resident);
     Runtime {

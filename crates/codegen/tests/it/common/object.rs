@@ -1,4 +1,4 @@
-//! A library of the system with all that `choose` needs to know about it.
+//! A system library with everything that `choose` needs to know about it.
 
 #![allow(dead_code)]
 
@@ -12,14 +12,14 @@ pub struct Object {
     pub functions: Vec<(String, Extent)>,
     /// Code without a symbol: static functions, and parts of functions.
     pub parts: Vec<Extent>,
-    /// Where symbols and unwind tables say that functions begin.
+    /// Starts of functions according to symbols and unwind tables.
     starts: Vec<u64>,
     pub targets: Targets,
     pads: Vec<u64>,
 }
 
 impl Object {
-    /// The system's copy of a library, as if it were mapped at `bias`.
+    /// Opens the system's copy of a library, as if it were mapped at `bias`.
     pub fn find(name: &str, bias: u64) -> Option<Self> {
         let elf = find_library(name).and_then(|path| Elf::open_at(&path, bias));
         if elf.is_none() {

@@ -1,10 +1,10 @@
-//! What must not change when a detour has done its work.
+//! State that must not change when a detour has done its work.
 
 use crate::support::sandbox::{Outcome, STACK_POINTER};
 use capriole_insn::liveness::Live;
 
-/// Compares a run through a detour with the `plain` one: registers and flags that are live,
-/// memory, and the stack above what may be written to.
+/// Compares a run through a detour with the `plain` one: live registers and flags,
+/// memory, and the stack above the part that may be written.
 pub fn undisturbed(
     plain: &Outcome,
     out: &Outcome,

@@ -21,23 +21,23 @@ use crate::flags;
 use crate::object::Object;
 use crate::support::random::Random;
 
-/// Sites of one function, and inputs for one site.
+/// Number of sites per function, and of inputs per site.
 const SITES: usize = 6;
 const INPUTS: usize = 3;
-/// Longer functions are not taken: their analysis takes longer than all runs.
+/// Longer functions are skipped: their analysis takes longer than all runs.
 const LONGEST: u64 = 0x8000;
-/// Room for the image of a probe: its detour, those of others before it, what they
+/// Size of a probe's image: its detour, those of others before it, the code that they
 /// share, and copies of evicted instructions.
 const IMAGE_SIZE: usize = 0x2000;
 const INT3: u8 = 0xcc;
-/// How often the memory below the stack is changed to see whether that matters: a
-/// comparison with one wrong value may come out as with another.
+/// Number of times that the memory below the stack pointer is changed, to check whether that
+/// matters: a comparison with one wrong value may give the same result as with another.
 const SCRIBBLES: u64 = 12;
-/// No copy of an instruction is longer.
+/// Maximum length of an instruction's copy.
 const MAX_COPY: u64 = 40;
 const RED_ZONE: u64 = 128;
 
-/// Everything that the cases of one library share. Exists in a child only.
+/// Everything that the cases of one library share. Exists in a child process only.
 pub struct Prover<'a> {
     object: &'a Object,
     machine: &'static mut Machine,
@@ -55,24 +55,24 @@ struct Function {
     split_part: bool,
 }
 
-/// A probe on a site of it.
+/// A probe on one of its sites.
 struct Probe {
     shape: Shape,
     work: Vec<Work>,
     mode: Mode,
-    /// Where the image begins.
+    /// Start address of the image.
     address: u64,
     image: Vec<u8>,
     detour: Chain,
-    /// Where its work begins.
+    /// Address at which its work begins.
     begins: u64,
     patch: Patch,
-    /// The bytes of the text before the patch, in the order of its writes.
+    /// The original bytes at each of the patch's writes, in their order.
     before: Vec<(u64, Vec<u8>)>,
 }
 
 impl<'a> Prover<'a> {
-    /// Makes this process one that runs nothing else any more.
+    /// Prepares this process for running cases; it cannot run anything else afterwards.
     pub fn new(object: &'a Object, seed: u64, tally: &Tally) -> Self {
         let mut memory = Memory::new(&object.elf, &mut Random::new(seed));
         let session = Session::new();
@@ -91,7 +91,7 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// Runs the case that `seed` makes.
+    /// Runs the case with this seed.
     pub fn prove(&mut self, seed: u64, tally: &Tally) -> Result<(), String> {
         let mut random = Random::new(seed);
         let function = self.choose_function(&mut random);
@@ -151,12 +151,12 @@ impl<'a> Prover<'a> {
         tally: &Tally,
     ) -> Result<(), String> {
         let code = self.object.code();
-        // One in four at the function's start: most probes are there.
+        // One in four at the function's start, as most probes are there.
         let site = match random.below(4) {
             0 => function.extent.start,
             _ => function.boundaries[random.below(function.boundaries.len())],
         };
-        // Without the usual tactics and with little space the others come to bear.
+        // Without the usual tactics and with little space, the other tactics are used more often.
         let placing = random.below(2) == 0;
         let input = SiteInput {
             code: &code,
@@ -201,7 +201,7 @@ impl<'a> Prover<'a> {
         proved
     }
 
-    /// Where stubs may be: everywhere around, or in a few small places.
+    /// Space for stubs: everywhere around, or a few small ranges.
     fn space(&self, random: &mut Random) -> Space {
         let free = self.memory.free();
         if random.below(3) == 0 {
@@ -216,7 +216,7 @@ impl<'a> Prover<'a> {
         Space::new(small.collect(), usize::MAX)
     }
 
-    /// Makes a probe, all but the bytes of the text.
+    /// Makes a probe, and writes everything except its patch of the code.
     fn compile(
         &mut self,
         function: &Function,
@@ -254,7 +254,7 @@ impl<'a> Prover<'a> {
             live: shape.live,
         };
         let mut points = vec![own];
-        // Others of the region that have nothing to do.
+        // Other instructions of the region, with probes that have no work.
         let others = shape.displaced.iter().filter(|i| i.ip() != shape.site);
         points.extend(others.filter(|_| random.below(4) == 0).map(|other| Point {
             site: other.ip(),
@@ -277,12 +277,12 @@ impl<'a> Prover<'a> {
             return Ok(None);
         }
         let memory = &mut self.memory;
-        // The kernel may still look at the descriptor of the last detour.
+        // The kernel may still refer to the descriptor of the last detour.
         child::forget_rseq();
         let mut bytes = image.clone();
         bytes.resize(IMAGE_SIZE, INT3); // nothing stays of the last one
         memory.write_arena(address, &bytes);
-        // What displacements share with the code behind the function.
+        // Bytes after the function that are part of displacements.
         for (at, bytes) in &patch.relies_on {
             for (at, byte) in (*at..).zip(bytes) {
                 if !function.extent.contains(at) {
@@ -307,7 +307,7 @@ impl<'a> Prover<'a> {
         }))
     }
 
-    /// Runs the program, with the first `writes` writes of a probe.
+    /// Runs the program, with the first `writes` writes of a probe applied.
     fn run(&mut self, program: Program, probe: Option<(&Probe, usize)>) -> Run {
         let memory = &mut self.memory;
         memory.reset();
@@ -352,13 +352,13 @@ impl<'a> Prover<'a> {
         let mut generated: Vec<Extent> = probe.patch.generated().collect();
         let arena_end = memory::ARENA + memory::ARENA_SIZE as u64;
         generated.push(Extent::new(memory::ARENA, arena_end));
-        // The copies, or the way back if there are none.
+        // The first copy, or the jump back if there are no copies.
         let mut parts = probe.detour.parts.iter();
         let detour = parts.find(|part| part.entry == probe.begins);
         let detour = detour.expect("a part with the work");
         let way_back = detour.address + detour.size as u64 - 5;
         let landing = detour.copies.first().map_or(way_back, |(_, copy)| *copy);
-        // Now and then through the recording, too: each step aborts its restartable
+        // Now and then step through the recording, too: each step aborts its restartable
         // sequence.
         let landing = (landing, self.memory.writable_arena(landing));
         let probed_program = Program {
@@ -437,8 +437,8 @@ impl<'a> Prover<'a> {
         };
         let mut plain = self.run(plain, Some((probe, all)));
         undo_call(probe, &mut plain);
-        // The detour may take another way than when it is stepped, and leave other
-        // values where nothing is alive.
+        // The detour may take another path than when it is stepped, and leave other
+        // values in dead registers.
         let same = compare::ends(&original, &plain, dead, dead, &unwritten, locate)
             .and_then(|()| self.check_work(probe, &original.outcome));
         match same {
@@ -453,7 +453,7 @@ impl<'a> Prover<'a> {
         Ok(())
     }
 
-    /// With the first writes of a probe only, of which the last is that of the site,
+    /// With only the first writes of a probe (the last write is the one at the site),
     /// nothing is recorded or counted and nothing changes.
     fn prove_half_written(
         &mut self,
@@ -502,13 +502,12 @@ impl<'a> Prover<'a> {
             .map_err(|e| explain(&e, "half written", original, &half))
     }
 
-    /// Whether the original itself does something else if what lies below the stack
-    /// pointer on arrival changes, so that nothing follows from the run.
+    /// Returns true if the original itself behaves differently when memory below the stack
+    /// pointer changes on arrival, so that the run proves nothing.
     ///
-    /// At a function's entry that holds for the red zone, too. A function that calls
-    /// nobody has an excuse for reading there only if it comes from its start and had
-    /// no chance to write before: of the 16 bytes of a `long double` in its frame it
-    /// writes ten, and may read all.
+    /// At a function's entry this includes the red zone. A leaf function may validly read there
+    /// only if the run begins at its start and it had no chance to write before: of the 16
+    /// bytes of a `long double` in its frame it writes ten, and may read all.
     fn reads_garbage(
         &mut self,
         function: &Function,
@@ -552,7 +551,7 @@ impl<'a> Prover<'a> {
         })
     }
 
-    /// The run of the original, from random registers.
+    /// Sets up the run of the original, from random registers.
     fn program(
         &mut self,
         function: &Function,
@@ -601,8 +600,8 @@ impl<'a> Prover<'a> {
         }
     }
 
-    /// Each arrival was recorded once, with the registers that it came with, and
-    /// counted once. Returns how much of that was done by a restartable sequence.
+    /// Checks that each arrival was recorded once, with its registers, and counted once.
+    /// Returns the number of records and counts made by a restartable sequence.
     fn check_work(&self, probe: &Probe, original: &Outcome) -> Result<u64, String> {
         let mut records = Vec::new();
         let mut counts = vec![0; COUNTERS as usize];
@@ -641,10 +640,11 @@ impl<'a> Prover<'a> {
     }
 }
 
-/// One or two records, with a count before, between or behind them, or counts only.
+/// One or two records, with a count before, between or after them, or counts only.
 fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
-    // At a conditional jump often whether it is taken; else now and then any flags, if they
-    // are the same in the probed run: where they are dead the detour spoils them.
+    // At a conditional jump, often filter on its condition; otherwise, now and then, on any
+    // condition, if the flags are live: the detour overwrites dead flags, so that they differ
+    // in the probed run.
     let jump = shape.displaced.first().filter(|i| i.is_jcc_short_or_near());
     let asked = match jump {
         Some(jump) if random.below(4) > 0 => Some(jump.condition_code()),
@@ -685,7 +685,7 @@ fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
     work
 }
 
-/// What a site elsewhere does, in the same form: other events, other counters.
+/// Work of the same form for another site: other events, other counters.
 fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
     let change = |work: &Work| match work {
         Work::Record(record) => {
@@ -712,19 +712,19 @@ fn is_count(work: &Work) -> bool {
     matches!(work, Work::Count { .. })
 }
 
-/// Whether a range is that of one of the probe's writes.
+/// Returns true if the range is one of the probe's writes.
 fn is_write(probe: &Probe, range: &Extent) -> bool {
     let mut writes = probe.patch.writes.iter();
     writes.any(|(at, bytes)| *range == Extent::new(*at, at + bytes.len() as u64))
 }
 
-/// An instruction near the site; often the site itself or the function's start.
+/// Chooses an instruction near the site; often the site itself or the function's start.
 fn start_address(function: &Function, site: u64, random: &mut Random) -> u64 {
     let index = function.boundaries.partition_point(|&at| at < site);
     match random.below(6) {
         0 => function.extent.start,
         1 => site,
-        // Behind it, where a tactic may have changed something as well.
+        // After it, where a tactic may have changed something as well.
         2 => {
             let behind = (index + random.below(4)).min(function.boundaries.len() - 1);
             function.boundaries[behind]
@@ -733,7 +733,7 @@ fn start_address(function: &Function, site: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// Makes the shape that of a breakpoint, if its first instruction can be displaced.
+/// Turns the shape into a breakpoint, if its first instruction can be displaced.
 fn as_breakpoint(shape: &mut Shape) {
     let at_site = shape.displaced.iter().find(|i| i.ip() == shape.site);
     let Some(instruction) = at_site.copied().filter(|i| relocatable(i).is_ok()) else {
@@ -746,7 +746,7 @@ fn as_breakpoint(shape: &mut Shape) {
     shape.resume = shape.displaced[0].next_ip();
 }
 
-/// Whether the run of the original says nothing about the probe. An error if it
+/// Returns a reason if the run of the original proves nothing about the probe; an error if it
 /// shows that the shape is wrong.
 fn is_no_case(
     function: &Function,
@@ -788,9 +788,9 @@ fn is_no_case(
     Ok(None)
 }
 
-/// The original address of an address in the function or in the detour's copies.
-/// Calls are not copied as calls: a fault of one comes after its return address
-/// was pushed, which [`undo_call`] takes back.
+/// Maps an address in the function or in the detour's copies to the original address.
+/// Calls are not copied as calls: a fault in a copy occurs after it has pushed its return
+/// address, which [`undo_call`] reverts.
 fn locate(function: &Function, probe: &Probe, at: u64) -> Option<u64> {
     if function.extent.contains(at) && !probe.patch.generated().any(|g| g.contains(at)) {
         return Some(at);
@@ -798,7 +798,7 @@ fn locate(function: &Function, probe: &Probe, at: u64) -> Option<u64> {
     copy_around(probe, at).map(|(_, original)| original)
 }
 
-/// The copy that an address in the arena belongs to, and what it is a copy of.
+/// Finds the copy that an address in the arena belongs to; returns it and its original.
 fn copy_around(probe: &Probe, at: u64) -> Option<(u64, u64)> {
     let copies = probe.patch.copies.iter().copied();
     copies
@@ -806,8 +806,8 @@ fn copy_around(probe: &Probe, at: u64) -> Option<(u64, u64)> {
         .max()
 }
 
-/// If the run ended by a fault in the copy of a call, behind the push: gives the
-/// stack pointer back its value, and returns where the return address stands.
+/// If the run ended by a fault in the copy of a call, after the push: restores the
+/// stack pointer, and returns the location of the return address.
 fn undo_call(probe: &Probe, run: &mut Run) -> Option<Extent> {
     let End::Fault { at, .. } = run.outcome.end else {
         return None;
@@ -826,8 +826,8 @@ fn undo_call(probe: &Probe, run: &mut Run) -> Option<Extent> {
     Some(pushed)
 }
 
-/// Whether the instruction gives other results the second time, enters the kernel,
-/// or shows where it runs or that it is stepped.
+/// Returns true if the instruction's result differs when it runs again, if it enters the
+/// kernel, or if its result shows its address or that it is stepped.
 fn is_unsuitable(instruction: &Instruction) -> bool {
     use Mnemonic as M;
     let segment = (0..instruction.op_count()).any(|i| {
@@ -879,7 +879,7 @@ fn is_unsuitable(instruction: &Instruction) -> bool {
         )
 }
 
-/// What went wrong in which run, with the way of the original.
+/// Describes a failed run, with the path of the original.
 fn explain(error: &str, how: &str, original: &Run, probed: &Run) -> String {
     let (a, b) = (&original.outcome, &probed.outcome);
     let way = |steps: &[Step]| {
@@ -903,8 +903,8 @@ fn explain(error: &str, how: &str, original: &Run, probed: &Run) -> String {
     )
 }
 
-/// Everything about a probe that a person needs to understand a failure. Addresses
-/// in files are `BIAS` lower.
+/// Describes everything about a probe that is needed to understand a failure. Addresses
+/// in files are lower by `BIAS`.
 fn describe(
     code: &capriole_insn::Code<'_>,
     function: &Function,

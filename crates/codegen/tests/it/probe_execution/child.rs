@@ -1,4 +1,4 @@
-//! What makes a child process one that can run anything.
+//! Preparation of a child process, so that it can run any code.
 
 use super::machine::{THREAD, thread_pointer};
 use super::memory::RSEQ;
@@ -8,7 +8,7 @@ const RSEQ_SIZE: u32 = 32;
 const RSEQ_UNREGISTER: i32 = 1;
 
 fn rseq(address: u64, size: u32, flags: i32) -> bool {
-    // SAFETY: rseq(2); what is registered are 32 bytes that stay mapped.
+    // SAFETY: rseq(2); the 32 bytes that are registered stay mapped.
     let result = unsafe { libc::syscall(libc::SYS_rseq, address, size, flags, RSEQ_SIGNATURE) };
     result == 0
 }
@@ -17,8 +17,8 @@ fn own_rseq() -> u64 {
     THREAD.wrapping_add_signed(i64::from(RSEQ))
 }
 
-/// Tells the kernel to keep `struct rseq` where the code under test has its thread
-/// block, in place of where glibc put it. `false` if it does not.
+/// Registers `struct rseq` in the thread block of the code under test, instead of
+/// in glibc's. Returns `false` if the kernel refuses.
 pub fn move_rseq() -> bool {
     // SAFETY: looks up a symbol by a terminated name.
     let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__rseq_offset".as_ptr()) };
@@ -26,27 +26,27 @@ pub fn move_rseq() -> bool {
         // SAFETY: glibc defines it as ptrdiff_t.
         let offset = unsafe { *symbol.cast::<isize>() };
         let theirs = thread_pointer().wrapping_add_signed(offset as i64);
-        // The size has to be that with which it was registered.
+        // The size must equal the one given at registration.
         let _ = (1..=8).any(|n| rseq(theirs, n * RSEQ_SIZE, RSEQ_UNREGISTER));
     }
     let moved = rseq(own_rseq(), RSEQ_SIZE, 0);
     if !moved {
-        // Then it says "not registered", and every record goes the locked way.
+        // It then reads as "not registered", and every record takes the locked path.
         // SAFETY: a field of the structure, in the thread block that is mapped.
         unsafe { ((own_rseq() + 4) as *mut u32).write_volatile(u32::MAX) };
     }
     moved
 }
 
-/// Clears the descriptor that the kernel looks at when it preempts.
+/// Clears the descriptor pointer that the kernel reads when it preempts the thread.
 pub fn forget_rseq() {
     // SAFETY: a field of the structure, in the thread block that is mapped.
     unsafe { ((own_rseq() + 8) as *mut u64).write_volatile(0) };
 }
 
-/// System calls fail that are made from addresses whose upper half is `high`: none
-/// should be, as functions with system calls are left out, but an indirect jump
-/// may go astray.
+/// Makes system calls from addresses whose upper half is `high` fail: there should be
+/// none, as functions with system calls are left out, but an indirect jump may
+/// go astray.
 pub fn forbid_system_calls(high: u64) {
     const INSTRUCTION_POINTER_HIGH: u32 = 12;
     let statement = |code: u32, jt, jf, k| libc::sock_filter {
@@ -83,7 +83,7 @@ pub fn forbid_system_calls(high: u64) {
     assert_eq!(done, 0, "no seccomp filter");
 }
 
-/// Pages mapped for stubs at prescribed addresses, as long as this lives.
+/// Pages mapped for stubs at prescribed addresses; unmapped on drop.
 #[derive(Default)]
 pub struct Stubs {
     pages: Vec<u64>,
@@ -93,7 +93,7 @@ const PAGE: u64 = 4096;
 
 impl Stubs {
     /// Maps the pages around the stubs, fills them with `int3` and writes the
-    /// stubs. `None` if something else is there.
+    /// stubs. Returns `None` if something else is mapped there.
     pub fn map(stubs: &[(u64, Vec<u8>)]) -> Option<Self> {
         let mut mapped = Self::default();
         for (address, bytes) in stubs {
@@ -144,7 +144,7 @@ impl Stubs {
 impl Drop for Stubs {
     fn drop(&mut self) {
         for page in &self.pages {
-            // SAFETY: a page mapped by `map_page`; no run is on.
+            // SAFETY: a page mapped by `map_page`; no run is active.
             unsafe { libc::munmap(*page as *mut _, PAGE as usize) };
         }
     }

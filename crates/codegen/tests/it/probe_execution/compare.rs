@@ -1,4 +1,4 @@
-//! What must be equal between a run of the original and one with the probe.
+//! State that must be equal between a run of the original and one with the probe.
 
 use capriole_insn::{Extent, Live};
 
@@ -13,7 +13,7 @@ const NAMES: [&str; 16] = [
     "r14", "r15",
 ];
 
-/// A run with everything that it left behind.
+/// A run and the state that it left behind.
 pub struct Run {
     pub outcome: Outcome,
     pub memory: Snapshot,
@@ -27,7 +27,7 @@ pub struct Loose {
 }
 
 impl Loose {
-    /// What a detour may change at a site where `live` is alive.
+    /// Registers and flags that a detour may change at a site where `live` is live.
     pub fn behind(live: &Live) -> Self {
         Self {
             gprs: live.dead().0,
@@ -42,7 +42,7 @@ impl Loose {
         }
     }
 
-    /// Compares registers and keeps loose what still differs: what is equal once
+    /// Compares registers; only those that still differ remain loose: once equal, a register
     /// can differ again only after the next arrival at the site.
     fn compare(&mut self, original: &Step, probed: &Step) -> Result<(), String> {
         let mut differ = 0;
@@ -71,8 +71,8 @@ impl Loose {
     }
 }
 
-/// Compares two stepped runs, instruction by instruction. Returns what may differ
-/// at the end.
+/// Compares two stepped runs, instruction by instruction. Returns the registers and flags
+/// that may differ at the end.
 pub fn steps(original: &Outcome, probed: &Outcome, dead: Loose) -> Result<Loose, String> {
     let mut loose = Loose::default();
     let mut arrivals = original.arrivals.iter().zip(&probed.arrivals).peekable();
@@ -92,7 +92,7 @@ pub fn steps(original: &Outcome, probed: &Outcome, dead: Loose) -> Result<Loose,
         }
         loose.compare(a, b)?;
     }
-    // An arrival at the very end, whose instruction never ended.
+    // An arrival at the very end, whose instruction did not complete.
     for _ in arrivals {
         loose = loose.and(dead);
     }
@@ -109,9 +109,9 @@ pub fn steps(original: &Outcome, probed: &Outcome, dead: Loose) -> Result<Loose,
     Ok(loose)
 }
 
-/// Compares where and with what two runs ended. `locate` turns addresses of the
-/// detour into those of the originals; `unwritten` is memory that nobody may rely
-/// on.
+/// Compares the final addresses and states of two runs. `locate` maps addresses in the
+/// detour to the original ones; `unwritten` is memory whose contents may
+/// differ.
 pub fn ends(
     original: &Run,
     probed: &Run,
@@ -139,7 +139,7 @@ pub fn ends(
         return Err(format!("ended by {end:x?}, not {:x?}", a.end));
     }
     if matches!(end, End::Left(_)) {
-        // Whoever is there may read everything, but for a flag that no
+        // The code there may read every register and flag, except a flag that no
         // instruction defines.
         loose.gprs = 0;
         loose.flags &= dead.flags & AUXILIARY_CARRY;

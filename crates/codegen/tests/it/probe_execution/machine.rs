@@ -1,16 +1,15 @@
-//! A processor state that is loaded, run and taken away again, all by signal
-//! frames: what a run starts from is written into the frame of a signal, and what
-//! it ends with is read from the frame of another. So every register that the
-//! kernel saves is under control, up to the upper halves of the vectors, and no
-//! assembly is needed.
+//! A processor state that is loaded, run and saved, all through signal frames: the
+//! initial state of a run is written into the frame of one signal, and its final state
+//! is read from the frame of another. So every register that the kernel saves is under
+//! control, up to the upper halves of the vectors, and no assembly is needed.
 //!
 //! A *stepped* run has the trap flag set: each instruction ends in the handler,
-//! which notes address and registers. A *plain* run goes at full speed. Either
+//! which records address and registers. A *plain* run executes at full speed. Either
 //! ends when control leaves the function (all text around it is `int3`), at a
-//! fault, or (stepped only) at a bound.
+//! fault, or (stepped only) at a limit.
 //!
-//! The handler touches no thread-local memory: the thread pointer of a run is not
-//! that of the test.
+//! The handler touches no thread-local memory: the thread pointer during a run is not
+//! the test's.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -18,13 +17,13 @@ use capriole_insn::Extent;
 
 /// The thread pointer during a run.
 pub const THREAD: u64 = super::memory::TLS + 0x1000;
-/// How many calls out of the function return before the run ends at one.
+/// Number of calls out of the function that return; the run ends at the next one.
 pub const CALLS: usize = 8;
-/// How often a stepped run may arrive at the site.
+/// Maximum number of arrivals at the site in a stepped run.
 pub const ARRIVALS: usize = 3;
-/// How many instructions of the function a stepped run may take.
+/// Maximum number of the function's instructions in a stepped run.
 pub const STEPS: usize = 100;
-/// How many instructions of all kinds, also of the detour, it may take.
+/// Maximum number of instructions of all kinds, including the detour's.
 const RAW_STEPS: u32 = 4_000;
 const FRAME: usize = 16384;
 /// OF DF SF ZF AF PF CF.
@@ -59,61 +58,61 @@ pub struct Step {
     pub flags: u64,
 }
 
-/// The registers on an arrival at the site, and how many steps were before it.
+/// The registers on an arrival at the site, and the number of steps before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub after: usize,
     pub step: Step,
 }
 
-/// How a run ended.
+/// Reason for the end of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Control went to an address that is not the function's.
+    /// Control reached an address outside the function.
     Left(u64),
-    /// An exception of the processor: where, which, and for page faults the error
-    /// code and the address.
+    /// A processor exception: its address, its number, and for page faults the error
+    /// code and the faulting address.
     Fault {
         at: u64,
         trap: i64,
         error: i64,
         address: i64,
     },
-    /// Enough seen.
+    /// A limit of the run was reached.
     Bound,
-    /// Far too many instructions.
+    /// Far too many instructions were executed.
     Hung,
 }
 
-/// What a run is to do.
+/// Description of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     pub start: Step,
     pub stepped: bool,
     pub function: Vec<Extent>,
-    /// Where the run arrives at the site: there, or in a detour that has run what is before
-    /// it already.
+    /// Address that counts as an arrival at the site: the site itself, or the place in a detour
+    /// that has already run the instructions before it.
     pub site: u64,
-    /// A `rep` instruction stands at the site: it arrives there once for all
-    /// rounds.
+    /// The site has a `rep` instruction: all its iterations are one
+    /// arrival.
     pub repeats: bool,
-    /// Addresses that count as arrivals only: the nops of a reserved site.
+    /// Addresses that count only as arrivals, not as steps: the nops of a reserved site.
     pub silent: Vec<Extent>,
-    /// Instructions that were replaced; their copies are noted instead.
+    /// Replaced instructions; their copies are recorded instead.
     pub patched: Vec<u64>,
-    /// Copies, and the instructions that they are copies of.
+    /// Copies, and their original instructions.
     pub copies: Vec<(u64, u64)>,
-    /// Where generated code stands.
+    /// Ranges of generated code.
     pub generated: Vec<Extent>,
-    /// Breakpoints and where they lead to.
+    /// Breakpoints and their targets.
     pub traps: Vec<(u64, u64)>,
-    /// Overwrites, on each arrival, what lies further below the stack pointer than
-    /// so many bytes; and the seed of what it becomes.
+    /// On each arrival, overwrites the memory more than this many bytes below the stack
+    /// pointer; the second number is the seed of the new contents.
     pub scribble: Option<(u64, u64)>,
-    /// Where the detour's recording ends, as it runs and as it can be written. A
-    /// stepped run takes what is before it at full speed.
+    /// End of the detour's recording: its address for execution and for writing. A
+    /// stepped run executes the code before it at full speed.
     pub landing: Option<(u64, usize)>,
-    /// The addresses behind the function's calls, sorted.
+    /// The return addresses of the function's calls, sorted.
     pub returns: Vec<u64>,
     /// rax, rcx, rdx, rsi, rdi, r8 to r11 and the flags after a call.
     pub callee: Vec<[u64; 10]>,
@@ -121,7 +120,7 @@ pub struct Program {
     pub vectors: Vec<u8>,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub end: End,
@@ -129,7 +128,7 @@ pub struct Outcome {
     pub vectors: Vec<u8>,
     pub steps: Vec<Step>,
     pub arrivals: Vec<Arrival>,
-    /// How many calls out of the function returned.
+    /// Number of calls out of the function that returned.
     pub calls: usize,
 }
 
@@ -153,7 +152,7 @@ pub struct Machine {
     arrivals: Vec<Arrival>,
     calls: usize,
     raw: u32,
-    /// The byte at the landing, while a breakpoint stands there.
+    /// The original byte at the landing, while a breakpoint replaces it.
     landing: Option<u8>,
     end: End,
     last: Step,
@@ -161,11 +160,11 @@ pub struct Machine {
 }
 
 static MACHINE: AtomicPtr<Machine> = AtomicPtr::new(std::ptr::null_mut());
-/// Signals that came while no run was on: always 0.
+/// Signals that arrived while no run was active: always 0.
 static STRAY: AtomicU64 = AtomicU64::new(0);
 
 impl Machine {
-    /// Takes over the signals of this process, which must be a child made for it.
+    /// Takes over the signals of this process, which must be a child created for that.
     pub fn take_over() -> &'static mut Machine {
         let machine = Box::leak(Box::new(Machine {
             phase: Phase::Idle,
@@ -203,14 +202,14 @@ impl Machine {
             let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
             action.sa_sigaction = on_signal as *const () as usize;
             action.sa_flags = libc::SA_ONSTACK | libc::SA_SIGINFO;
-            // SAFETY: the handler has the signature that SA_SIGINFO asks for.
+            // SAFETY: the handler has the signature that SA_SIGINFO requires.
             let done = unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) };
             assert_eq!(done, 0);
         }
         machine
     }
 
-    /// Runs `program`. Memory is the caller's business.
+    /// Runs `program`. The caller has to set up the memory.
     pub fn run(&mut self, program: Program) -> Outcome {
         self.program = program;
         self.steps.clear();
@@ -219,9 +218,9 @@ impl Machine {
         self.raw = RAW_STEPS;
         self.home_thread = thread_pointer();
         self.phase = Phase::Starting;
-        // SAFETY: the handler puts the program's state in place of ours, and at
-        // the end ours back, all registers included. It writes to `self` behind
-        // the compiler's back, which the assembly may do, having no options.
+        // SAFETY: the handler replaces our state by the program's, and restores ours
+        // at the end, all registers included. It writes to `self` without the compiler's
+        // knowledge, which the assembly may do, having no options.
         unsafe { std::arch::asm!("int3", in("rdi") std::ptr::from_mut(self)) };
         assert_eq!(STRAY.load(Ordering::SeqCst), 0);
         Outcome {
@@ -258,7 +257,7 @@ impl Machine {
         self.stop_stepping(frame);
     }
 
-    /// Takes the program's registers away and gives ours back.
+    /// Saves the program's registers and restores ours.
     fn finish(&mut self, frame: &mut Frame<'_>, end: End) {
         self.end = end;
         self.last = frame.step();
@@ -271,19 +270,19 @@ impl Machine {
         set_thread_pointer(self.home_thread);
     }
 
-    /// Puts a breakpoint behind the recording, up to which nothing is stepped.
+    /// Sets a breakpoint after the recording; nothing before it is stepped.
     fn land(&mut self) {
         if let Some((_, writable)) = self.program.landing {
             let byte = writable as *mut u8;
-            // SAFETY: a byte of the arena as it can be written, which outlives runs.
+            // SAFETY: a byte of the arena's writable mapping, which outlives runs.
             self.landing = Some(unsafe { byte.read() });
             // SAFETY: as above. This thread runs the code, and returns from the
-            // handler, which serialises, before it does.
+            // handler, which serialises, before it does so.
             unsafe { byte.write_volatile(0xcc) };
         }
     }
 
-    /// Takes the breakpoint away.
+    /// Removes the breakpoint.
     fn lift(&mut self) {
         if let (Some(old), Some((_, writable))) = (self.landing.take(), self.program.landing) {
             // SAFETY: as in `land`.
@@ -291,14 +290,14 @@ impl Machine {
         }
     }
 
-    /// On the way to the landing.
+    /// Clears the trap flag while the run is on its way to the landing.
     fn stop_stepping(&self, frame: &mut Frame<'_>) {
         if self.landing.is_some() {
             frame.gregs[libc::REG_EFL as usize] &= !TRAP_FLAG;
         }
     }
 
-    /// Control is at an address: notes it, or ends the run.
+    /// Handles control reaching an address: records it, or ends the run.
     fn visit(&mut self, frame: &mut Frame<'_>) {
         if !self.program.stepped {
             return;
@@ -348,8 +347,8 @@ impl Machine {
         self.steps.push(step);
     }
 
-    /// Control is at an address that is not the function's. If it was called, as
-    /// the return address shows, it returns; else the run ends.
+    /// Handles control at an address outside the function. If it was called, as
+    /// the return address shows, it returns; otherwise the run ends.
     fn leave(&mut self, frame: &mut Frame<'_>, at: u64) {
         frame.gregs[libc::REG_RIP as usize] = at as i64;
         let stack = frame.gregs[libc::REG_RSP as usize] as u64;
@@ -405,7 +404,7 @@ impl Machine {
                     self.leave(frame, at);
                 }
             }
-            // A page fault of fetching an instruction.
+            // A page fault caused by an instruction fetch.
             14 if error & 0x10 != 0 => self.leave(frame, at),
             14 => self.finish(
                 frame,
@@ -461,7 +460,7 @@ extern "C" fn on_signal(
     let size = unsafe { super::vectors::size_of_state(vectors) }.min(FRAME);
     let mut frame = Frame {
         gregs: &mut context.gregs,
-        // SAFETY: as long as the kernel says in the state itself.
+        // SAFETY: its length is the one that the kernel stored in the state itself.
         vectors: unsafe { std::slice::from_raw_parts_mut(vectors, size) },
     };
     match machine.phase {

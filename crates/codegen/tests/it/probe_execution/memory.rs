@@ -1,6 +1,6 @@
-//! What a run can see: a library mapped as the loader would, the stack, memory for
-//! pointers to lead to, a thread block, and room for generated code. Everything
-//! that can change is put back before each run and compared after it.
+//! Memory that a run can access: a library mapped as the loader would, the stack, a data
+//! area for pointers, a thread block, and room for generated code. Everything
+//! that can change is restored before each run and compared after it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,12 +10,12 @@ use capriole_insn::Extent;
 use crate::support::elf::{Elf, Fixup};
 use crate::support::random::Random;
 
-/// How far above its link address a library is mapped.
+/// Difference between a library's mapped and linked addresses.
 pub const BIAS: u64 = 0x2_4000_0000;
 /// Generated code: residents and the detour.
 pub const ARENA: u64 = 0x2_3000_0000;
 pub const ARENA_SIZE: usize = 0x1_0000;
-/// Where random pointers lead to. Fits in 31 bits, so that it survives being cut
+/// Target of random pointers. Fits in 31 bits, so that it survives truncation
 /// to 32 bits.
 pub const DATA: u64 = 0x5800_0000;
 pub const DATA_SIZE: usize = 0x8000;
@@ -27,10 +27,10 @@ pub const STACK_POINTER: u64 = STACK + 0x4000;
 pub const TLS: u64 = 0x6000_0000;
 const TLS_SIZE: usize = 0x2000;
 /// Offsets of `struct rseq` from the thread pointer: the one that the kernel
-/// knows, and one that says "not registered".
+/// knows, and one that reads as "not registered".
 pub const RSEQ: i32 = -0x100;
 pub const NO_RSEQ: i32 = -0x140;
-/// Offset of the thread's id, and the id.
+/// Offset of the thread id, and the id.
 pub const TID: (i32, u32) = (0x2d0, 4242);
 const RSEQ_SIZE: usize = 32;
 /// A return address that ends a run; nothing is mapped there.
@@ -39,7 +39,7 @@ pub const SENTINEL: u64 = 0x6400_0000;
 const PAGE: u64 = 4096;
 const INT3: u8 = 0xcc;
 
-/// Memory whose code can be changed although it is not writable where it runs.
+/// Memory for code that can be changed although its executable mapping is not writable.
 struct CodeMemory {
     address: u64,
     size: usize,
@@ -81,7 +81,7 @@ impl CodeMemory {
     }
 }
 
-/// Maps a file, or anonymous memory, at an address if it is not 0.
+/// Maps a file, or anonymous memory, at `address` unless that is 0.
 fn map(address: u64, size: usize, protection: i32, file: i32) -> u64 {
     let kind = if file < 0 {
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS
@@ -117,21 +117,21 @@ pub struct Memory {
     text: CodeMemory,
     arena: CodeMemory,
     areas: Vec<Area>,
-    /// Where the library ends.
+    /// End of the library.
     end: u64,
 }
 
-/// A word of the stack, if `address` is in it.
+/// Reads a word of the stack, if `address` is in it.
 pub fn stack_word(address: u64) -> Option<u64> {
     let inside = (STACK..STACK + STACK_SIZE as u64 - 8).contains(&address);
     // SAFETY: the stack is mapped and `address` was checked to be inside.
     inside.then(|| unsafe { (address as *const u64).read_unaligned() })
 }
 
-/// How far below the stack pointer a detour may work, in bytes.
+/// Bytes below the stack pointer that a detour may use.
 pub const BELOW: u64 = 0x800;
 
-/// Overwrites the stack below `stack_pointer`, but for the nearest `spared` bytes,
+/// Overwrites the stack below `stack_pointer`, except the nearest `spared` bytes,
 /// with noise.
 pub fn scribble_below(stack_pointer: u64, spared: u64, noise: u64) {
     if !has_room_below(stack_pointer) {
@@ -144,19 +144,19 @@ pub fn scribble_below(stack_pointer: u64, spared: u64, noise: u64) {
     }
 }
 
-/// The `struct rseq` that is none: detours write to it.
+/// The `struct rseq` that is not registered: detours write to it.
 pub fn unregistered_rseq() -> Extent {
     let start = super::machine::THREAD.wrapping_add_signed(i64::from(NO_RSEQ));
     Extent::new(start, start + RSEQ_SIZE as u64)
 }
 
-/// Whether there is room for a detour's work below a stack pointer.
+/// Returns true if there is room for a detour's work below a stack pointer.
 pub fn has_room_below(stack_pointer: u64) -> bool {
     (STACK + 0x1000..STACK + STACK_SIZE as u64).contains(&stack_pointer)
 }
 
 impl Memory {
-    /// Maps everything, with the library's text all `int3`.
+    /// Maps everything; the library's text is all `int3`.
     pub fn new(elf: &Elf, random: &mut Random) -> Self {
         let (text, address) = elf.text();
         let page = address / PAGE * PAGE;
@@ -240,7 +240,7 @@ impl Memory {
         }
     }
 
-    /// New contents for data, stack and thread block.
+    /// Fills data, stack and thread block with new contents.
     pub fn randomise(&mut self, random: &mut Random) {
         for area in &mut self.areas {
             let sentinels = match area.address {
@@ -270,7 +270,7 @@ impl Memory {
         }
     }
 
-    /// What a word is to hold at the start of a run.
+    /// Sets the value of a word at the start of a run.
     pub fn preset(&mut self, address: u64, word: u64) {
         for area in &mut self.areas {
             let Some(at) = address.checked_sub(area.address).map(|at| at as usize) else {
@@ -282,20 +282,20 @@ impl Memory {
         }
     }
 
-    /// Puts all areas back.
+    /// Restores the contents of all areas.
     pub fn reset(&mut self) {
         for area in &self.areas {
             write(area.address, &area.pristine);
         }
     }
 
-    /// What stands in all areas.
+    /// Returns the contents of all areas.
     pub fn snapshot(&self) -> Snapshot {
         let contents = |area: &Area| (area.address, read(area.address, area.pristine.len()));
         self.areas.iter().map(contents).collect()
     }
 
-    /// Stretches of addresses around the library where nothing is.
+    /// Ranges of unmapped addresses around the library.
     pub fn free(&self) -> Vec<Range<u64>> {
         const REACH: u64 = 1 << 31;
         vec![
@@ -305,35 +305,35 @@ impl Memory {
         ]
     }
 
-    /// Puts code of the library in place, or any bytes instead of it.
+    /// Writes code of the library, or other bytes in its place.
     pub fn write_text(&mut self, address: u64, bytes: &[u8]) {
         let extent = Extent::new(address, address + bytes.len() as u64);
         self.text.bytes(extent).copy_from_slice(bytes);
     }
 
-    /// The bytes of the text.
+    /// Returns the bytes of the text.
     pub fn text(&self, extent: Extent) -> Vec<u8> {
         read(extent.start, extent.len() as usize)
     }
 
-    /// Whether a run ends that comes to this address outside the function.
+    /// Returns true if a run ends when it reaches this address outside the function.
     pub fn stops_at(&self, address: u64) -> bool {
         let (start, end) = (self.text.address, self.text.address + self.text.size as u64);
         !(start..end).contains(&address) || read(address, 1) == [INT3]
     }
 
-    /// Makes text `int3` again.
+    /// Fills text with `int3` again.
     pub fn clear_text(&mut self, extent: Extent) {
         self.text.bytes(extent).fill(INT3);
     }
 
-    /// Where a byte of the arena can be written.
+    /// Returns the writable address of a byte of the arena.
     pub fn writable_arena(&mut self, address: u64) -> usize {
         let extent = Extent::new(address, address + 1);
         self.arena.bytes(extent).as_mut_ptr() as usize
     }
 
-    /// Puts generated code in place.
+    /// Writes generated code.
     pub fn write_arena(&mut self, address: u64, bytes: &[u8]) {
         let extent = Extent::new(address, address + bytes.len() as u64);
         self.arena.bytes(extent).copy_from_slice(bytes);

@@ -1,10 +1,10 @@
-//! The proof by execution: random functions of real libraries are run from random
-//! registers and memory, as they are and with a probe, in a child process. General,
+//! Proof by execution: random functions of real libraries run from random registers
+//! and memory, unmodified and with a probe, in a child process. General,
 //! vector and flag registers, memory and every step of control flow must be the
 //! same, and each arrival at the site must have been recorded and counted once.
 //!
-//! `CAPRIOLE_LONG` makes it long, `CAPRIOLE_SEED=n` varies it, and
-//! `CAPRIOLE_CASE=library:n` runs one case of it, as a failure says.
+//! `CAPRIOLE_LONG` runs more cases, `CAPRIOLE_SEED=n` varies them, and
+//! `CAPRIOLE_CASE=library:n` runs one case, as printed by a failure.
 
 mod case;
 mod child;
@@ -23,8 +23,8 @@ use crate::support::sandbox::in_child;
 use case::Prover;
 use tally::Tally;
 
-/// Libraries, and the share of all cases that each gets. A case makes some ten
-/// site-runs: a hundred thousand in the long form.
+/// Libraries, and each one's share of all cases. A case makes about ten
+/// site-runs: a hundred thousand in total in the long form.
 const LIBRARIES: [(&str, usize); 9] = [
     ("libc.so.6", 6),
     ("libcrypto.so.3", 6),

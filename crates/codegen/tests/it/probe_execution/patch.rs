@@ -1,28 +1,28 @@
-//! What a shape and its detour change: bytes to write, memory to map, breakpoints
+//! Changes required for a shape and its detour: bytes to write, memory to map, breakpoints
 //! to forward.
 
 use capriole_codegen::detour::{Chain, Compiler};
 use capriole_insn::Extent;
 use capriole_tactic::site::{Shape, StubTo, Tactic};
 
-/// All that has to be done for a probe, and what has to be known to follow it.
+/// Everything that has to be done for a probe, and the information needed to follow a run.
 #[derive(Clone, Debug, Default)]
 pub struct Patch {
-    /// Bytes of the text, in this order.
+    /// Writes to the text, in this order.
     pub writes: Vec<(u64, Vec<u8>)>,
-    /// Bytes of the text that have to be what they are.
+    /// Bytes of the text that must not change.
     pub relies_on: Vec<(u64, Vec<u8>)>,
-    /// Code that has to be mapped at its address.
+    /// Code that has to be mapped at this address.
     pub stubs: Vec<(u64, Vec<u8>)>,
-    /// Breakpoints and where their handler goes.
+    /// Breakpoints and the addresses where their handler continues.
     pub traps: Vec<(u64, u64)>,
     /// Addresses of instructions that were replaced.
     pub patched: Vec<u64>,
-    /// Copies, and what they are copies of.
+    /// Copies, and their original instructions.
     pub copies: Vec<(u64, u64)>,
 }
 
-/// `jmp rel32` from one address to another, if it reaches.
+/// Returns `jmp rel32` from one address to another, if it reaches.
 fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
     let distance = i32::try_from(to.wrapping_sub(from + 5) as i64).ok()?;
     let mut bytes = vec![0xe9];
@@ -30,9 +30,9 @@ fn jump(from: u64, to: u64) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// What leads from the site of `shape` to `detour`. Copies of evicted instructions
-/// come to the image of `compiler`, from which the detour is. `None` if something is
-/// out of reach.
+/// Returns the patch that leads from the site of `shape` to `detour`. Copies of evicted
+/// instructions are added to the image of `compiler`, which compiled the detour. `None` if
+/// something is out of reach.
 pub fn patch(shape: &Shape, detour: &Chain, compiler: &mut Compiler) -> Option<Patch> {
     let site = shape.covered.start;
     let copies = || detour.parts.iter().flat_map(|part| &part.copies);
@@ -80,7 +80,7 @@ pub fn patch(shape: &Shape, detour: &Chain, compiler: &mut Compiler) -> Option<P
 }
 
 impl Patch {
-    /// Where code stands that is not the library's, beside the arena.
+    /// Ranges of generated code outside the arena, in the library's text and in stubs.
     pub fn generated(&self) -> impl Iterator<Item = Extent> {
         self.writes
             .iter()

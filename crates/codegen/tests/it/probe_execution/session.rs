@@ -1,5 +1,5 @@
-//! Session memory of the child, as target and tracer at once, and what detours
-//! have written to it.
+//! Session memory of the child process, which is both target and tracer, and the data that
+//! detours have written to it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -22,20 +22,20 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     areas: 0,
     kept: 0,
 });
-/// How many counters there are.
+/// Number of counters.
 pub const COUNTERS: u32 = 6;
 const RESIDENT_SIZE: u64 = 0x4000;
-/// The detours stand behind the residents.
+/// The detours follow the residents.
 pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
 
-/// How a detour finds its CPU.
+/// The way in which a detour finds its CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// By restartable sequences that the kernel knows.
     Registered,
-    /// A `struct rseq` that says "not registered".
+    /// A `struct rseq` that reads as "not registered".
     Unregistered,
-    /// No offset is known: every record goes the locked way.
+    /// No offset is known: every record takes the locked path.
     Locked,
 }
 
@@ -55,16 +55,16 @@ impl Mode {
     }
 }
 
-/// A record as it was written: its event and fields.
+/// A written record: its event and fields.
 pub type Written = (u32, Vec<u64>);
 
-/// What detours have left in a session.
+/// Data that detours have left in a session.
 pub struct Seen {
     /// All records, in the order of their times.
     pub records: Vec<Written>,
     /// The values of the counters.
     pub counts: Vec<u64>,
-    /// How much of both was done by a restartable sequence.
+    /// Number of records and counts made by a restartable sequence.
     pub restartable: u64,
 }
 
@@ -100,12 +100,12 @@ impl Session {
         }
     }
 
-    /// Empties it.
+    /// Resets the session.
     pub fn reset(&self) {
         mapped::empty(&self.memory, self.base, &GEOMETRY);
     }
 
-    /// What the detour that does `work` has left.
+    /// Returns the data left by the detour that does `work`.
     pub fn seen(&self, work: &[Work]) -> Result<Seen, String> {
         let fields = |event: u32| {
             work.iter().find_map(|work| match work {

@@ -1,27 +1,27 @@
-//! What was run, counted in memory that parent and children share.
+//! Statistics of all runs, in memory that parent and children share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use capriole_tactic::site::Tactic;
 
-/// What can become of a case beside a site-run.
+/// Reasons why a case is not a site-run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Other {
     /// `choose` refused the site.
     Refused,
-    /// The function has instructions whose results are not the same twice.
+    /// The function has instructions whose results differ from run to run.
     Unsuitable,
-    /// The original never came to the site.
+    /// The original did not reach the site.
     NotReached,
     /// An indirect jump went astray on random values.
     Astray,
-    /// The stack pointer pointed to no stack when it came to the site.
+    /// The stack pointer did not point to the stack on arrival at the site.
     NoStack,
-    /// The original reads stack that it never wrote, because a call that would have
-    /// written it was left out or it began in the middle.
+    /// The original reads stack memory that it never wrote, because a call that would have
+    /// written it was left out or the run began in the middle.
     Garbage,
-    /// The memory that a tactic prescribes is not free.
+    /// The memory that a tactic requires is not free.
     NoMemory,
 }
 
@@ -37,7 +37,7 @@ impl Other {
     ];
 }
 
-/// How runs of originals ended.
+/// The ways in which runs of originals end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
     Left,
@@ -96,12 +96,12 @@ impl Tally {
         unsafe { &*page.cast::<Tally>() }
     }
 
-    /// The kernel would not take `struct rseq` of the runs.
+    /// Counts a child whose `struct rseq` the kernel did not accept.
     pub fn no_rseq(&self) {
         add(&self.no_rseq, 1);
     }
 
-    /// Whether it took all of them.
+    /// Returns true if it accepted all of them.
     pub fn has_rseq(&self) -> bool {
         get(&self.no_rseq) == 0
     }
@@ -110,7 +110,7 @@ impl Tally {
         add(&self.sites, 1);
     }
 
-    /// A site-run: original and probed stepped, and compared.
+    /// Counts a site-run: original and probed run stepped, and compared.
     pub fn run(&self, tactic: Tactic, ended: Ended, steps: usize, arrivals: usize) {
         add(&self.tactics[tactic as usize], 1);
         add(&self.ended[ended as usize], 1);
@@ -118,24 +118,24 @@ impl Tally {
         add(&self.arrivals, arrivals as u64);
     }
 
-    /// The same with some of a probe's writes only.
+    /// Counts a site-run with only some of a probe's writes.
     pub fn half_written(&self) {
         add(&self.half_written, 1);
     }
 
-    /// The same once more at full speed; `restartable` says whether something was done
-    /// by a restartable sequence.
+    /// Counts a site-run repeated at full speed; `restartable`: a restartable sequence did some of
+    /// its work.
     pub fn plain(&self, restartable: bool) {
         add(&self.plain, 1);
         add(&self.restartable, u64::from(restartable));
     }
 
-    /// A site-run whose arrivals were counted.
+    /// Counts a site-run whose arrivals were counted.
     pub fn counted(&self) {
         add(&self.counted, 1);
     }
 
-    /// What asks for the flags was hit, with such flags or with others.
+    /// Counts an arrival at work with a condition on the flags, fulfilled or not.
     pub fn asked(&self, fulfilled: bool) {
         let which = match fulfilled {
             true => &self.fulfilled,
@@ -148,12 +148,12 @@ impl Tally {
         add(&self.others[other as usize], 1);
     }
 
-    /// All site-runs.
+    /// Returns the number of site-runs.
     pub fn runs(&self) -> u64 {
         self.tactics.iter().map(get).sum()
     }
 
-    /// Enough of everything was seen in so many cases.
+    /// Checks that enough of everything occurred in this many cases.
     pub fn check(&self, cases: u64) {
         let least = 8 * cases;
         let runs = self.runs();

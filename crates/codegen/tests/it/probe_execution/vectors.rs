@@ -6,12 +6,12 @@ use crate::support::random::Random;
 /// Bytes of the legacy region and the header.
 const HEADER_END: usize = 576;
 const XSTATE_BV: usize = 512;
-/// Where the kernel says how long the state is, in bytes nobody else uses.
+/// Offset at which the kernel stores the length of the state, in bytes not used otherwise.
 const MAGIC: usize = 464;
 const SIZE: usize = MAGIC + 16;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 
-/// The components that hold registers, beside x87 and SSE.
+/// The components that hold registers, in addition to x87 and SSE.
 const COMPONENTS: [(u32, &str); 4] = [
     (2, "upper halves of ymm0-15"),
     (5, "mask registers"),
@@ -22,7 +22,7 @@ const COMPONENTS: [(u32, &str); 4] = [
 /// The length of a frame's state in bytes.
 ///
 /// # Safety
-/// There must be 512 bytes at least, written by the kernel.
+/// There must be at least 512 bytes, written by the kernel.
 pub unsafe fn size_of_state(state: *const u8) -> usize {
     let word = |at: usize| {
         // SAFETY: within the 512 bytes of the legacy region.
@@ -35,7 +35,7 @@ pub unsafe fn size_of_state(state: *const u8) -> usize {
     }
 }
 
-/// Says that no component is in its initial state.
+/// Marks all components as not in their initial state.
 pub fn mark_all_used(state: &mut [u8]) {
     if state.len() >= HEADER_END {
         let features = state[MAGIC + 8];
@@ -63,7 +63,7 @@ pub fn register_ranges() -> Vec<(usize, usize)> {
     legacy.into_iter().chain(rest).collect()
 }
 
-/// The names of all that is compared on this processor.
+/// The names of all registers that are compared on this processor.
 pub fn names() -> String {
     let size = register_ranges().iter().map(|r| r.1).max().unwrap_or(512);
     let all = registers(&vec![0; size.max(HEADER_END)]);
@@ -71,14 +71,14 @@ pub fn names() -> String {
     names.join(", ")
 }
 
-/// Random registers; an x87 stack that is empty most of the time, rounding modes
-/// that are usual most of the time, no exception unmasked.
+/// Random registers; the x87 stack is empty most of the time, the rounding modes are
+/// the usual ones most of the time, and no exception is unmasked.
 pub fn random(random: &mut Random) -> Vec<u8> {
     let size = register_ranges().iter().map(|r| r.1).max().unwrap_or(512);
     let mut state: Vec<u8> = (0..size.div_ceil(8))
         .flat_map(|_| random.next().to_le_bytes())
         .collect();
-    // Doubles and integers of a usual size are more telling than noise.
+    // Doubles and integers of ordinary size test more than noise.
     for lane in (160..size.saturating_sub(8)).step_by(8) {
         let value = match random.below(4) {
             0 => (random.below(2000) as f64 - 1000.0).to_bits(),
@@ -109,7 +109,8 @@ pub fn random(random: &mut Random) -> Vec<u8> {
     state
 }
 
-/// The registers in a state, by name. What is in its initial state reads as such.
+/// The registers in a state, by name. A component in its initial state reads as its initial
+/// values.
 pub fn registers(state: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let used = if state.len() >= HEADER_END {
         state[XSTATE_BV]

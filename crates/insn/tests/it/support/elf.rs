@@ -1,5 +1,5 @@
-//! As much of ELF as the tests need to find functions in system libraries. It
-//! is a reader of its own so that the product's symbol code is not tested with
+//! A minimal ELF reader: enough for the tests to find functions in system libraries.
+//! It is independent of the product's symbol code, so that this code is not tested with
 //! itself.
 
 #![allow(dead_code)]
@@ -14,11 +14,11 @@ pub struct Elf {
     bias: u64,
     segments: Vec<Segment>,
     sections: Vec<Section>,
-    /// What is read-only once relocations are applied.
+    /// The part that becomes read-only once relocations are applied.
     read_only_later: Extent,
 }
 
-/// A piece of the file that is mapped.
+/// A mapped segment of the file.
 #[derive(Clone, Copy)]
 pub struct Segment {
     pub executable: bool,
@@ -29,7 +29,7 @@ pub struct Segment {
     file_size: usize,
 }
 
-/// What the loader stores at a place.
+/// Value that the loader stores at a relocated place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fixup {
     /// An address in this object.
@@ -61,7 +61,7 @@ const SHT_RELA: u32 = 4;
 const SHT_DYNSYM: u32 = 11;
 const SHT_RELR: u32 = 19;
 
-/// The system's copy of a library, if it has one.
+/// Finds the system's copy of a library, if it has one.
 pub fn find_library(name: &str) -> Option<PathBuf> {
     [
         "/usr/lib/x86_64-linux-gnu",
@@ -80,7 +80,7 @@ impl Elf {
         Self::open_at(path, 0)
     }
 
-    /// Reads the file as if it were mapped `bias` above where it was linked to.
+    /// Reads the file as if it were mapped `bias` above its linked address.
     pub fn open_at(path: &Path, bias: u64) -> Option<Self> {
         let bytes = std::fs::read(path).ok()?;
         if bytes.get(..5)? != b"\x7fELF\x02" || u16_at(&bytes, 18) != 62 {
@@ -124,7 +124,7 @@ impl Elf {
         })
     }
 
-    /// What is mapped, and the bytes of the file in it.
+    /// The mapped segments, and the bytes of the file in each.
     pub fn segments(&self) -> impl Iterator<Item = (Segment, &[u8])> {
         self.segments
             .iter()
@@ -220,7 +220,7 @@ impl Elf {
         functions
     }
 
-    /// All entries of `.eh_frame`, by way of the table in `.eh_frame_hdr`,
+    /// All entries of `.eh_frame`, found through the table in `.eh_frame_hdr`,
     /// sorted by address.
     pub fn fdes(&self) -> Vec<Fde> {
         let Some(header) = table(&self.bytes, 32, 54)
@@ -269,7 +269,7 @@ impl Elf {
         })
     }
 
-    /// The encodings of pointers in the FDEs of a CIE.
+    /// Pointer encodings in the FDEs of a CIE.
     fn cie(&self, address: u64) -> Option<(u8, Option<u8>)> {
         let bytes = self.read(address, 48)?;
         let augmentation = &bytes[9..9 + bytes[9..].iter().position(|&b| b == 0)?];
@@ -302,8 +302,8 @@ impl Elf {
         Some((pointers, lsda))
     }
 
-    /// The values of all relative relocations: what the object's data points
-    /// to.
+    /// The values of all relative relocations: the addresses that the object's data
+    /// contains.
     pub fn pointers(&self) -> Vec<u64> {
         self.fixups(true)
             .into_iter()
@@ -314,8 +314,8 @@ impl Elf {
             .collect()
     }
 
-    /// Places and what the loader stores there, of the relocations of the usual
-    /// kinds; or only of those that need no symbol.
+    /// Relocated places and the values that the loader stores there, for the usual
+    /// kinds of relocations; or only for those that need no symbol.
     pub fn fixups(&self, relative_only: bool) -> Vec<(u64, Fixup)> {
         let mut fixups = Vec::new();
         for section in &self.sections {
@@ -378,7 +378,7 @@ impl Elf {
 }
 
 /// The offsets of the entries of the program or section header table, whose
-/// offset stands at `place` and whose entry size at `entry_size`.
+/// offset is stored at `place` and whose entry size at `entry_size`.
 fn table(bytes: &[u8], place: usize, entry_size: usize) -> Vec<usize> {
     let start = u64_at(bytes, place) as usize;
     let size = usize::from(u16_at(bytes, entry_size));

@@ -7,7 +7,7 @@ use iced_x86::{
 
 use super::sandbox::{ARITHMETIC_FLAGS, DATA, State};
 
-/// xorshift64*: the same numbers in every run.
+/// xorshift64*: gives the same numbers in every run.
 pub struct Random(u64);
 
 impl Random {
@@ -30,8 +30,8 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Registers and flags. `rbx` points to the data; small numbers are common
-    /// so that both ways of branches are taken.
+    /// Random registers and flags. `rbx` points to the data; small numbers are common
+    /// so that branches go both ways.
     pub fn state(&mut self) -> State {
         let mut gprs = [0; 16];
         for gpr in &mut gprs {
@@ -49,7 +49,7 @@ impl Random {
         }
     }
 
-    /// A general register of `size` bytes that may be changed.
+    /// A general register of `size` bytes that code may change.
     pub fn register(&mut self, size: usize) -> Register {
         let number = self.pick(&[0u32, 1, 2, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
         let first = match size {
@@ -68,7 +68,7 @@ impl Random {
         first + number
     }
 
-    /// A place in the data: RIP-relative or by `rbx`.
+    /// A memory operand in the data: RIP-relative or based on `rbx`.
     fn memory(&mut self) -> MemoryOperand {
         if self.below(2) == 0 {
             let target = DATA + self.below(4000) as u64;
@@ -79,7 +79,7 @@ impl Random {
         }
     }
 
-    /// An instruction that goes on to the next one.
+    /// An instruction that continues with the next one.
     pub fn plain(&mut self) -> Instruction {
         loop {
             let instruction = self.try_plain();
@@ -225,7 +225,7 @@ fn with2(code: Code, a: Register, b: Register) -> Instruction {
     Instruction::with2(code, a, b).unwrap()
 }
 
-/// Where a branch of a block leads.
+/// Target of a branch in a block.
 #[derive(Clone, Copy, Debug)]
 pub enum Goal {
     /// The instruction with this number; the number of instructions means the
@@ -235,8 +235,8 @@ pub enum Goal {
     Outside(u64),
 }
 
-/// Places instructions one after the other at `address`; gives branches their
-/// goals. Returns the bytes and the instructions as decoded. `None` if a short
+/// Places instructions one after the other at `address`, and sets the branch
+/// targets. Returns the bytes and the instructions as decoded; `None` if a short
 /// branch does not reach.
 pub fn place(
     instructions: &[(Instruction, Option<Goal>)],
@@ -272,7 +272,7 @@ pub fn place(
     Some((bytes, decoded))
 }
 
-/// The disassembly, one instruction a line.
+/// Returns the disassembly, one instruction a line.
 pub fn listing(instructions: &[Instruction]) -> String {
     let mut formatter = GasFormatter::new();
     let mut text = String::new();
@@ -284,8 +284,8 @@ pub fn listing(instructions: &[Instruction]) -> String {
     text
 }
 
-/// Whether the instruction reads and writes general registers and flags only,
-/// is understood by every x86-64 processor and leaves `rsp` and `rbx` alone.
+/// Returns true if the instruction reads and writes general registers and flags only,
+/// exists on every x86-64 processor and leaves `rsp` and `rbx` unchanged.
 pub fn is_pure(instruction: &Instruction) -> bool {
     use iced_x86::{CpuidFeature as F, InstructionInfoFactory, Mnemonic as M, OpAccess};
     let basic = instruction.cpuid_features().iter().all(|feature| {

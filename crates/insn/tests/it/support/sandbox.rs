@@ -1,5 +1,5 @@
-//! Runs machine code on chosen registers, flags and memory, and tells what it
-//! left behind. Everything happens in a forked child: a crash is a failed test.
+//! Runs machine code on chosen registers, flags and memory, and returns the state
+//! that it left behind. Everything happens in a forked child: a crash is a failed test.
 
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard};
 
 use iced_x86::code_asm::*;
 
-/// Where the code under test runs.
+/// Address of the code under test.
 pub const ORIGINAL: u64 = 0x2000_0000;
-/// Where its copy runs.
+/// Address of its copy.
 pub const COPY: u64 = 0x2400_0000;
 /// Memory that the code may use.
 pub const DATA: u64 = 0x2800_0000;
@@ -24,7 +24,7 @@ const STUB: u64 = 0x3400_0000;
 /// Jump here to end a run.
 pub const EXIT: u64 = STUB + 0x800;
 
-/// The flags a run may start with: OF SF ZF AF PF CF.
+/// The flags that may be set at the start of a run: OF SF ZF AF PF CF.
 pub const ARITHMETIC_FLAGS: u64 = 0x8d5;
 
 const IN: u64 = CONTEXT;
@@ -34,14 +34,14 @@ const HOST: u64 = CONTEXT + 0x90;
 const OUT: u64 = CONTEXT + 0x100;
 const OUT_FLAGS: u64 = CONTEXT + 0x180;
 
-/// Registers by their number, and flags.
+/// Registers by number, and flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     pub gprs: [u64; 16],
     pub flags: u64,
 }
 
-/// All that a run can change.
+/// Everything that a run can change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub state: State,
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub stack: Vec<u8>,
 }
 
-/// The memory in which code runs. Exists in a child process only.
+/// The memory that code runs in. Exists in a child process only.
 pub struct Sandbox(());
 
 impl Sandbox {
@@ -81,7 +81,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// Puts bytes into one of the areas.
+    /// Writes bytes into one of the areas.
     pub fn write(&mut self, address: u64, bytes: &[u8]) {
         // SAFETY: `new` mapped the areas; the tests write well within 64 KiB.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) }
@@ -169,14 +169,14 @@ fn exit_stub() -> Vec<u8> {
     a.assemble(EXIT).unwrap()
 }
 
-/// The child inherits whatever locks other threads hold (allocator, loader, panic
-/// output): no test of a program that makes children runs beside another one.
+/// A forked child inherits the locks that other threads hold (allocator, loader, panic
+/// output), so tests that fork must not run beside another one.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Runs `cases` in one child process and fails with what the child says, or
+/// Runs `cases` in one child process and fails with the child's message, or
 /// with `describe` of the case in which it died.
 pub fn in_child<T>(
     cases: &[T],
@@ -199,13 +199,13 @@ pub fn in_child<T>(
     // SAFETY: the page is mapped, zeroed, and never unmapped.
     let current = unsafe { &*page.cast::<AtomicUsize>() };
     let (mut reader, mut writer) = std::io::pipe().unwrap();
-    // SAFETY: the child runs only what is below and then exits.
+    // SAFETY: the child runs only the code below and then exits.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "cannot fork");
     if child == 0 {
         // SAFETY: sets a timer; a run that hangs ends with SIGALRM.
         unsafe { libc::alarm(30) };
-        // A panic must not leave the child as if nothing had happened.
+        // The child must not exit normally after a panic.
         let run = std::panic::AssertUnwindSafe(|| {
             let mut sandbox = Sandbox::new();
             cases.iter().enumerate().find_map(|(index, case)| {

@@ -1,4 +1,4 @@
-//! Markers of every kind. Says how often a guarded argument was evaluated.
+//! Markers of every kind. Prints how often a guarded argument was evaluated.
 use capriole_marker::{Argument, enabled, mark, mark_guarded, mark_text};
 use std::cell::Cell;
 use std::ptr::NonNull;

@@ -1,15 +1,15 @@
-//! A function that calls nobody and has variables in memory across a marker.
+//! A leaf function that keeps variables in memory across a marker.
 use std::ptr::{read_volatile, write_volatile};
 
 #[inline(never)]
 fn leaf(a: i64, n: usize) -> i64 {
     let mut kept = [0_i64; 6];
     for (value, place) in (a..).zip(&mut kept) {
-        // SAFETY: it is a reference.
+        // SAFETY: `place` is a reference.
         unsafe { write_volatile(place, value) };
     }
     capriole_marker::mark!(leaf, leaf, "a=%ld", a);
-    // SAFETY: it is a reference.
+    // SAFETY: the argument is a reference.
     unsafe { read_volatile(&kept[n]) - n as i64 }
 }
 

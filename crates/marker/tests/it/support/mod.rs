@@ -1,4 +1,4 @@
-//! Compilers, and the notes of what they made.
+//! Compilers, and the notes in their output.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ pub fn have(tool: &str) -> bool {
     found.is_ok_and(|output| output.status.success())
 }
 
-/// Those of the tools that are there; says which are not.
+/// Returns the tools that are installed; prints those that are not.
 pub fn present<'a>(tools: &[&'a str]) -> Vec<&'a str> {
     let (found, missing): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| have(tool));
     for tool in missing {
@@ -44,7 +44,7 @@ pub fn run(command: &mut Command) -> Output {
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
-/// Runs it, and wants success and nothing on standard error.
+/// Runs a command; it must succeed and print nothing on standard error.
 pub fn quiet(command: &mut Command) -> Output {
     let output = run(command);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -56,7 +56,7 @@ pub fn quiet(command: &mut Command) -> Output {
     output
 }
 
-/// `compiler options... source -o out`, with the header; warnings are errors.
+/// Runs `compiler options... source -o out`, with the header; warnings are errors.
 pub fn compile(compiler: &str, options: &[&str], source: &Path, out: &Path) {
     quiet(&mut compiling(compiler, options, source, out));
 }
@@ -73,14 +73,14 @@ pub fn compiling(compiler: &str, options: &[&str], source: &Path, out: &Path) ->
     command
 }
 
-/// The compiler that the tests were made by.
+/// The compiler that built the tests.
 pub fn rustc() -> Command {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or("rustc".into()));
     rustc.args(["--edition", "2024"]);
     rustc
 }
 
-/// The crate itself, as a library.
+/// Builds the crate itself, as a library.
 pub fn library(directory: &Path, options: &[&str]) -> PathBuf {
     let out = directory.join("libcapriole_marker.rlib");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/lib.rs");
@@ -96,7 +96,7 @@ pub fn library(directory: &Path, options: &[&str]) -> PathBuf {
     out
 }
 
-/// rustc for a program that uses the crate.
+/// Returns a rustc command for a program that uses the crate.
 pub fn with_library(directory: &Path, options: &[&str]) -> Command {
     let mut rustc = rustc();
     rustc.args(options).arg("--extern").arg(format!(
@@ -106,7 +106,7 @@ pub fn with_library(directory: &Path, options: &[&str]) -> Command {
     rustc
 }
 
-/// A marker, from both notes.
+/// A marker, combined from both notes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Marker {
     pub provider: String,
@@ -121,7 +121,7 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// What stands before the `@` of each argument.
+    /// Returns the part before the `@` of each argument.
     pub fn types(&self) -> Vec<&str> {
         self.arguments
             .iter()
@@ -153,7 +153,7 @@ impl Elf {
         })
     }
 
-    /// Bytes of the loaded file from an address on.
+    /// Returns `size` bytes of the loaded file at an address.
     pub fn at(&self, address: u64, size: usize) -> Vec<u8> {
         let file = self.file();
         let section = file
@@ -170,8 +170,8 @@ impl Elf {
             .to_vec()
     }
 
-    /// All markers by address, after a check of what always holds: one note of each kind for
-    /// each, that agree, and a nop.
+    /// Returns all markers by address, after checking that each has one note of each kind, that
+    /// the notes agree, and that its instruction is a nop.
     pub fn markers(&self) -> Vec<Marker> {
         let mut described = BTreeMap::new();
         for (owner, kind, content) in notes(self.section(".note.capriole")) {
@@ -244,7 +244,7 @@ impl Elf {
     }
 }
 
-/// An argument as every tool knows it: `-4@%eax` or `-4@$5`.
+/// Checks that an argument has a form that every tool knows: `-4@%eax` or `-4@$5`.
 fn plain(text: &str) {
     let (size, operand) = text.split_once('@').unwrap_or_else(|| panic!("{text}"));
     assert!(

@@ -1,5 +1,5 @@
-//! Parameters that are passed in other ways than plain numbers: at the first instruction of a
-//! function they are what the caller passed, or refused.
+//! Parameters that are not passed as plain numbers: at the first instruction of a
+//! function they have the value that the caller passed, or are refused.
 
 use std::path::Path;
 use std::process::Command;
@@ -59,7 +59,7 @@ int main()
 }
 "#;
 
-/// Functions, and what they are called with.
+/// Functions, and their expected arguments.
 const CALLS: &[(&str, &[(&str, &str)])] = &[
     (
         "_ZN3row4nameB5cxx11EiPKc",
@@ -122,7 +122,7 @@ fn check_calls(program: &Path, all: bool) {
     let mut wrong = Vec::new();
     let clang = program.to_str().unwrap().contains("clang");
     for (function, expected) in CALLS {
-        // clang counts the assignments of its first line as done at the entry.
+        // clang's debug information treats the assignments of the first line as done at the entry.
         if *function == "swapped" && clang && !all {
             continue;
         }
@@ -133,7 +133,7 @@ fn check_calls(program: &Path, all: bool) {
         for (name, value) in *expected {
             let found = match ask(&debug, &place.site, name, None) {
                 Ok(typed) => stopped.shows(&typed),
-                // The compiler describes it for a part of the function only.
+                // The compiler describes the variable only for a part of the function.
                 Err(VariableError {
                     refusal: Refusal::OptimisedOut { .. },
                     ..
@@ -167,7 +167,8 @@ fn parameters_of_unoptimised_functions_hold_what_was_passed() {
             let options = [*set, &["-O0"][..]].concat();
             let name = format!("{compiler}-{index}");
             if let Some(program) = shop.compile(compiler, &options, CXX, &name) {
-                // clang calls `mcount` behind what it says is the start of the first line.
+                // clang calls `mcount` after the address that it marks as the start of the first
+                // line.
                 check_calls(&program, !(compiler == "clang++" && set.contains(&"-pg")));
                 builds += 1;
             }
@@ -227,7 +228,7 @@ fn parameters_in_other_conventions_are_what_was_passed_or_refused() {
             ("within", &[("y", "8")]),
             ("other", &[("a", "9"), ("b", "10")]),
         ] {
-            // A nested function has no name of its own for the linker.
+            // A nested function has no linker symbol of its own.
             let Ok(places) = debug.functions(function) else {
                 assert_eq!((function, level), ("within", "-O1"));
                 continue;
@@ -239,8 +240,8 @@ fn parameters_in_other_conventions_are_what_was_passed_or_refused() {
             for (text, value) in expected {
                 match ask(&debug, &place.site, text, None) {
                     Ok(typed) => assert_eq!(&stopped.shows(&typed), value, "{text} {level}"),
-                    // A float is passed as a double without a prototype; in Microsoft's
-                    // convention the order of registers is another one.
+                    // A float is passed as a double if there is no prototype; Microsoft's
+                    // convention has another order of registers.
                     Err(error) => assert!(
                         level == "-O1" || *text == "f" || function == "other",
                         "{text} of {function}: {error}"
@@ -317,7 +318,7 @@ fn variables_that_are_found_through_the_frame_are_refused_until_it_is_set_up() {
                 "`{text}` has no value yet here; probe at line {line} instead"
             ))
         };
-        // In the caller's memory, by an address that is stored in the frame.
+        // In the caller's memory, at an address that is stored in the frame.
         let refused = shown(&entry("made"), "local.n");
         assert!(
             refused
@@ -325,16 +326,16 @@ fn variables_that_are_found_through_the_frame_are_refused_until_it_is_set_up() {
                 .starts_with("`local` has no value yet here")
         );
         assert_eq!(shown(&at_line("made"), "local.n"), Ok("1".to_owned()));
-        // Its address is calculated in the middle of the function.
+        // The array's address is calculated in the middle of the function.
         for site in [&entry("sized"), &at_line("before")] {
-            // clang does not describe it before.
+            // clang does not describe it before that point.
             match compiler {
                 "g++" => assert_eq!(shown(site, "array[0]"), not_yet("array", "array"), "{name}"),
                 _ => assert!(shown(site, "array[0]").is_err()),
             }
         }
         assert_eq!(shown(&at_line("used"), "array[0]"), Ok("10".to_owned()));
-        // No line tells both ends of it apart.
+        // No line separates the two ends of the function.
         assert!(
             matches!(
                 shown(&entry("short_one"), "local"),

@@ -1,5 +1,5 @@
-//! What is said where debug information lacks something: variables, a common file, a part that was
-//! split off, knowledge of which variant of an enum it is.
+//! Messages for incomplete debug information: missing variables, a missing common file, a
+//! missing split-off part, an unknown variant of an enum.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ fn functions_without_variables_are_told_from_those_that_have_none() {
         assert_eq!(error.to_string(), expected);
     }
     assert_eq!(debug.describe(&site).unwrap_err().to_string(), expected);
-    // One that really has none.
+    // A function that really has no variables.
     let nothing = "int x; void handle(void) { x = 1; } int main(void) { handle(); return 0; }\n";
     let program = shop
         .compile("gcc", &["-g", "-O0"], nothing, "none")
@@ -52,7 +52,7 @@ fn a_common_file_that_is_missing_is_named() {
     let Some(program) = shop.compile("gcc", &["-g", "-O0"], SOURCE, "plain") else {
         return;
     };
-    // The section that dwz(1) makes: a name, and an identification of 20 bytes.
+    // The section that dwz(1) makes: a file name, and a build id of 20 bytes.
     let link = shop.path("link");
     std::fs::write(&link, [b"common.dwz\0".as_slice(), &[7; 20]].concat()).unwrap();
     let linked = shop.path("linked");
@@ -66,12 +66,12 @@ fn a_common_file_that_is_missing_is_named() {
     let debug = object.debug().unwrap();
     let place = debug.functions("handle").unwrap().remove(0);
     let missing = DebugError::SupplementMissing("common.dwz".into());
-    // It may have names and types of what is there.
+    // The missing file may contain names and types of these variables.
     assert_eq!(debug.describe(&place.site).unwrap_err(), missing);
     let error = ask(&debug, &place.site, "nothing", None).unwrap_err();
     assert_eq!(error.to_string(), missing.to_string());
     assert_eq!(debug.functions("nothing").unwrap_err(), missing);
-    // Lines are in the file itself.
+    // The line table is in the file itself.
     assert!(debug.line("plain.c", 6).is_ok());
 }
 
@@ -106,7 +106,7 @@ fn nobody_is_told_to_compile_without_optimisation_who_does() {
     for (compiler, level, advised) in [("gcc", "-O0", false), ("gcc", "-O2", true)] {
         let name = format!("{compiler}{level}");
         let source = match advised {
-            // Its value is not needed by anybody.
+            // Nothing uses its value.
             true => {
                 "int x; int handle(int n) { int gone = n * 3; int y = gone + x; (void)y; return n; }\nint main(void) { return handle(3); }\n"
             }

@@ -20,7 +20,7 @@ const BUILDS: [&[&str]; 6] = [
     &["-O0", "-gdwarf-4", "-fdebug-types-section"],
 ];
 
-/// The program of `files` in each build of both compilers.
+/// Builds the program of `files` in each variant with both compilers.
 fn builds(shop: &Workshop, compilers: [&str; 2], files: &[(&str, &str)]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for compiler in compilers {
@@ -49,10 +49,10 @@ fn build(
     run(&mut command).then(|| dir.join("program"))
 }
 
-/// The place at which the function's own code begins.
+/// Returns the place where the function's own code begins.
 fn entry(debug: &Debug<'_>, function: &str) -> Site {
     let places = debug.functions(function);
-    // Clang numbers what is local, and GCC does not mangle it.
+    // Clang numbers local functions, and GCC does not mangle their names.
     let clang = || debug.functions(&function.replace("{lambda(int)#1}", "$_0"));
     let places = places.or_else(|_| clang());
     let places = places.or_else(|_| debug.functions("operator()")).unwrap();
@@ -62,8 +62,8 @@ fn entry(debug: &Debug<'_>, function: &str) -> Site {
     own.unwrap().site
 }
 
-/// Each name holds this at the site, or is refused with a message that has this after a `!`. With
-/// optimisation it may be nowhere.
+/// Checks that each name has this value at the site, or is refused with a message that contains
+/// the text after a `!`. With optimisation, it may have no location.
 fn check(program: &Path, site: &Site, expected: &[(&str, &str)]) {
     let object = open(program);
     let debug = object.debug().unwrap();
@@ -84,7 +84,7 @@ fn check(program: &Path, site: &Site, expected: &[(&str, &str)]) {
     }
 }
 
-/// Every name that is looked for has a global namesake.
+/// Every name that is looked up also exists as a global variable.
 const FIRST: &str = r#"
 #ifdef __clang__
 #define OWN __attribute__((noinline))
@@ -333,7 +333,7 @@ fn names_mean_what_they_mean_in_cpp() {
 
 #[test]
 fn variables_of_a_namespace_are_not_all_optimised_out() {
-    // `check` lets an optimised program have nothing; globals that are volatile it must have.
+    // `check` accepts missing values in an optimised program, but volatile globals must have one.
     let shop = Workshop::new();
     let files = [("a.cc", FIRST), ("b.cc", SECOND), ("c.cc", THIRD)];
     let options = ["-O2", "-gdwarf-5"];
@@ -404,7 +404,7 @@ fn a_copy_has_the_static_variables_of_its_own_unit() {
             );
             copies += 1;
         }
-        // In the code around it the name is another variable.
+        // In the surrounding code the name is another variable.
         let work = debug.functions("work").unwrap();
         for place in work.iter().filter(|_| !places.is_empty()) {
             check(
@@ -469,7 +469,7 @@ fn elements_of_a_parameter_pack_have_names() {
         ] {
             let site = entry(&debug, function);
             check(&program, &site, expected);
-            // `$arg*` and `list --args` show what is described.
+            // `$arg*` and `list --args` show the described parameters.
             let values: Vec<_> = expected.iter().filter(|e| !e.1.starts_with('!')).collect();
             let listed = debug.describe(&site).unwrap();
             let names: Vec<&str> = listed.iter().map(|d| d.name.as_str()).collect();
@@ -477,7 +477,7 @@ fn elements_of_a_parameter_pack_have_names() {
             assert_eq!(names, wanted, "{program:?}");
             assert!(listed.iter().all(|d| d.parameter), "{program:?}");
         }
-        // A single element cannot be told from a parameter where the compiler is clang.
+        // With clang, a pack of one element cannot be distinguished from a plain parameter.
         let site = entry(&debug, "pack<int>");
         let single = match program.to_str().unwrap().contains("clang") {
             true => "args",
@@ -513,7 +513,7 @@ fn structs_of_one_name_are_not_mixed_up() {
     for program in builds(&shop, ["gcc", "clang"], &files) {
         let object = open(&program);
         let debug = object.debug().unwrap();
-        // Both have 8 bytes.
+        // Both structs have 8 bytes.
         check(
             &program,
             &entry(&debug, "user"),

@@ -1,5 +1,5 @@
-//! Members of small structs in registers, bit fields, and numbers that are some bits of a register:
-//! what is given is compared with what the program passed.
+//! Members of small structs in registers, bit fields, and numbers in some bits of a register:
+//! compares each value with the one that the program passed.
 
 use super::has_no_place;
 use crate::fixtures::{Workshop, open};
@@ -108,8 +108,9 @@ fn parts_of_registers_hold_what_was_passed() {
                 let wide = debug.line(&format!("{name}.c"), line).unwrap();
                 let wide = wide.into_iter().find(|place| place.first).unwrap();
                 let entry = |function: &str| debug.functions(function).unwrap()[0].site.clone();
-                // At most so many may be kept nowhere, or would have to be calculated: LLVM forgets
-                // floating point numbers of structs, and registers that it uses again.
+                // Maximum number of values without a location, or that would need a calculation:
+                // LLVM does not track floating point members of structs, or registers that it
+                // reuses.
                 for (site, expected, most) in [
                     (entry("take"), TAKE, 4),
                     (entry("real"), REAL, 3),
@@ -124,7 +125,7 @@ fn parts_of_registers_hold_what_was_passed() {
                     for (text, value) in expected {
                         let at = site.address;
                         match ask(&debug, &site, text, None) {
-                            // Vector registers are read by the tests of whole recordings.
+                            // The tests of whole recordings read vector registers.
                             Ok(typed) if matches!(typed.fetch.base, Base::Vector(_)) => {}
                             Ok(typed) => {
                                 let shown = stopped.shows(&typed);

@@ -1,5 +1,5 @@
-//! What a name means: in copies of inlined functions that lack a variable, and where blocks have
-//! variables of the same name as others. Whatever is given is compared with what the program has.
+//! Meaning of names: in inlined copies that lack a variable, and where blocks have
+//! variables of the same name as others. Compares each value with the program's own.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Site};
 
-/// Each compiler at each level, with both current versions of the debug information.
+/// Builds with each compiler at each level, with both current versions of debug information.
 fn builds(shop: &Workshop, source: &str) -> Vec<(PathBuf, &'static str)> {
     let mut found = Vec::new();
     for compiler in ["gcc", "clang"] {
@@ -24,8 +24,8 @@ fn builds(shop: &Workshop, source: &str) -> Vec<(PathBuf, &'static str)> {
     found
 }
 
-/// What names hold at a site, which must be this wherever something is given.
-/// Returns how many are given.
+/// Checks that names have these values at a site, wherever a value is given.
+/// Returns the number of given values.
 fn holds(program: &Path, site: &Site, expected: &[(&str, &str)]) -> usize {
     let object = open(program);
     let debug = object.debug().unwrap();
@@ -109,10 +109,10 @@ fn what_a_copy_lacks_is_not_read_from_the_function_around_it() {
                 ),
                 _ => assert!(matches!(error.refusal, Refusal::Unknown { .. }), "{error}"),
             }
-            // Names of the function around it are not looked for in the copy either.
+            // Nor does a lookup in the surrounding function find names of the copy.
             let outer = debug.site(copy.address, copy.inlined_into.as_deref());
             let error = ask(&debug, &outer.unwrap(), "named", None);
-            // There it is the global variable.
+            // There, the name is the global variable.
             assert!(error.unwrap().link_address, "{program:?}");
         }
     }
@@ -183,14 +183,14 @@ int main(int argc, char **argv)
 }
 "#;
 
-/// The first place of the line with a mark.
+/// Returns the first place of the line with a mark.
 fn line_of(debug: &capriole_dwarf::Debug<'_>, program: &Path, mark: &str) -> Option<Site> {
     let mark = format!("LINE {mark} ");
     let line = 1 + BLOCKS.lines().position(|l| l.contains(&mark)).unwrap() as u64;
     let file = format!("{}.c", program.file_name().unwrap().to_str().unwrap());
     let places = debug.line(&file, line).ok()?;
     let site = places.into_iter().find(|place| place.first)?.site;
-    // What was merged with code of the function around a copy is of that one.
+    // An instruction merged with code of the surrounding function belongs to that function.
     site.filter(|site| site.frame().name != "whole")
 }
 
@@ -200,8 +200,8 @@ fn a_block_elsewhere_hides_nothing() {
     for (program, level) in builds(&shop, BLOCKS) {
         let object = open(&program);
         let debug = object.debug().unwrap();
-        // At an entry names are those of the function, even where its first instruction is one
-        // of a block.
+        // At an entry, names refer to the function's variables, even where its first instruction
+        // belongs to a block.
         for (function, expected) in [
             ("shadow", [("x", "11"), ("y", "21")].as_slice()),
             ("first", &[("x", "31")]),
@@ -236,8 +236,8 @@ fn a_block_elsewhere_hides_nothing() {
                 assert_eq!(given, expected.len(), "{mark} of {program:?}");
             }
         }
-        // Where LLVM left the variable of the block out, and with it the block, the parameter is
-        // not what is meant. (GCC says here that it is in a register which holds something else.)
+        // Where LLVM omitted the block's variable, and the block with it, the parameter must not be
+        // shown instead. (GCC says here that it is in a register which holds something else.)
         let clang = program
             .file_name()
             .unwrap()

@@ -1,12 +1,13 @@
-//! Symbols of sections that are not loaded: their values are no addresses.
+//! Symbols of sections that are not loaded: their values are not addresses.
 
 use crate::fixtures::Workshop;
 use capriole_event::EventSpec;
 use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 
-/// Link-time optimisation of GCC leaves symbols such as `inflate.c.3674510b` in `.debug_info`: weak,
-/// hidden, without a type. A function was cut in two where one of them seemed to be.
+/// GCC's link-time optimisation leaves symbols such as `inflate.c.3674510b` in `.debug_info`:
+/// weak, hidden, without a type. If one is mistaken for a function start, it cuts a real
+/// function in two.
 #[test]
 fn symbols_of_debug_information_are_no_functions() {
     let mut source = String::from(

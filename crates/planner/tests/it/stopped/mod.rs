@@ -1,5 +1,5 @@
-//! A program that stands at an instruction, and what fetches read there: the meaning of a
-//! `Fetch`, apart from any code that probes are made of.
+//! A program stopped at an instruction, and the values that fetches read there: evaluates a
+//! `Fetch` independently of the code generated for probes.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::Path;
@@ -29,7 +29,7 @@ fn pid(launched: &Launched) -> i32 {
 }
 
 impl Stopped {
-    /// Runs a program to where it executes the instruction at a link address for the first
+    /// Runs a program until it reaches the instruction at a link address for the first
     /// time.
     pub fn at(program: &Path, address: u64) -> Stopped {
         let launched = launch(&program.into(), &[]).unwrap();
@@ -77,12 +77,12 @@ impl Stopped {
         u64::from_le_bytes(state[at..at + 8].try_into().unwrap())
     }
 
-    /// What a typed fetch reads, as the kernel would print it.
+    /// Returns the value of a typed fetch, as the kernel would print it.
     pub fn shows(&self, typed: &TypedFetch) -> String {
         let bias = if typed.link_address { self.bias } else { 0 };
         let Fetch { base, derefs } = &typed.fetch;
         let mut offsets: Vec<i64> = derefs.iter().map(|deref| deref.offset).collect();
-        // The last read is of the field's own size.
+        // The last read has the field's own size.
         let (mut value, direct) = match base {
             Base::Register(register) => (self.register(*register), true),
             Base::Immediate(value) => (value.wrapping_add(bias), true),
@@ -163,7 +163,7 @@ fn shown(bytes: &[u8], field: FieldType) -> String {
     }
 }
 
-/// A variable, without reads around it.
+/// A variable, without dereferences around it.
 pub fn variable(text: &str) -> Fetch {
     Fetch {
         base: Base::Variable(text.to_owned()),
@@ -180,7 +180,7 @@ pub fn ask(
     debug.fetch(site, &variable(text), wanted)
 }
 
-/// Checks what variables hold at the first instruction that a program executes of a site.
+/// Checks the values of variables at the first instruction of a site that the program executes.
 pub fn check(program: &Path, address: u64, function: Option<&str>, expected: &[(&str, &str)]) {
     let object = ObjectFile::open(program).unwrap();
     let debug = object.debug().unwrap();

@@ -9,8 +9,8 @@ use capriole_trace::{Event, EventInfo, FieldInfo, Health, PacketMeta, Role, Trac
 
 use super::{START, record};
 
-/// The id of function `n`'s entry is `10 * n`, of its return one more, of its tail call two more,
-/// and of something that happens in it three more.
+/// Event ids of function `n`: `10 * n` for its entry, one more for its return, two more for its
+/// tail call, and three more for an event inside it.
 pub fn function(n: u32, name: &str) -> Vec<EventInfo> {
     let event = |role, add: u32, suffix: &str, fields: &[(&str, FieldType)]| {
         let mut event = super::event(10 * n + add, &format!("{name}{suffix}"), &[]);
@@ -47,11 +47,11 @@ pub struct Step {
     pub stack_pointer: u64,
     /// The argument or the returned value; tail calls have none.
     pub value: u64,
-    /// Lost before this event.
+    /// Events lost before this one.
     pub lost: u64,
 }
 
-/// A script of events; time goes on by 1000 ticks for each.
+/// A script of events; the time advances by 1000 ticks for each.
 #[derive(Debug, Default, Clone)]
 pub struct Script {
     pub steps: Vec<Step>,
@@ -134,13 +134,13 @@ pub fn write(directory: &Path, names: &[&str], steps: &[Step]) -> Trace {
     for (meta, content) in streams.values() {
         writer.write_packet(meta, content).unwrap();
     }
-    // Losses are between packets.
+    // Losses occur between packets.
     writer.note_losses((0, u64::MAX), false);
     writer.finish(super::finish()).unwrap();
     Trace::open(directory).unwrap()
 }
 
-/// All that a walk tells.
+/// Everything that a walk of the calls reports.
 #[derive(Debug, Default)]
 pub struct Heard {
     pub calls: Vec<Call>,
@@ -178,7 +178,7 @@ impl Heard {
         heard
     }
 
-    /// What holds of every walk.
+    /// Checks the properties of every walk.
     pub fn check(&self) {
         assert_eq!(self.begun.len(), self.calls.len());
         let roots = self.calls.iter().filter(|call| call.begin.parent.is_none());
@@ -203,8 +203,8 @@ impl Heard {
         }
     }
 
-    /// The calls of one stack after the other, in the order in which they began: function, times in ticks from the beginning,
-    /// depth, how they ended.
+    /// Returns the calls of one stack after the other, in the order in which they began: function,
+    /// times in ticks from the beginning, depth, how they ended.
     pub fn told(&self, names: &[&str]) -> String {
         let mut calls = self.calls.clone();
         calls.sort_by_key(|call| (call.begin.stack, call.begin.id));

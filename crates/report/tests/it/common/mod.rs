@@ -1,4 +1,4 @@
-//! A made-up trace, the same each time.
+//! A synthetic trace, the same each time.
 #![allow(dead_code, reason = "each test uses its part")]
 
 pub mod calls;
@@ -17,7 +17,7 @@ use capriole_trace::{
 
 /// Ticks per second of the made-up clock.
 pub const HZ: u64 = 2_249_999_871;
-/// The tick at which the recording begins: a machine that is up for some days.
+/// The tick at which the recording begins, as on a machine that has been up for some days.
 pub const START: u64 = 1_234_567_890_123_456;
 
 /// Two sync points, ten seconds apart.
@@ -123,7 +123,7 @@ pub fn record(time: u64, id: u32, tid: u32, arguments: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// xorshift64*: numbers that look random and are the same each time.
+/// xorshift64*: pseudo-random numbers, the same each time.
 pub struct Random(pub u64);
 
 impl Random {
@@ -135,11 +135,11 @@ impl Random {
     }
 }
 
-/// What was written: time, event id, thread, CPU, lane, arguments.
+/// A written event: time, event id, thread, CPU, lane, arguments.
 pub type Expected = (u64, u32, u32, u32, u32, Vec<u64>);
 
-/// Writes `count` events over five streams, and gives them in time order. Each stream's second
-/// packet says that it lost 5 events, its last one is empty and says that there are 2 more.
+/// Writes `count` events to five streams, and returns them in time order. Each stream's second
+/// packet reports 5 lost events; its last packet is empty and reports 2 more.
 pub fn generate(directory: &Path, count: usize, seed: u64) -> (Vec<Expected>, Totals) {
     let mut writer = TraceWriter::create(directory, &info()).unwrap();
     let mut random = Random(seed);
@@ -196,13 +196,13 @@ pub fn generate(directory: &Path, count: usize, seed: u64) -> (Vec<Expected>, To
         };
         writer.write_packet(&meta, &[]).unwrap();
     }
-    // The order of events at the same time in different streams is that of CPU and lane.
+    // Events of the same time in different streams are ordered by CPU and lane.
     expected.sort_by_key(|event| (event.0, event.3, event.4));
     (expected, writer.finish(finish()).unwrap())
 }
 
-/// What babeltrace2 says to a trace: standard output and standard error, or nothing if it is not
-/// installed.
+/// Returns babeltrace2's output for a trace: standard output and standard error, or `None` if
+/// it is not installed.
 pub fn babeltrace(directory: &Path) -> Option<(Vec<String>, String)> {
     let output = Command::new("babeltrace2")
         .args(["--no-delta", "--clock-seconds"])

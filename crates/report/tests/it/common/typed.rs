@@ -1,6 +1,6 @@
 //! Events with fields of every type, and random records of them.
 //!
-//! The bytes are put together here as the format's description says, and not by the crate.
+//! The bytes are built here from the format's description, not by the crate.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use capriole_trace::{EventInfo, FieldInfo, PacketMeta, TraceWriter, Value};
 
 use super::{Random, START};
 
-/// What a field held.
+/// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Owned {
     Unsigned(u64),
     Signed(i64),
     Hexadecimal(u64),
-    /// The bits: what is no number is not even itself.
+    /// The bits, because a NaN does not equal itself.
     Single(u32),
     Double(u64),
     Character(u8),
@@ -63,8 +63,8 @@ pub fn event(id: u32, name: &str, fields: &[&str], faults: bool) -> EventInfo {
     }
 }
 
-/// Every type, each kind also as the last of its event and behind one that does not end at a
-/// multiple of 8 bytes.
+/// Every type; each kind also as the last field of its event, and after a field that does not
+/// end at a multiple of 8 bytes.
 pub fn events() -> Vec<EventInfo> {
     let numbers = [
         "a:u8", "b:u16", "c:u32", "d:u64", "e:s8", "f:s16", "g:s32", "h:s64", "i:x8", "j:x16",
@@ -127,18 +127,19 @@ pub fn events() -> Vec<EventInfo> {
     ]
 }
 
-/// A record: time, event's place in the list, thread, CPU, fields.
+/// A record: time, index of the event in the list, thread, CPU, fields.
 pub type Expected = (u64, usize, u32, u32, Vec<Owned>);
 
 /// Makes values and their bytes.
 pub struct Maker {
     pub random: Random,
-    /// Only text that every reader shows in the same way, and ones around numbers.
+    /// Use only text that every reader shows in the same way, and set the bits around numbers to
+    /// ones.
     pub plain: bool,
 }
 
 impl Maker {
-    /// The bytes of a record, and what its fields held.
+    /// Returns the bytes of a record, and the values of its fields.
     pub fn record(&mut self, time: u64, event: &EventInfo, tid: u32) -> (Vec<u8>, Vec<Owned>) {
         let mut bytes = super::record(time, event.id, tid, &[]);
         let mask = match event.faults {
@@ -205,7 +206,7 @@ impl Maker {
         Owned::Text(text)
     }
 
-    /// A number, and the eight bytes that it stands in.
+    /// Returns a number, and the eight bytes that contain it.
     fn number(&mut self, element: Element) -> (Owned, u64) {
         let Element::Number { shown, bytes, bits } = element else {
             unreachable!("a number");
@@ -220,7 +221,7 @@ impl Maker {
             value = u64::from(b'a') + value % 26;
         }
         if self.plain && shown == Shown::Float {
-            // Few digits, which all readers show.
+            // Few digits, so that all readers show them.
             let quarters = (value % 4_000) as f64 / 4.0 - 500.0;
             value = match width {
                 32 => u64::from((quarters as f32).to_bits()),
@@ -249,7 +250,7 @@ impl Maker {
     }
 }
 
-/// What stands in place of a field that could not be read.
+/// Returns the value that replaces a field that could not be read.
 fn empty(field_type: FieldType, bytes: &mut Vec<u8>) {
     let count = usize::from(field_type.count.unwrap_or(1));
     let length = match field_type.element {
@@ -261,7 +262,7 @@ fn empty(field_type: FieldType, bytes: &mut Vec<u8>) {
     bytes.resize(bytes.len() + length, 0);
 }
 
-/// Writes `count` records over two streams, in many packets; gives them in time order.
+/// Writes `count` records to two streams, in many packets; returns them in time order.
 pub fn generate(directory: &Path, count: usize, seed: u64, plain: bool) -> Vec<Expected> {
     let info = capriole_trace::TraceInfo {
         events: events(),

@@ -1,6 +1,6 @@
 use super::*;
 use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text};
-use crate::commands::stat::model::{Snapshot, Value};
+use capriole::aggregate::model::{Snapshot, Value};
 
 fn shown(snapshot: &Snapshot, rows: usize, columns: usize) -> Vec<String> {
     let page = Page::whole(snapshot, &names());

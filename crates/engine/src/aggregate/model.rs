@@ -1,0 +1,344 @@
+//! The data that `capriole stat` shows, independent of its source.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Value of one key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Value {
+    /// A number of any of the types that fields have.
+    Number(i128),
+    /// A number of a hexadecimal type, such as a pointer.
+    Hexadecimal(u64),
+    /// A character, by its byte.
+    Character(u8),
+    /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
+    /// shown.
+    Text(Vec<u8>),
+    /// A value that could not be read.
+    Unreadable,
+}
+
+/// A sum as the program keeps it: modulo 2^64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Total {
+    /// The bits of the sum.
+    pub word: u64,
+    /// True if the bits are a signed number.
+    pub signed: bool,
+}
+
+impl Total {
+    /// Returns the sum as a number.
+    pub fn value(self) -> i128 {
+        match self.signed {
+            true => i128::from(self.word as i64),
+            false => i128::from(self.word),
+        }
+    }
+
+    fn since(self, before: Total) -> Total {
+        Total {
+            word: self.word.wrapping_sub(before.word),
+            ..self
+        }
+    }
+}
+
+/// An aggregate of a field over all hits whose value could be read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Measure {
+    /// All values added up.
+    Sum(Total),
+    /// The smallest value; `None` without any.
+    Minimum(Option<i128>),
+    /// The largest value; `None` without any.
+    Maximum(Option<i128>),
+    /// The parts of an average, since averages themselves cannot be subtracted.
+    Average {
+        /// All values added up.
+        sum: Total,
+        /// Number of values.
+        count: u64,
+    },
+    /// A histogram of the values.
+    Histogram(Histogram),
+}
+
+impl Measure {
+    /// Returns the mean of an average; `None` for other measures, and without any value.
+    pub fn mean(&self) -> Option<f64> {
+        match *self {
+            Measure::Average { sum, count } if count > 0 => Some(sum.value() as f64 / count as f64),
+            _ => None,
+        }
+    }
+
+    /// True if the measure has no value. Minimum and maximum count as empty: they do not belong to
+    /// an interval.
+    fn is_empty(&self) -> bool {
+        match self {
+            Measure::Sum(sum) => sum.word == 0,
+            Measure::Minimum(_) | Measure::Maximum(_) => true,
+            Measure::Average { count, .. } => *count == 0,
+            Measure::Histogram(histogram) => histogram.buckets.is_empty(),
+        }
+    }
+
+    /// Returns the difference to `before`. Minimum and maximum stay those since the start.
+    fn since(&self, before: &Measure) -> Measure {
+        match (self, before) {
+            (Measure::Sum(now), Measure::Sum(then)) => Measure::Sum(now.since(*then)),
+            (
+                Measure::Average { sum, count },
+                Measure::Average {
+                    sum: sum_before,
+                    count: count_before,
+                },
+            ) => Measure::Average {
+                sum: sum.since(*sum_before),
+                count: count.saturating_sub(*count_before),
+            },
+            (Measure::Histogram(now), Measure::Histogram(then)) => {
+                Measure::Histogram(now.since(then))
+            }
+            _ => self.clone(),
+        }
+    }
+}
+
+/// Quantiles shown for a histogram, with their permille. Buckets know a value only between two
+/// bounds; the upper bound is shown.
+pub const QUANTILES: [(&str, u16); 4] =
+    [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
+
+/// Number of values by bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// Buckets in ascending order, not overlapping, and only those with a count.
+    pub buckets: Vec<Bucket>,
+}
+
+impl Histogram {
+    /// Returns the number of values.
+    pub fn total(&self) -> u128 {
+        self.buckets.iter().map(|b| u128::from(b.count)).sum()
+    }
+
+    /// Returns the bucket of the smallest value that at least `permille` thousandths of all values
+    /// do not exceed (nearest rank; 0 is the smallest value); `None` without any value.
+    pub fn quantile(&self, permille: u16) -> Option<&Bucket> {
+        let permille = u128::from(permille.min(1000));
+        let rank = (self.total() * permille).div_ceil(1000).max(1);
+        let mut below = 0;
+        self.buckets.iter().find(|bucket| {
+            below += u128::from(bucket.count);
+            below >= rank
+        })
+    }
+
+    /// Returns the difference to `before`.
+    #[must_use]
+    pub fn since(&self, before: &Histogram) -> Histogram {
+        let before: HashMap<(i128, i128), u64> = before
+            .buckets
+            .iter()
+            .map(|b| ((b.low, b.high), b.count))
+            .collect();
+        let left = |bucket: &Bucket| {
+            let then = before.get(&(bucket.low, bucket.high)).unwrap_or(&0);
+            let count = bucket.count.saturating_sub(*then);
+            (count > 0).then_some(Bucket { count, ..*bucket })
+        };
+        Histogram {
+            buckets: self.buckets.iter().filter_map(left).collect(),
+        }
+    }
+}
+
+/// A histogram bucket: the values from `low` to `high`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bucket {
+    /// The smallest value in this bucket.
+    pub low: i128,
+    /// The largest value in this bucket, not below `low`.
+    pub high: i128,
+    /// Number of values in this bucket.
+    pub count: u64,
+}
+
+/// Identity of a row: its event, its keys as shown, and its keys as the program has them.
+pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
+
+/// The aggregates of one event for one set of key values.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// The event's number.
+    pub event: usize,
+    /// One for each of [`Group::key_names`].
+    pub keys: Vec<Value>,
+    /// The keys as the program has them: keys that look alike when shown may differ.
+    pub key: Vec<u8>,
+    /// All hits.
+    pub calls: u64,
+    /// Hits with a value that could not be read.
+    pub unreadable: u64,
+    /// One for each of [`Group::measure_names`].
+    pub measures: Vec<Measure>,
+}
+
+impl Row {
+    fn since(&self, before: &Row) -> Row {
+        let both = self.measures.iter().zip(&before.measures);
+        Row {
+            event: self.event,
+            keys: self.keys.clone(),
+            key: self.key.clone(),
+            calls: self.calls.saturating_sub(before.calls),
+            unreadable: self.unreadable.saturating_sub(before.unreadable),
+            measures: both.map(|(now, then)| now.since(then)).collect(),
+        }
+    }
+
+    /// True if there was a hit. A hit that arrives while the row is read may be present only in
+    /// part.
+    pub fn is_hit(&self) -> bool {
+        let measured = || self.measures.iter().any(|measure| !measure.is_empty());
+        self.calls > 0 || self.unreadable > 0 || measured()
+    }
+
+    /// Returns the identity of the row.
+    pub fn name(&self) -> RowName<'_> {
+        (self.event, &self.keys, &self.key)
+    }
+}
+
+/// Results of one of the user's definitions.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Group {
+    /// Names of the keys, such as `fd`, `comm`; empty without `by`.
+    pub key_names: Vec<String>,
+    /// Names of the measures, such as `sum(n)`, `hist(n)`; empty for plain counting.
+    pub measure_names: Vec<String>,
+    /// The numbers of the definition's events that have a probe.
+    pub events: Vec<usize>,
+    /// Rows in no particular order. Events that were not hit may have a row without calls.
+    pub rows: Vec<Row>,
+    /// Number of hits dropped because they had a new key and the table was full.
+    pub dropped: u64,
+    /// Number of keys that fit in each event's table.
+    pub capacity: u32,
+    /// Number of counts that were overwritten, and are left out.
+    pub damaged: u64,
+}
+
+impl Group {
+    /// True if calls are only counted by event.
+    pub fn is_plain(&self) -> bool {
+        self.key_names.is_empty() && self.measure_names.is_empty()
+    }
+
+    fn since(&self, before: Option<&Group>) -> Group {
+        let before_rows = before.map_or(&[][..], |group| &group.rows);
+        let before_rows: HashMap<_, &Row> =
+            before_rows.iter().map(|row| (row.name(), row)).collect();
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| match before_rows.get(&row.name()) {
+                Some(then) => row.since(then),
+                None => row.clone(),
+            });
+        Group {
+            key_names: self.key_names.clone(),
+            measure_names: self.measure_names.clone(),
+            events: self.events.clone(),
+            rows: rows.filter(Row::is_hit).collect(),
+            dropped: self
+                .dropped
+                .saturating_sub(before.map_or(0, |group| group.dropped)),
+            capacity: self.capacity,
+            damaged: self.damaged,
+        }
+    }
+}
+
+/// Sorts the rows that were hit, the most frequent first, then by event and keys, so that rows keep
+/// their places although each reading has them in another order.
+pub fn sorted<'a>(rows: impl Iterator<Item = &'a Row>) -> Vec<&'a Row> {
+    let mut sorted: Vec<&Row> = rows.filter(|row| row.is_hit()).collect();
+    sorted.sort_by_key(|row| (Reverse(row.calls), row.name()));
+    sorted
+}
+
+/// All results up to one moment.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Snapshot {
+    /// Time since the start.
+    pub time: Duration,
+    /// One group for each definition, in the order given.
+    pub groups: Vec<Group>,
+    /// Number of hits that the program could not process.
+    pub lost: u64,
+}
+
+/// The results between two moments.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Interval {
+    /// End of the interval, since the start.
+    pub end: Duration,
+    /// Length of the interval.
+    pub time: Duration,
+    /// Groups as in [`Snapshot`], but only with rows that were hit. Minimum and maximum are those
+    /// since the start.
+    pub groups: Vec<Group>,
+}
+
+impl Snapshot {
+    /// Returns the difference to `before`, an earlier snapshot of the same definitions. Sums are
+    /// subtracted modulo 2^64, as the program adds them up; a count below its earlier value was
+    /// overwritten.
+    pub fn since(&self, before: &Snapshot) -> Interval {
+        let groups = self.groups.iter().enumerate();
+        Interval {
+            end: self.time,
+            time: self.time.saturating_sub(before.time),
+            groups: groups
+                .map(|(number, group)| group.since(before.groups.get(number)))
+                .collect(),
+        }
+    }
+
+    /// Returns the number of calls that were counted, modulo 2^64.
+    pub fn calls(&self) -> u64 {
+        let rows = self.groups.iter().flat_map(|group| &group.rows);
+        rows.map(|row| row.calls).fold(0, u64::wrapping_add)
+    }
+}
+
+/// Returns the calls of each event that has a probe, modulo 2^64, the most frequent first, then in
+/// the order of their numbers.
+pub fn by_event(groups: &[Group]) -> Vec<(usize, u64)> {
+    let mut calls: HashMap<usize, u64> = HashMap::new();
+    for group in groups {
+        for event in &group.events {
+            calls.entry(*event).or_default();
+        }
+        for row in &group.rows {
+            let sum = calls.entry(row.event).or_default();
+            *sum = sum.wrapping_add(row.calls);
+        }
+    }
+    let mut calls: Vec<(usize, u64)> = calls.into_iter().collect();
+    calls.sort_by_key(|(event, calls)| (Reverse(*calls), *event));
+    calls
+}
+
+/// Returns a rate in 1/s; 0 if `time` is zero.
+pub fn per_second(calls: u64, time: Duration) -> f64 {
+    match time.is_zero() {
+        true => 0.0,
+        false => calls as f64 / time.as_secs_f64(),
+    }
+}

@@ -1,0 +1,64 @@
+//! Reads the tables that the program keeps.
+
+use super::model::{Group, Snapshot};
+use super::table::Kept;
+use crate::plan::Probed;
+use crate::select::Selected;
+use capriole_ring::tables::TableReader;
+use std::time::Duration;
+
+/// The tables of a program with counting probes.
+#[derive(Debug)]
+pub struct Source {
+    reader: TableReader,
+    /// For each definition its table, and its events that have a probe.
+    groups: Vec<(Kept, Vec<usize>)>,
+}
+
+impl Source {
+    /// Creates the source for the probes of these definitions.
+    pub fn new(probed: &Probed, kept: Vec<Option<Kept>>) -> Source {
+        let memory = &probed.attached.memory;
+        // Events that only begin calls have no table.
+        let mut groups: Vec<(Option<Kept>, Vec<usize>)> =
+            kept.into_iter().map(|kept| (kept, Vec::new())).collect();
+        // An event may have several sites.
+        for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
+            if dropped.is_none() {
+                groups[event.definition].1.push(event.id as usize);
+            }
+        }
+        for (_, events) in &mut groups {
+            events.sort_unstable();
+            events.dedup();
+        }
+        Source {
+            reader: TableReader::new(memory.memory.clone(), memory.geometry),
+            groups: groups
+                .into_iter()
+                .filter_map(|(kept, events)| Some((kept?, events)))
+                .collect(),
+        }
+    }
+
+    /// Returns the snapshot at the start: all empty.
+    pub fn nothing(&self) -> Snapshot {
+        Snapshot {
+            time: Duration::ZERO,
+            groups: vec![Group::default(); self.groups.len()],
+            lost: 0,
+        }
+    }
+
+    /// Reads all results until now, which is `time` after the start.
+    pub fn read(&self, time: Duration, selected: &[Selected]) -> Snapshot {
+        let groups = self.groups.iter();
+        Snapshot {
+            time,
+            groups: groups
+                .map(|(kept, events)| kept.read(&self.reader, selected, events))
+                .collect(),
+            lost: self.reader.lost(),
+        }
+    }
+}

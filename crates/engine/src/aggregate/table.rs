@@ -1,0 +1,568 @@
+//! Tables that the program keeps for a definition's events, and the meaning of their cells.
+
+use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
+use crate::error::{Result, err};
+use crate::fields::Fields;
+use crate::select::Selected;
+use capriole_codegen::detour::Work;
+use capriole_codegen::program::{Amount, Content, Field, Tally, histogram};
+use capriole_event::{Element, EventSpec, FieldType, Function, Shown};
+use capriole_ring::memory::MOST;
+use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
+use capriole_trace::clock::Clock;
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
+const SIGN: u64 = 1 << 63;
+
+/// The table of one definition's events.
+#[derive(Debug)]
+pub struct Kept {
+    table: Table,
+    key_names: Vec<String>,
+    measures: Vec<(String, Cells)>,
+    calls: Calls,
+    /// Cell that counts hits with an unreadable number; `None` if every number can be read.
+    unreadable: Option<u32>,
+    capacity: u32,
+    /// Clock that gives the length of a tick, if calls are timed.
+    clock: Option<Clock>,
+}
+
+/// Source of the number of hits.
+#[derive(Debug, Clone, Copy)]
+enum Calls {
+    /// A cell of its own.
+    Cell(u32),
+    /// The sum of a histogram's buckets, and of the hits that could not be read: every hit is in
+    /// one of the two.
+    Sum {
+        first: u32,
+        buckets: u32,
+        unreadable: Option<u32>,
+    },
+}
+
+/// The cells of a measure.
+#[derive(Debug, Clone, Copy)]
+enum Cells {
+    /// The number of calls, which is always shown.
+    Calls,
+    Sum {
+        value: usize,
+        cell: u32,
+    },
+    /// The largest value, or the smallest if `least`.
+    Extreme {
+        value: usize,
+        cell: u32,
+        least: bool,
+        readable: Option<u32>,
+    },
+    Average {
+        value: usize,
+        sum: u32,
+        readable: Option<u32>,
+    },
+    Histogram {
+        value: usize,
+        first: u32,
+        buckets: u32,
+    },
+}
+
+impl Cells {
+    fn is_shown(&self) -> bool {
+        !matches!(self, Cells::Calls)
+    }
+}
+
+/// Properties shared by all sites of a definition, as far as its table depends on them.
+struct Common {
+    key: u32,
+    /// Two flags for each value: signed at some site, and possibly unreadable at some site.
+    values: Vec<(bool, bool)>,
+}
+
+impl Common {
+    fn of(sites: &[&Fields]) -> Common {
+        let mut common = Common {
+            key: 0,
+            values: Vec::new(),
+        };
+        for Fields { fetch, keys, .. } in sites {
+            common.key = common.key.max(Tally::key_size(&fetch.fields[..*keys]));
+            let values = &fetch.fields[*keys..fetch.recorded];
+            common.values.resize(values.len(), (false, false));
+            for (value, (signed, faults)) in values.iter().zip(&mut common.values) {
+                *signed |= matches!(value.content, Content::Number(width) if width.signed);
+                *faults |= value.can_fault();
+            }
+        }
+        common
+    }
+}
+
+/// Allocates the cells of a row.
+#[derive(Default)]
+struct Row0 {
+    next: u32,
+    maxima: Vec<u32>,
+    /// Cells that count how often a value could be read, by value.
+    readable: HashMap<usize, u32>,
+}
+
+impl Row0 {
+    fn cells(&mut self, count: u32) -> u32 {
+        self.next += count;
+        self.next - count
+    }
+
+    fn extreme(&mut self) -> u32 {
+        let cell = self.cells(1);
+        self.maxima.push(cell);
+        cell
+    }
+
+    /// Returns the cell that counts the hits in which this value could be read; `None` if it
+    /// always can.
+    fn readable(&mut self, value: usize, faults: bool) -> Option<u32> {
+        if !faults {
+            return None;
+        }
+        if let Some(cell) = self.readable.get(&value) {
+            return Some(*cell);
+        }
+        let cell = self.cells(1);
+        self.readable.insert(value, cell);
+        Some(cell)
+    }
+}
+
+impl Kept {
+    /// Adds a table for a definition at `sites`, whose events have these ids, with room for `keys`
+    /// keys.
+    ///
+    /// # Errors
+    /// There is not enough room.
+    pub fn new(
+        spec: &EventSpec,
+        sites: &[&Fields],
+        events: Range<u32>,
+        keys: u32,
+        tables: &mut Tables,
+    ) -> Result<Kept> {
+        let common = Common::of(sites);
+        let names = sites.first().map(|fields| fields.value_names());
+        let names: Vec<&str> = names.unwrap_or_default();
+        let mut row = Row0::default();
+        let mut measures = Vec::new();
+        for aggregate in &spec.aggregation.aggregates {
+            let value = |name: &str| names.iter().position(|other| *other == name);
+            let cells = match (aggregate.function, &aggregate.field) {
+                (Function::Count, _) | (_, None) => Cells::Calls,
+                (function, Some(name)) => {
+                    // Without a site there are no hits to aggregate, so any value will do.
+                    let value = value(name).unwrap_or(0);
+                    let kind = common.values.get(value).copied();
+                    Cells::new(function, value, kind.unwrap_or_default(), &mut row)
+                }
+            };
+            measures.push((aggregate.to_string(), cells));
+        }
+        let faults = common.values.iter().any(|(_, faults)| *faults);
+        let unreadable = faults.then(|| row.cells(1));
+        // With a single value, each hit is either in its histogram or could not be read.
+        let single = common.values.len() == 1;
+        let whole = measures.iter().find_map(|(_, cells)| match *cells {
+            Cells::Histogram {
+                value,
+                first,
+                buckets,
+            } => {
+                let (_, faults) = common.values.get(value)?;
+                (single || !faults).then_some(Calls::Sum {
+                    first,
+                    buckets,
+                    unreadable: unreadable.filter(|_| *faults),
+                })
+            }
+            _ => None,
+        });
+        let calls = whole.unwrap_or_else(|| Calls::Cell(row.cells(1)));
+        let shape = Shape {
+            events,
+            key: common.key,
+            keys,
+            cells: row.next,
+            maxima: row.maxima,
+        };
+        let table = tables.add(shape)?.clone();
+        Ok(Kept {
+            table,
+            key_names: spec
+                .aggregation
+                .keys
+                .iter()
+                .map(|k| k.name().to_owned())
+                .collect(),
+            measures,
+            calls,
+            unreadable,
+            capacity: keys,
+            clock: None,
+        })
+    }
+
+    /// Marks the values as ticks of this clock, to be shown as nanoseconds.
+    pub fn timed(self, clock: Clock) -> Kept {
+        Kept {
+            clock: Some(clock),
+            ..self
+        }
+    }
+
+    /// Returns the step of the clock in ns, if calls are timed.
+    pub fn clock_step_ns(&self) -> Option<u64> {
+        Some(self.clock.as_ref()?.model().ok()?.step_ns())
+    }
+
+    /// Returns the work of the probe of event `id`, which has these fields.
+    ///
+    /// # Errors
+    /// A field cannot be aggregated, or cannot be a key.
+    pub fn work(&self, id: u32, fields: &Fields) -> Result<Vec<Work>> {
+        let Fields {
+            fetch, keys, infos, ..
+        } = fields;
+        let mut cells = Vec::new();
+        let mut add = |cell: u32, amount: Amount| {
+            if !cells.contains(&(cell, amount)) {
+                cells.push((cell, amount));
+            }
+        };
+        if let Calls::Cell(cell) = self.calls {
+            add(cell, Amount::One);
+        }
+        for (_, measure) in &self.measures {
+            let readable = match *measure {
+                Cells::Calls => None,
+                Cells::Sum { value, cell } => {
+                    add(cell, Amount::Sum(keys + value));
+                    None
+                }
+                Cells::Extreme {
+                    value,
+                    cell,
+                    least,
+                    readable,
+                } => {
+                    let field = keys + value;
+                    let flip = flip(&infos[field].field_type, least);
+                    add(cell, Amount::Maximum { field, flip });
+                    readable.map(|cell| (cell, field))
+                }
+                Cells::Average {
+                    value,
+                    sum,
+                    readable,
+                } => {
+                    add(sum, Amount::Sum(keys + value));
+                    readable.map(|cell| (cell, keys + value))
+                }
+                Cells::Histogram { value, first, .. } => {
+                    add(first, Amount::Bucket(keys + value));
+                    None
+                }
+            };
+            if let Some((cell, field)) = readable {
+                add(cell, Amount::Readable(field));
+            }
+        }
+        let tally = Tally {
+            table: self.table.clone(),
+            keys: *keys,
+            cells,
+            unreadable: self.unreadable,
+        };
+        let name = |index: usize| infos.get(index).map_or("comm", |info| &info.name);
+        let works = fetch.tally(id, &tally);
+        works.map_err(|error| err!(Field, "{}", error.with_names(name)))
+    }
+
+    /// Reads the rows of `events`, which have a probe; `selected` lists all events.
+    pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
+        let mut contents = reader.read(&self.table);
+        let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
+        let ticks_per_second = self.clock.as_ref().and_then(|clock| {
+            let mut clock = clock.clone();
+            clock.sync().ok()?;
+            Some(clock.model().ok()?.freq_hz)
+        });
+        let rows = contents.rows.iter();
+        let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
+        Group {
+            key_names: self.key_names.clone(),
+            measure_names: self
+                .measures
+                .iter()
+                .filter(|(_, cells)| cells.is_shown())
+                .map(|(name, _)| name.clone())
+                .collect(),
+            events: events.to_vec(),
+            rows: rows
+                .map(|row| self.row(row, selected, ticks_per_second))
+                .collect(),
+            dropped: contents.dropped,
+            capacity: self.capacity,
+            damaged,
+        }
+    }
+
+    /// Returns the number of hits that were counted.
+    pub fn hits(&self, reader: &TableReader) -> u64 {
+        let mut rows = reader.read(&self.table).rows;
+        let hits = rows.iter_mut().map(|row| {
+            self.mend(row);
+            self.calls(row)
+        });
+        hits.fold(0, u64::wrapping_add)
+    }
+
+    /// Zeroes impossibly large counts, which must have been overwritten, and returns how many there
+    /// were. Sums may be any number.
+    fn mend(&self, row: &mut tables::Row) -> u64 {
+        let one = |cell: u32| cell..cell + 1;
+        let calls = match self.calls {
+            Calls::Cell(cell) => one(cell),
+            Calls::Sum { first, buckets, .. } => first..first + buckets,
+        };
+        let measures = self.measures.iter().filter_map(|(_, cells)| match *cells {
+            Cells::Calls | Cells::Sum { .. } => None,
+            Cells::Extreme { readable, .. } | Cells::Average { readable, .. } => readable.map(one),
+            Cells::Histogram { first, buckets, .. } => Some(first..first + buckets),
+        });
+        let unreadable = match self.calls {
+            Calls::Sum { unreadable, .. } => unreadable,
+            Calls::Cell(_) => None,
+        };
+        let others = [unreadable, self.unreadable].into_iter().flatten().map(one);
+        let mut damaged = 0;
+        for cell in measures.chain(others).chain([calls]).flatten() {
+            let count = &mut row.cells[cell as usize];
+            if *count >= MOST {
+                *count = 0;
+                damaged += 1;
+            }
+        }
+        damaged
+    }
+
+    fn calls(&self, row: &tables::Row) -> u64 {
+        match self.calls {
+            Calls::Cell(cell) => row.cells[cell as usize],
+            Calls::Sum {
+                first,
+                buckets,
+                unreadable,
+            } => {
+                let counts = &row.cells[first as usize..(first + buckets) as usize];
+                let others = unreadable.map_or(0, |cell| row.cells[cell as usize]);
+                counts.iter().copied().fold(others, u64::wrapping_add)
+            }
+        }
+    }
+
+    fn row(&self, row: &tables::Row, selected: &[Selected], ticks_per_second: Option<u64>) -> Row {
+        let fields = &selected[row.event as usize].fields;
+        let cell = |cell: u32| row.cells[cell as usize];
+        let calls = self.calls(row);
+        let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
+        let total = |value: usize, word: u64| Total {
+            word,
+            signed: signed(value),
+        };
+        let number = |value: usize, word: u64| total(value, word).value();
+        let count = |readable: Option<u32>| readable.map_or(calls, cell);
+        let shown = self.measures.iter().filter(|(_, cells)| cells.is_shown());
+        let measures = shown.map(|(_, cells)| match *cells {
+            Cells::Calls => unreachable!("it is not shown"),
+            Cells::Sum { value, cell: at } => Measure::Sum(total(value, cell(at))),
+            Cells::Extreme {
+                value,
+                cell: at,
+                least,
+                readable,
+            } => {
+                let flip = flip(&fields.infos[fields.keys + value].field_type, least);
+                let known = count(readable) > 0;
+                let extreme = known.then(|| number(value, cell(at) ^ flip));
+                match least {
+                    true => Measure::Minimum(extreme),
+                    false => Measure::Maximum(extreme),
+                }
+            }
+            Cells::Average {
+                value,
+                sum,
+                readable,
+            } => Measure::Average {
+                sum: total(value, cell(sum)),
+                count: count(readable),
+            },
+            Cells::Histogram { first, buckets, .. } => {
+                let all = &row.cells[first as usize..(first + buckets) as usize];
+                Measure::Histogram(match ticks_per_second {
+                    Some(hz) => histogram_of(&in_nanoseconds(all, hz)),
+                    None => histogram_of(all),
+                })
+            }
+        });
+        Row {
+            event: row.event as usize,
+            keys: key_values(fields, &row.key),
+            key: row.key.clone(),
+            calls,
+            unreadable: self.unreadable.map_or(0, cell),
+            measures: measures.collect(),
+        }
+    }
+}
+
+impl Cells {
+    fn new(function: Function, value: usize, kind: (bool, bool), row: &mut Row0) -> Cells {
+        let (signed, faults) = kind;
+        match function {
+            Function::Count => Cells::Calls,
+            Function::Sum => Cells::Sum {
+                value,
+                cell: row.cells(1),
+            },
+            Function::Minimum => Cells::Extreme {
+                value,
+                cell: row.extreme(),
+                least: true,
+                readable: row.readable(value, faults),
+            },
+            Function::Maximum => Cells::Extreme {
+                value,
+                cell: row.extreme(),
+                least: false,
+                readable: row.readable(value, faults),
+            },
+            Function::Average => Cells::Average {
+                value,
+                sum: row.cells(1),
+                readable: row.readable(value, faults),
+            },
+            Function::Histogram => {
+                let buckets = histogram::buckets(signed);
+                Cells::Histogram {
+                    value,
+                    first: row.cells(buckets),
+                    buckets,
+                }
+            }
+        }
+    }
+}
+
+/// Returns the bits of a number to invert, so that the unsigned maximum of the results is the
+/// wanted extreme.
+fn flip(field_type: &FieldType, least: bool) -> u64 {
+    let sign = if is_signed(field_type) { SIGN } else { 0 };
+    if least { !sign } else { sign }
+}
+
+fn is_signed(field_type: &FieldType) -> bool {
+    matches!(
+        field_type.element,
+        Element::Number {
+            shown: Shown::Signed,
+            ..
+        }
+    )
+}
+
+/// Converts a histogram of ticks to nanoseconds: each bucket's count goes to the bucket of its
+/// middle, so bounds are correct within an eighth.
+fn in_nanoseconds(ticks: &[u64], per_second: u64) -> Vec<u64> {
+    let mut times = vec![0u64; ticks.len()];
+    for (bucket, count) in ticks.iter().enumerate().filter(|(_, count)| **count > 0) {
+        let numbers = histogram::numbers(bucket as u32);
+        let middle = (numbers.start() + numbers.end()) / 2;
+        let time = middle * 1_000_000_000 / i128::from(per_second.max(1));
+        let time = time.min(i128::from(u64::MAX));
+        let into = &mut times[histogram::bucket(time) as usize];
+        *into = into.wrapping_add(*count);
+    }
+    times
+}
+
+/// Returns the buckets that are not empty, in ascending order.
+fn histogram_of(cells: &[u64]) -> Histogram {
+    let buckets = cells.iter().enumerate().filter(|(_, count)| **count > 0);
+    let mut buckets: Vec<Bucket> = buckets
+        .map(|(bucket, &count)| {
+            let numbers = histogram::numbers(bucket as u32);
+            Bucket {
+                low: *numbers.start(),
+                high: *numbers.end(),
+                count,
+            }
+        })
+        .collect();
+    buckets.sort_by_key(|bucket| bucket.low);
+    Histogram { buckets }
+}
+
+/// Decodes the values of a key's fields from its bytes. Bytes that are missing, since the target
+/// overwrote the key, read as 0.
+fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
+    let mut rest = bytes;
+    let mut take = |size: usize| -> Vec<u8> {
+        let (taken, left) = rest.split_at(size.min(rest.len()));
+        rest = left;
+        let mut bytes = taken.to_vec();
+        bytes.resize(size, 0);
+        bytes
+    };
+    let word = |bytes: Vec<u8>| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |word, b| word << 8 | u64::from(*b))
+    };
+    let keys = &fields.fetch.fields[..fields.keys];
+    let can_fault = keys.iter().any(Field::can_fault);
+    let faults = if can_fault { word(take(8)) } else { 0 };
+    let mut values = Vec::new();
+    for (index, info) in fields.infos[..fields.keys].iter().enumerate() {
+        let value = match info.field_type.element {
+            Element::String { .. } => {
+                let length = word(take(4)) as usize;
+                let length = length.min(bytes.len());
+                let text = take(length);
+                take((length + 4).next_multiple_of(8) - length - 4);
+                Value::Text(text)
+            }
+            // Refused as a key when the event was parsed.
+            Element::CallStack { .. } => Value::Unreadable,
+            Element::Number { shown, .. } => {
+                let word = word(take(8));
+                match shown {
+                    Shown::Signed => Value::Number(i128::from(word as i64)),
+                    Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
+                    Shown::Character => Value::Character(word as u8),
+                    _ => Value::Number(i128::from(word)),
+                }
+            }
+        };
+        values.push(match faults >> index & 1 {
+            0 => value,
+            _ => Value::Unreadable,
+        });
+    }
+    values
+}

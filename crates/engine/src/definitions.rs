@@ -1,0 +1,128 @@
+//! Events as texts: single ones, and those of definition files.
+
+use crate::error::{Context, Result, bail, err};
+use capriole_event::{
+    DefinitionError, DefinitionErrors, EventSpec, ParseError, definition_lines, definitions,
+};
+use capriole_proc::files;
+use std::path::{Path, PathBuf};
+
+/// Prefix of an event whose calls are timed: `latency(EVENT)`.
+pub(crate) const LATENCY_OF: &str = "latency(";
+
+/// True if an event is `latency(...)`.
+pub fn is_latency(text: &str) -> bool {
+    text.trim_start().starts_with(LATENCY_OF)
+}
+
+/// Parses events whose hits are recorded one by one, without aggregates and keys: those of the
+/// command line, then those of definition files.
+///
+/// # Errors
+/// The first event that cannot be parsed, with its position marked; for a file, all such events.
+pub fn parse_plain(events: &[String], files: &[PathBuf]) -> Result<Vec<EventSpec>> {
+    let mut parsed: Vec<EventSpec> = Vec::new();
+    for text in events {
+        if is_latency(text) {
+            return Err(for_stat(text).into());
+        }
+        let spec = EventSpec::parse(text)?;
+        plain(&spec)?;
+        parsed.push(spec);
+    }
+    for file in files {
+        let InFile { events, latencies } = in_file(file)?;
+        let latencies = latencies.iter().map(|(line, text)| (*line, for_stat(text)));
+        let others = events
+            .iter()
+            .filter_map(|(line, spec)| Some((*line, plain(spec).err()?)));
+        let refused = latencies.chain(others);
+        let mut refused: Vec<_> = refused
+            .map(|(line, error)| DefinitionError { line, error })
+            .collect();
+        if !refused.is_empty() {
+            refused.sort_by_key(|error| error.line);
+            bail!(
+                Definitions,
+                "{}: {}",
+                file.display(),
+                DefinitionErrors(refused)
+            );
+        }
+        parsed.extend(events.into_iter().map(|(_, spec)| spec));
+    }
+    Ok(parsed)
+}
+
+/// Checks that an event has neither aggregates nor keys.
+fn plain(spec: &EventSpec) -> Result<(), ParseError> {
+    match spec.aggregation.at() {
+        None => Ok(()),
+        Some(column) => Err(ParseError {
+            text: spec.text.clone(),
+            column,
+            message: "aggregates and `by` are for `capriole stat`".to_string(),
+            help: "give it the event, or write the fields alone, without aggregates and `by`"
+                .to_string(),
+        }),
+    }
+}
+
+/// Returns the error for `latency(...)` where calls are not timed.
+fn for_stat(text: &str) -> ParseError {
+    ParseError {
+        text: text.to_owned(),
+        column: text.len() - text.trim_start().len(),
+        message: "`latency(...)` is for `capriole stat`".to_string(),
+        help: "give it the event; `capriole record --graph EVENT` records calls from entry to exit"
+            .to_string(),
+    }
+}
+
+/// Contents of a definition file, with line numbers.
+pub struct InFile {
+    /// Events written as on the command line.
+    pub events: Vec<(usize, EventSpec)>,
+    /// Events that are `latency(...)`, for [`crate::calls::latency`].
+    pub latencies: Vec<(usize, String)>,
+}
+
+/// Reads a definition file.
+///
+/// # Errors
+/// The file cannot be read or has no event, or all lines that cannot be parsed.
+pub fn in_file(file: &Path) -> Result<InFile> {
+    let bytes = files::read_input(file);
+    let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
+    let text = event_text(&bytes).with_context(|| file.display().to_string())?;
+    let latency = |(_, line): &(usize, &str)| is_latency(line);
+    let latencies = definition_lines(&text).filter(latency);
+    let latencies: Vec<_> = latencies.map(|(n, line)| (n, line.to_owned())).collect();
+    // Blank these lines, so that all others keep their numbers.
+    let mut rest: Vec<&str> = text.lines().collect();
+    for (number, _) in &latencies {
+        rest[number - 1] = "";
+    }
+    let events = definitions(&rest.join("\n"));
+    let events = events.map_err(|errors| err!(Definitions, "{}: {errors}", file.display()))?;
+    if events.is_empty() && latencies.is_empty() {
+        bail!(Definitions, "{}: no event is defined there", file.display());
+    }
+    Ok(InFile { events, latencies })
+}
+
+/// Decodes a definition file. Comments may be in any encoding.
+fn event_text(bytes: &[u8]) -> Result<String> {
+    let mut text = String::new();
+    for (number, line) in (1..).zip(bytes.split(|byte| *byte == b'\n')) {
+        let shown = String::from_utf8_lossy(line);
+        // Invalid bytes appear as U+FFFD, which no event contains.
+        let said = definition_lines(&shown).next().map_or("", |(_, said)| said);
+        if std::str::from_utf8(line).is_err() && said.contains(char::REPLACEMENT_CHARACTER) {
+            bail!(Definitions, "line {number} is not text in UTF-8: {said}");
+        }
+        text.push_str(&shown);
+        text.push('\n');
+    }
+    Ok(text)
+}

@@ -1,0 +1,389 @@
+//! Errors of the engine: a stable code, a message for people, and the cause.
+
+use capriole_codegen::detour::CompileError;
+use capriole_dwarf::{DebugError, VariableError};
+use capriole_event::ParseError;
+use capriole_host::TargetError;
+use capriole_object::ObjectError;
+use capriole_planner::resolve::ResolveError;
+use capriole_planner::unwinders::NoReturns;
+use capriole_proc::process::ProcessError;
+use std::fmt;
+
+/// Result of the engine's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Kind of an error. The codes ([`Code::as_str`]) are stable: a code is never given another meaning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Code {
+    /// The text of an event is not well-formed.
+    Syntax,
+    /// A file of event definitions cannot be used.
+    Definitions,
+    /// No function, marker, line, library or address is what an event names.
+    NotFound,
+    /// An event names several things of which one has to be chosen.
+    Ambiguous,
+    /// An event names something that is no code of a function.
+    NotCode,
+    /// Not all exits of a function can be found or probed.
+    NoExits,
+    /// A field or filter cannot be evaluated at a site.
+    Field,
+    /// A marker has other arguments than expected, or they cannot be read.
+    Marker,
+    /// A site cannot be probed, wherever the program is loaded.
+    NotProbeable,
+    /// A site cannot be probed where the program is loaded now.
+    Misplaced,
+    /// Return addresses cannot be replaced.
+    NoReturnStack,
+    /// A limit of the engine was reached: events, keys, areas of calls, sites.
+    Limit,
+    /// The event is known, but asked for something that does not fit it.
+    Unsuitable,
+    /// There is no such process.
+    NoProcess,
+    /// The process is of a kind that cannot be probed.
+    UnsupportedProcess,
+    /// The process ended meanwhile.
+    Vanished,
+    /// The kernel does not permit it.
+    NotPermitted,
+    /// Another tool traces the process.
+    AlreadyTraced,
+    /// The process is being recorded already.
+    AlreadyRecorded,
+    /// The process has no probes.
+    NothingAttached,
+    /// A seccomp filter of the process forbids it.
+    Sandboxed,
+    /// The program has forbidden itself what every probe does, or checks it.
+    ForbiddenByProgram,
+    /// A thread is where it must not be, does not stop, or cannot be used; a later attempt may succeed.
+    Busy,
+    /// No memory, mapping or descriptor is left.
+    NoResources,
+    /// Session memory is inconsistent.
+    Damaged,
+    /// A system call failed.
+    System,
+    /// A program cannot be started.
+    Launch,
+    /// A file or its debug information cannot be used.
+    Object,
+    /// The clock cannot be used.
+    Clock,
+    /// A trace cannot be written or added to.
+    Trace,
+}
+
+impl Code {
+    /// Returns the code: a word in lower case.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Code::Syntax => "syntax",
+            Code::Definitions => "definitions",
+            Code::NotFound => "not-found",
+            Code::Ambiguous => "ambiguous",
+            Code::NotCode => "not-code",
+            Code::NoExits => "no-exits",
+            Code::Field => "field",
+            Code::Marker => "marker",
+            Code::NotProbeable => "not-probeable",
+            Code::Misplaced => "misplaced",
+            Code::NoReturnStack => "no-return-stack",
+            Code::Limit => "limit",
+            Code::Unsuitable => "unsuitable",
+            Code::NoProcess => "no-process",
+            Code::UnsupportedProcess => "unsupported-process",
+            Code::Vanished => "vanished",
+            Code::NotPermitted => "not-permitted",
+            Code::AlreadyTraced => "already-traced",
+            Code::AlreadyRecorded => "already-recorded",
+            Code::NothingAttached => "nothing-attached",
+            Code::Sandboxed => "sandboxed",
+            Code::ForbiddenByProgram => "forbidden-by-program",
+            Code::Busy => "busy",
+            Code::NoResources => "no-resources",
+            Code::Damaged => "damaged",
+            Code::System => "system",
+            Code::Launch => "launch",
+            Code::Object => "object",
+            Code::Clock => "clock",
+            Code::Trace => "trace",
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
+/// An error: its code, its message, and the error that caused it, if any.
+///
+/// `Display` shows the outermost message only; [`Error::full`] shows all causes.
+#[derive(Debug)]
+pub struct Error {
+    code: Code,
+    message: String,
+    cause: Option<Cause>,
+}
+
+impl Error {
+    /// Makes an error without a cause.
+    pub fn new(code: Code, message: impl Into<String>) -> Error {
+        Error {
+            code,
+            message: message.into(),
+            cause: None,
+        }
+    }
+
+    /// Makes an error that another one caused.
+    pub fn caused(code: Code, message: impl Into<String>, cause: impl Into<Cause>) -> Error {
+        Error {
+            code,
+            message: message.into(),
+            cause: Some(cause.into()),
+        }
+    }
+
+    /// Returns the code.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    /// Puts a message in front of this error, which becomes its cause. The code stays.
+    #[must_use]
+    pub fn context(self, message: impl Into<String>) -> Error {
+        Error {
+            code: self.code,
+            message: message.into(),
+            cause: Some(Box::new(self)),
+        }
+    }
+
+    /// Returns the messages of this error and its causes, outermost first.
+    pub fn messages(&self) -> impl Iterator<Item = String> {
+        let first: &(dyn std::error::Error + 'static) = self;
+        std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string)
+    }
+
+    /// Formats the error and its causes in one line, without causes that a message in front of
+    /// them already contains.
+    #[must_use]
+    pub fn full(&self) -> String {
+        capriole_text::chain(self)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        let cause = self.cause.as_deref()?;
+        Some(cause)
+    }
+}
+
+/// Puts messages in front of errors.
+pub(crate) trait Context<T> {
+    /// Puts this message in front of the error.
+    fn context(self, message: impl Into<String>) -> Result<T>;
+    /// Puts the message that `message` returns in front of the error.
+    fn with_context(self, message: impl FnOnce() -> String) -> Result<T>;
+}
+
+impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
+    fn context(self, message: impl Into<String>) -> Result<T> {
+        self.map_err(|error| error.into().context(message))
+    }
+
+    fn with_context(self, message: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|error| error.into().context(message()))
+    }
+}
+
+impl<T> Context<T> for Option<T> {
+    fn context(self, message: impl Into<String>) -> Result<T> {
+        self.ok_or_else(|| Error::new(Code::Unsuitable, message))
+    }
+
+    fn with_context(self, message: impl FnOnce() -> String) -> Result<T> {
+        self.ok_or_else(|| Error::new(Code::Unsuitable, message()))
+    }
+}
+
+/// Makes an [`Error`] from a code and a format.
+macro_rules! err {
+    ($code:ident, $($words:tt)*) => {
+        $crate::error::Error::new($crate::error::Code::$code, format!($($words)*))
+    };
+}
+
+/// Returns an [`Error`] made from a code and a format.
+macro_rules! bail {
+    ($code:ident, $($words:tt)*) => {
+        return Err($crate::error::err!($code, $($words)*).into())
+    };
+}
+
+pub(crate) use {bail, err};
+
+/// Implements `From` for errors whose code does not depend on their content.
+macro_rules! from {
+    ($($type:ty => $code:ident),* $(,)?) => {$(
+        impl From<$type> for Error {
+            fn from(error: $type) -> Error {
+                Error {
+                    code: Code::$code,
+                    message: error.to_string(),
+                    cause: std::error::Error::source(&error).map(|cause| cause.to_string().into()),
+                }
+            }
+        }
+    )*};
+}
+
+from! {
+    ParseError => Syntax,
+    ObjectError => Object,
+    DebugError => Object,
+    VariableError => Field,
+    CompileError => Field,
+    NoReturns => NoReturnStack,
+    capriole_trace::WriteError => Trace,
+    capriole_trace::DirectoryError => Trace,
+    capriole_trace::clock::ClockError => Clock,
+    capriole_patch::counter::ReferenceError => NotFound,
+    capriole_ring::tables::TooLarge => Limit,
+    std::io::Error => System,
+    rustix::io::Errno => System,
+}
+
+impl From<ProcessError> for Error {
+    fn from(error: ProcessError) -> Error {
+        Error {
+            code: code_of_process(&error),
+            message: error.to_string(),
+            cause: None,
+        }
+    }
+}
+
+impl From<TargetError> for Error {
+    fn from(error: TargetError) -> Error {
+        Error {
+            code: code_of_target(&error),
+            message: error.to_string(),
+            cause: None,
+        }
+    }
+}
+
+impl From<ResolveError> for Error {
+    fn from(error: ResolveError) -> Error {
+        Error {
+            code: code_of_resolve(&error),
+            message: error.to_string(),
+            cause: None,
+        }
+    }
+}
+
+fn code_of_process(error: &ProcessError) -> Code {
+    match error {
+        ProcessError::NoSuchProcess { .. } | ProcessError::IsThread { .. } => Code::NoProcess,
+        ProcessError::KernelThread { .. }
+        | ProcessError::ThirtyTwoBit { .. }
+        | ProcessError::ForeignArchitecture { .. }
+        | ProcessError::Translated { .. } => Code::UnsupportedProcess,
+        ProcessError::Zombie { .. } => Code::Vanished,
+        ProcessError::NotPermitted { .. } => Code::NotPermitted,
+        ProcessError::AlreadyTraced { .. } => Code::AlreadyTraced,
+        ProcessError::Maps { .. } | ProcessError::Unreadable { .. } => Code::System,
+    }
+}
+
+fn code_of_target(error: &TargetError) -> Code {
+    match error {
+        TargetError::Process(error) => code_of_process(error),
+        TargetError::Vanished { .. } => Code::Vanished,
+        TargetError::NotPermitted { .. } => Code::NotPermitted,
+        TargetError::AlreadyTraced { .. } => Code::AlreadyTraced,
+        TargetError::AlignmentCheck { .. } | TargetError::ForbiddenClock { .. } => {
+            Code::ForbiddenByProgram
+        }
+        TargetError::Occupied { .. }
+        | TargetError::Filtering { .. }
+        | TargetError::Unstoppable { .. }
+        | TargetError::WentHome { .. }
+        | TargetError::NoThread { .. }
+        | TargetError::NoStack { .. }
+        | TargetError::NoSyscall { .. } => Code::Busy,
+        TargetError::AlreadyRecorded { .. } => Code::AlreadyRecorded,
+        TargetError::Filtered { .. } | TargetError::Sandboxed { .. } => Code::Sandboxed,
+        TargetError::Ptrace { .. }
+        | TargetError::Refused { .. }
+        | TargetError::Memory { .. }
+        | TargetError::Share { .. } => Code::System,
+        TargetError::NoSpace { .. } => Code::NoResources,
+        TargetError::TooMany { .. } => Code::Limit,
+        TargetError::Damaged { .. } => Code::Damaged,
+        TargetError::Launch { .. } => Code::Launch,
+        TargetError::NothingAttached { .. } => Code::NothingAttached,
+    }
+}
+
+fn code_of_resolve(error: &ResolveError) -> Code {
+    match error {
+        ResolveError::Debug(_) | ResolveError::Object(_) => Code::Object,
+        ResolveError::Line(_)
+        | ResolveError::NoMarker { .. }
+        | ResolveError::NoSuchObject { .. }
+        | ResolveError::OtherFile { .. }
+        | ResolveError::NoSuchSymbol { .. }
+        | ResolveError::NoMatch { .. }
+        | ResolveError::Imported { .. }
+        | ResolveError::OffsetOutside { .. }
+        | ResolveError::NotInText { .. } => Code::NotFound,
+        ResolveError::AmbiguousObject { .. }
+        | ResolveError::AmbiguousSymbol { .. }
+        | ResolveError::AmbiguousCopies { .. } => Code::Ambiguous,
+        ResolveError::Indirect { .. }
+        | ResolveError::Data { .. }
+        | ResolveError::NotAnEntry { .. } => Code::NotCode,
+        ResolveError::NoExits { .. } | ResolveError::NoCalls { .. } => Code::NoExits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_shown_once() {
+        let full = || std::io::Error::from_raw_os_error(libc::ENOSPC);
+        let plain = Err::<(), _>(full()).context("cannot write cpu0");
+        let doubled = Err::<(), _>(full()).context(format!("cannot write cpu0: {}", full()));
+        for error in [plain.unwrap_err(), doubled.unwrap_err()] {
+            assert_eq!(error.code(), Code::System);
+            assert_eq!(
+                error.full(),
+                "cannot write cpu0: No space left on device (os error 28)"
+            );
+        }
+    }
+}

@@ -1,0 +1,850 @@
+//! Translates the fields and filter of an event into the fetches and condition of its probe.
+
+use crate::content::content;
+use crate::error::{Context, Result, bail, err};
+use crate::{entry, marker, names, slots};
+use capriole_codegen::condition::{Condition, Relation, Subject, Width};
+use capriole_codegen::program::{Content, Fetch, Field, Source};
+use capriole_dwarf::DebugInfo as _;
+use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
+use capriole_event::{
+    At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter,
+    Function, Gpr, KeyKind, Operand,
+};
+use capriole_insn::ExitKind;
+use capriole_object::Convention;
+use capriole_planner::resolve::{Body, Site};
+use capriole_trace::{FieldInfo, TextFormat};
+use iced_x86::Register;
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+/// Content of a thread id or a CPU number.
+const WORD: Content = Content::Number(Width::WORD);
+
+/// Fields that an event records at a site.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct Fields {
+    /// Names and types of the fields, for the trace.
+    pub infos: Vec<FieldInfo>,
+    /// Sources of the fields' contents, and the filter.
+    pub fetch: Fetch,
+    /// Number of leading fields that form the key by which hits are grouped. Only for counting;
+    /// the aggregated fields follow them.
+    pub keys: usize,
+    /// printf format of the first fields: all arguments of a marker that has a format.
+    pub format: Option<TextFormat>,
+}
+
+/// Use of an event's hits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Purpose {
+    /// Each hit is recorded, with all fields.
+    #[default]
+    Record,
+    /// Hits are counted, and aggregates are updated.
+    Count,
+}
+
+impl Fields {
+    /// Creates an empty set of fields. At a conditional jump out of a function, the event counts
+    /// only if the jump is taken.
+    fn at(site: &Site) -> Fields {
+        let leaving = site.leaving.as_ref();
+        Fields {
+            fetch: Fetch {
+                flags: leaving.and_then(|leaving| leaving.condition),
+                ..Fetch::default()
+            },
+            ..Fields::default()
+        }
+    }
+
+    /// Returns the names of the aggregated fields.
+    pub fn value_names(&self) -> Vec<&str> {
+        let values = &self.infos[self.keys..];
+        values.iter().map(|info| info.name.as_str()).collect()
+    }
+
+    /// Returns the fields that are plain registers, by name.
+    pub fn registers(&self) -> impl Iterator<Item = (&str, Register)> {
+        let both = self.infos.iter().zip(&self.fetch.fields);
+        both.filter_map(|(info, field)| match field.source {
+            Source::Register(register) if field.pointers.is_empty() => {
+                Some((info.name.as_str(), register))
+            }
+            _ => None,
+        })
+    }
+}
+
+/// Translates events to fields. Debug information is opened once for each object.
+#[derive(Default)]
+pub struct Reader<'a> {
+    purpose: Purpose,
+    debug: HashMap<PathBuf, Debug<'a>>,
+    /// Values that the event's fields need from the entry, and the area of its call slots.
+    kept: Vec<entry::Kept>,
+    area: u32,
+}
+
+impl<'a> Reader<'a> {
+    /// Creates a reader for events with this purpose.
+    pub fn new(purpose: Purpose) -> Reader<'a> {
+        Reader {
+            purpose,
+            ..Reader::default()
+        }
+    }
+
+    /// Returns the fields and the filter of an event at a site. Calls that the event begins or ends
+    /// have their slots in `area`.
+    ///
+    /// # Errors
+    /// A part of the event cannot be recorded there; the error has its source text and the reason.
+    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site, area: u32) -> Result<Fields> {
+        self.area = area;
+        self.kept = entry::all_kept(spec).into_iter().map(|(_, k)| k).collect();
+        self.read(spec, site)
+            .with_context(|| format!("event `{}`", spec.text))
+    }
+
+    fn read(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
+        if spec.at == At::Return {
+            known_at_return(spec)?;
+        }
+        if let Some(marker) = &site.marker {
+            marker::expected(spec, marker)?;
+        }
+        if let Some(argument) = needed_result(spec)
+            && is_tail_jump(site)
+        {
+            bail!(
+                Field,
+                "a jump to another function has no result yet, which `{argument}` asks for"
+            );
+        }
+        if let Some(keeps) = spec.keeps {
+            return self.entered(spec, keeps, site);
+        }
+        match self.purpose {
+            Purpose::Record => self.recorded(spec, site),
+            Purpose::Count => self.counted(spec, site),
+        }
+    }
+
+    fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
+        let mut fields = Fields::at(site);
+        let tail = is_tail_jump(site);
+        let go = spec.of_calls && is_go(site);
+        let there = |argument: &&FetchArg| match argument.name.as_str() {
+            names::GOROUTINE if spec.of_calls => go,
+            _ => !tail || argument.fetch.base != Base::Retval,
+        };
+        for argument in spec.arguments.iter().filter(there) {
+            self.push(argument, site, &mut fields)?;
+        }
+        let first = spec.arguments.first();
+        if let Some(marker) = &site.marker
+            && first.is_some_and(|argument| argument.fetch.base == Base::AllArguments)
+        {
+            fields.format = marker::text_format(marker, site);
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        fields.filter(spec)?;
+        // Parts that do not fit together fail here, before anything else is prepared.
+        fields.fetch.work(0).map_err(|error| {
+            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
+            err!(Field, "{}", error.with_names(name))
+        })?;
+        Ok(fields)
+    }
+
+    /// Translates the values kept from the entry to the exit, and the fields that the filter needs.
+    fn entered(&mut self, spec: &EventSpec, keeps: usize, site: &'a Site) -> Result<Fields> {
+        let mut fields = Fields::default();
+        let (kept, asked) = spec.arguments.split_at(keeps);
+        for argument in kept {
+            self.push(argument, site, &mut fields)?;
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        let names = spec.filter.as_ref().map(|filter| filter.names());
+        for argument in asked {
+            let named = names.iter().flatten().any(|name| *name == argument.name);
+            let everything = argument.fetch.base == Base::AllArguments;
+            if named || everything && names.is_some() {
+                self.push(argument, site, &mut fields)?;
+            }
+        }
+        fields.filter(spec)?;
+        fields.fetch.enter(0).map_err(|error| {
+            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
+            err!(Field, "{}", error.with_names(name))
+        })?;
+        fields.infos.truncate(fields.fetch.recorded);
+        Ok(fields)
+    }
+
+    /// Rejects words that are neither an aggregate, nor a key, nor a field that could be recorded.
+    fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> Result<()> {
+        let keys = spec.aggregation.keys.iter();
+        let keys = keys.filter_map(|key| match &key.kind {
+            KeyKind::Field(name) => Some(name),
+            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu => None,
+        });
+        let values = spec.aggregation.aggregates.iter();
+        let values = values.filter_map(|aggregate| aggregate.field.as_ref());
+        let used: Vec<&String> = keys.chain(values).collect();
+        let tail = is_tail_jump(site);
+        for argument in &spec.arguments {
+            let base = &argument.fetch.base;
+            let elsewhere = *base == Base::AllArguments || tail && *base == Base::Retval;
+            if elsewhere || used.contains(&&argument.name) {
+                continue;
+            }
+            let read = self.push(argument, site, &mut Fields::at(site));
+            let mut aggregates = Function::ALL.iter().map(|function| function.as_str());
+            read.with_context(|| match aggregates.any(|name| name == argument.name) {
+                true => format!(
+                    "`{0}` is read as the name of a variable; the aggregate is written `{0}(...)`",
+                    argument.name
+                ),
+                false => format!("`{argument}` is no aggregate"),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Translates a counted event: first the keys, then the aggregated fields, then those that only
+    /// the filter needs.
+    fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
+        let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
+        if let Some(stack) = spec.arguments.iter().find(is_stack) {
+            bail!(
+                Field,
+                "`{stack}` cannot be counted: record the event, and see \
+                 `capriole report --callers`"
+            );
+        }
+        let mut fields = Fields::at(site);
+        let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
+        for key in &spec.aggregation.keys {
+            let (source, content, field_type) = match &key.kind {
+                KeyKind::Field(name) => {
+                    let argument = named(name).context("a key is a field")?;
+                    self.push(argument, site, &mut fields)?;
+                    continue;
+                }
+                KeyKind::Comm => (Source::Comm, Content::Text, FieldType::STRING),
+                KeyKind::Thread => (Source::Thread, WORD, FieldType::U32),
+                KeyKind::Cpu => (Source::Cpu, WORD, FieldType::U32),
+            };
+            let field = Field {
+                source,
+                pointers: Vec::new(),
+                content,
+            };
+            fields.push(key.name(), field, field_type);
+        }
+        fields.keys = fields.infos.len();
+        for aggregate in &spec.aggregation.aggregates {
+            let Some(name) = &aggregate.field else {
+                continue;
+            };
+            if fields.value_names().contains(&name.as_str()) {
+                continue;
+            }
+            match named(name) {
+                Some(argument) => self.push(argument, site, &mut fields)?,
+                None => bail!(Field, "`{aggregate}` asks for a field that there is not"),
+            }
+        }
+        if let Some(float) = fields.infos.iter().find(|info| info.field_type.is_float()) {
+            bail!(
+                Field,
+                "`{}` is a floating point number, which is neither added up nor a key; \
+                 `capriole record` shows each",
+                float.name
+            );
+        }
+        fields.fetch.recorded = fields.fetch.fields.len();
+        self.refuse_unknown(spec, site)?;
+        let Some(filter) = &spec.filter else {
+            return Ok(fields);
+        };
+        let infos = fields.infos.len();
+        for argument in &spec.arguments {
+            let everything = argument.fetch.base == Base::AllArguments;
+            // A key string is cut; the filter needs more of it, so fetch it again.
+            let mut infos = fields.infos.iter();
+            let known = infos.any(|info| info.name == argument.name && !is_text(info));
+            if everything || !known && filter.names().contains(&argument.name.as_str()) {
+                self.push(argument, site, &mut fields)?;
+            }
+        }
+        fields.filter(spec)?;
+        fields.infos.truncate(infos);
+        Ok(fields)
+    }
+
+    /// Adds the field, or fields, of an argument.
+    fn push(&mut self, argument: &FetchArg, site: &'a Site, fields: &mut Fields) -> Result<()> {
+        if argument.fetch.base == Base::AllArguments {
+            return self.all_arguments(site, fields);
+        }
+        if let Some(marker) = &site.marker
+            && let Some((field, field_type)) = marker::one(marker, site, argument)
+                .with_context(|| format!("field `{argument}`"))?
+        {
+            fields.push(&argument.name, field, field_type);
+            return Ok(());
+        }
+        if let Base::Entry(entry) = &argument.fetch.base
+            && entry.fetch.base == Base::AllArguments
+        {
+            let (call, mut word) = self.word(argument, site)?;
+            let (debug, place) = self.debug_of_entry(site)?;
+            for (name, found) in parameters(debug, &place)? {
+                let source = Source::Kept { call, word };
+                fields.push(
+                    &name,
+                    kept_field(source, found.field_type)?,
+                    found.field_type,
+                );
+                word += 1;
+            }
+            return Ok(());
+        }
+        let (field, field_type) = self
+            .field(argument, site)
+            .with_context(|| format!("field `{argument}`"))?;
+        fields.push(&argument.name, field, field_type);
+        Ok(())
+    }
+
+    fn field(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(Field, FieldType)> {
+        if matches!(argument.fetch.base, Base::Variable(_)) {
+            let (debug, place) = self.debug(site)?;
+            let found = debug
+                .fetch(&place, &argument.fetch, argument.field_type)
+                .map_err(|error| err!(Field, "{error}"))?;
+            return typed(&found, site);
+        }
+        if let Some((fetch, wanted)) = entry::kept(argument) {
+            return self.kept_field(argument, &fetch, wanted, site);
+        }
+        let (field_type, vector) = match is_untyped_result(argument) {
+            true => self.result_type(site)?,
+            false => {
+                let known = argument.known_type().unwrap_or(FieldType::X64);
+                (known, known.is_float())
+            }
+        };
+        let result = argument.fetch.base == Base::Retval && argument.fetch.derefs.is_empty();
+        if result && vector {
+            let field = Field {
+                source: Source::Vector(0),
+                pointers: Vec::new(),
+                content: content(field_type),
+            };
+            return Ok((field, field_type));
+        }
+        let field = known(&argument.fetch, field_type, site, 0, self.area)?;
+        Ok((field, field_type))
+    }
+
+    /// Returns a field of an exit whose value is kept from the entry, or is read through an address
+    /// that is kept from there.
+    fn kept_field(
+        &mut self,
+        argument: &FetchArg,
+        fetch: &Asked,
+        wanted: Option<FieldType>,
+        site: &'a Site,
+    ) -> Result<(Field, FieldType)> {
+        let (call, word) = self.word(argument, site)?;
+        let kept_type = match (&fetch.base, wanted.or(fetch.default_type())) {
+            (Base::Variable(_), _) => {
+                let (debug, place) = self.debug_of_entry(site)?;
+                let found = debug.fetch(&place, fetch, wanted);
+                found.map_err(|error| err!(Field, "{error}"))?.field_type
+            }
+            (_, Some(known)) => known,
+            (_, None) => bail!(Field, "its type is not known"),
+        };
+        let field = kept_field(Source::Kept { call, word }, kept_type)?;
+        if argument.fetch.derefs.is_empty() {
+            return Ok((field, kept_type));
+        }
+        let field_type = argument.field_type.unwrap_or(FieldType::X64);
+        let derefs = argument.fetch.derefs.iter();
+        let field = Field {
+            pointers: derefs.map(|deref| deref.offset).collect(),
+            content: content(field_type),
+            ..field
+        };
+        Ok((field, field_type))
+    }
+
+    /// Returns the number of the call that ends at an exit, and the index of the field's first word
+    /// among those kept for it.
+    fn word(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(u32, u16)> {
+        let leaving = site.leaving.as_ref();
+        let leaving = leaving.context("what was at the entry is known at an exit only")?;
+        let call = slots::number(leaving.function, self.area);
+        let mut word = 0;
+        for kept in self.kept.clone() {
+            if entry::kept(argument).is_some_and(|own| own == kept) {
+                break;
+            }
+            word += match kept.0.base {
+                Base::AllArguments => {
+                    let (debug, place) = self.debug_of_entry(site)?;
+                    parameters(debug, &place)?.len() as u16
+                }
+                _ => 1,
+            };
+        }
+        Ok((call, word))
+    }
+
+    /// Returns debug information for the entry of the function that ends at a site.
+    fn debug_of_entry(&mut self, site: &'a Site) -> Result<(&Debug<'a>, DebugSite)> {
+        let entry = site.object.link(site.function());
+        let debug = self.debug_of(site)?;
+        let place = debug.site(entry, None);
+        Ok((debug, place.map_err(|error| err!(Field, "{error}"))?))
+    }
+
+    /// Returns the type of the function's result at an exit, as declared in the source if debug
+    /// information has it, and true if the result is in a vector register.
+    fn result_type(&mut self, site: &'a Site) -> Result<(FieldType, bool)> {
+        let Some(leaving) = &site.leaving else {
+            return Ok((FieldType::X64, false));
+        };
+        let entry = site.object.link(leaving.function);
+        let returned = self.debug_of(site).and_then(|debug| {
+            let place = debug.site(entry, None)?;
+            Ok(debug.returned(&place)?)
+        });
+        match returned {
+            Ok(Returned::Number(field_type)) => Ok((field_type, false)),
+            Ok(Returned::Vector(field_type)) => Ok((field_type, true)),
+            Ok(Returned::Elsewhere(c_type)) => bail!(
+                Field,
+                "the function returns `{c_type}`; of floating point results only `float` and \
+                 `double`, which are in xmm0, can be read, and vectors of up to 16 bytes; \
+                 $retval:x64 is whatever rax holds"
+            ),
+            Ok(Returned::Stack(c_type)) => bail!(
+                Field,
+                "the function returns `{c_type}`, which Go leaves on the stack; $retval:x64 is \
+                 whatever rax holds"
+            ),
+            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok((FieldType::X64, false)),
+        }
+    }
+
+    /// Adds the fields of `$arg*`: the parameters, as debug information names them, or the
+    /// arguments of a marker.
+    fn all_arguments(&mut self, site: &'a Site, fields: &mut Fields) -> Result<()> {
+        if let Some(marker) = &site.marker {
+            for (name, field, field_type) in marker::all(marker, site) {
+                fields.push(&name, field, field_type);
+            }
+            return Ok(());
+        }
+        let (debug, place) = self.debug(site)?;
+        for (name, found) in parameters(debug, &place)? {
+            let (field, field_type) = typed(&found, site)?;
+            fields.push(&name, field, field_type);
+        }
+        Ok(())
+    }
+
+    /// Returns debug information for a site.
+    fn debug(&mut self, site: &'a Site) -> Result<(&Debug<'a>, DebugSite)> {
+        let debug = self.debug_of(site)?;
+        let place = match &site.scope {
+            Some(place) => place.clone(),
+            // After the stack check, a function's arguments are where they are at its entry.
+            None => debug
+                .site(site.link_address - site.check, named(site))
+                .map_err(|error| err!(Field, "{error}"))?,
+        };
+        Ok((debug, place))
+    }
+
+    /// Opens the debug information of a site's object, or returns it if it is open.
+    fn debug_of(&mut self, site: &'a Site) -> Result<&Debug<'a>> {
+        let path = site.object.path().to_owned();
+        if !self.debug.contains_key(&path) {
+            let debug = site
+                .object
+                .file()
+                .debug()
+                .map_err(|error| err!(Field, "{error}"))?;
+            self.debug.insert(path.clone(), debug);
+        }
+        self.debug.get(&path).context("it was opened")
+    }
+
+    /// Returns the parameters and variables at a site.
+    ///
+    /// # Errors
+    /// There is no debug information for the site.
+    pub fn describe(&mut self, site: &'a Site) -> Result<Vec<Described>> {
+        let (debug, place) = self.debug(site)?;
+        debug
+            .describe(&place)
+            .map_err(|error| err!(Field, "{error}"))
+    }
+}
+
+impl Fields {
+    fn push(&mut self, name: &str, field: Field, field_type: FieldType) {
+        self.infos.push(FieldInfo {
+            name: name.to_owned(),
+            field_type,
+        });
+        self.fetch.fields.push(field);
+    }
+
+    /// Sets the event's filter, a condition on these fields.
+    fn filter(&mut self, spec: &EventSpec) -> Result<()> {
+        if let Some(filter) = &spec.filter {
+            self.fetch.condition = Some(self.condition(filter)?);
+        }
+        Ok(())
+    }
+
+    /// Translates a filter on these fields. The thread's name becomes a field that is fetched and
+    /// not recorded.
+    fn condition(&mut self, filter: &Filter) -> Result<Condition> {
+        let all = |fields: &mut Fields, of: &[Filter]| -> Result<Vec<Condition>> {
+            of.iter().map(|part| fields.condition(part)).collect()
+        };
+        Ok(match filter {
+            Filter::Not(inner) => Condition::Not(Box::new(self.condition(inner)?)),
+            Filter::And(of) => Condition::All(all(self, of)?),
+            Filter::Or(of) => Condition::Any(all(self, of)?),
+            Filter::Compare {
+                field,
+                comparison,
+                operand,
+                ..
+            } => self.comparison(field, *comparison, operand)?,
+        })
+    }
+
+    fn comparison(
+        &mut self,
+        name: &str,
+        comparison: Comparison,
+        operand: &Operand,
+    ) -> Result<Condition> {
+        let own = self.infos.iter().rposition(|info| info.name == name);
+        let float = own.is_some_and(|index| self.infos[index].field_type.is_float());
+        if float {
+            bail!(
+                Field,
+                "the filter asks for `{name}`, a floating point number, which is not compared"
+            );
+        }
+        let subject = match (own, name) {
+            (Some(index), _) => Subject::Field(index),
+            (None, "tid" | "common_pid") => Subject::Thread,
+            (None, "cpu" | "CPU") => Subject::Cpu,
+            (None, "comm" | "COMM") => Subject::Field(self.comm()),
+            (None, _) => bail!(
+                Field,
+                "the filter asks for `{name}`, which is no field of the event"
+            ),
+        };
+        let relation = match comparison {
+            Comparison::Equal | Comparison::Matches => Relation::Equal,
+            Comparison::NotEqual => Relation::NotEqual,
+            Comparison::Less => Relation::Less,
+            Comparison::LessOrEqual => Relation::LessOrEqual,
+            Comparison::Greater => Relation::Greater,
+            Comparison::GreaterOrEqual => Relation::GreaterOrEqual,
+            Comparison::Bits => Relation::Bits,
+        };
+        match operand {
+            Operand::Number { value, negative } => Ok(Condition::Number {
+                subject,
+                relation,
+                with: match negative {
+                    true => i128::from(*value as i64),
+                    false => i128::from(*value),
+                },
+            }),
+            Operand::Text(text) => {
+                let Subject::Field(field) = subject else {
+                    bail!(
+                        Field,
+                        "`{name}` is a number, and cannot be compared with a text"
+                    );
+                };
+                let pattern = match comparison {
+                    Comparison::Matches => text.clone().into_bytes(),
+                    // Escape the wildcards: all characters are literal.
+                    _ => text
+                        .bytes()
+                        .flat_map(|byte| match byte {
+                            b'*' | b'?' | b'[' | b'\\' => vec![b'\\', byte],
+                            _ => vec![byte],
+                        })
+                        .collect(),
+                };
+                let matches = Condition::Text { field, pattern };
+                Ok(match relation {
+                    Relation::NotEqual => Condition::Not(Box::new(matches)),
+                    _ => matches,
+                })
+            }
+        }
+    }
+
+    /// Returns the index of the field with the thread's name, after the recorded fields; adds it
+    /// if needed.
+    fn comm(&mut self) -> usize {
+        let comm = Field {
+            source: Source::Comm,
+            pointers: Vec::new(),
+            content: Content::Text,
+        };
+        let known = self.fetch.fields[self.fetch.recorded..]
+            .iter()
+            .position(|f| *f == comm);
+        if let Some(index) = known {
+            return self.fetch.recorded + index;
+        }
+        self.fetch.fields.push(comm);
+        self.fetch.fields.len() - 1
+    }
+}
+
+/// Returns the function whose variables an event at this site means: the one the user named. A
+/// site without a function name belongs to the innermost function that is inlined there, unless
+/// it is the entry of the outermost function.
+fn named(site: &Site) -> Option<&str> {
+    match site.by_name {
+        true => site.symbol.as_deref(),
+        false => (!site.is_entry() || site.marker.is_some()).then_some(""),
+    }
+}
+
+/// Returns the parameters that exist at a place, by name.
+fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Vec<(String, TypedFetch)>> {
+    let described = debug
+        .describe(place)
+        .map_err(|error| err!(Field, "{error}"))?;
+    let parameters = described.into_iter().filter(|d| d.parameter);
+    let found = |parameter: Described| {
+        let name = parameter.name;
+        match parameter.fetch {
+            // `args#0`, from a parameter pack, is not a valid field name.
+            Ok(found) => Ok((name.replace('#', "_"), found)),
+            Err(refusal) => Err(err!(Field, "parameter `{name}`: {refusal}")),
+        }
+    };
+    parameters.map(found).collect()
+}
+
+/// Creates a field that is kept from the entry.
+fn kept_field(source: Source, field_type: FieldType) -> Result<Field> {
+    let content = content(field_type);
+    if !matches!(content, Content::Number(_)) {
+        bail!(
+            Field,
+            "it is a {field_type}, and only numbers are kept from the entry to the exit; at the \
+             exit +0($entry:ARGUMENT):{field_type} reads memory by a pointer that was kept"
+        );
+    }
+    Ok(Field {
+        source,
+        pointers: Vec::new(),
+        content,
+    })
+}
+
+/// True if a site is a tail call: a jump that leaves its function for another one.
+fn is_tail_jump(site: &Site) -> bool {
+    let leaving = site.leaving.as_ref();
+    leaving.is_some_and(|leaving| leaving.way == Ok(ExitKind::TailCall))
+}
+
+/// True for a plain `$retval` without a type, which takes the type from the source.
+pub fn is_untyped_result(argument: &FetchArg) -> bool {
+    argument.fetch.base == Base::Retval
+        && argument.fetch.derefs.is_empty()
+        && argument.field_type.is_none()
+}
+
+/// Refuses fields that are known at a function's entry only.
+fn known_at_return(spec: &EventSpec) -> Result<()> {
+    for argument in &spec.arguments {
+        match &argument.fetch.base {
+            Base::Argument(_) | Base::AllArguments => bail!(
+                Field,
+                "field `{argument}`: a function's arguments are kept for its return one by one: \
+                 write $entry:NAME or $entry:arg1 for each"
+            ),
+            Base::Variable(name) => bail!(
+                Field,
+                "field `{argument}`: variables are not known at a return, only $retval, \
+                 registers, the stack and memory; $entry:{name} is what it was at the entry"
+            ),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Returns an argument that reads the function's result and that the event needs: its filter, a
+/// key or an aggregate uses it.
+fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
+    let filtered = spec.filter.as_ref().map(|filter| filter.names());
+    let filtered = filtered.unwrap_or_default();
+    let aggregation = &spec.aggregation;
+    let keys = aggregation.keys.iter().filter_map(|key| match &key.kind {
+        KeyKind::Field(name) => Some(name.as_str()),
+        _ => None,
+    });
+    let aggregated = aggregation.aggregates.iter();
+    let aggregated = aggregated.filter_map(|aggregate| aggregate.field.as_deref());
+    let asked: Vec<&str> = filtered.into_iter().chain(keys).chain(aggregated).collect();
+    spec.arguments
+        .iter()
+        .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
+}
+
+/// Convention by which a function gets its arguments in registers.
+enum Passed {
+    SystemV,
+    Go,
+}
+
+/// Returns the convention of the function around a site, or of the one that ends there.
+fn in_registers(site: &Site) -> Result<Passed> {
+    let object = &site.object;
+    match object.file().convention(object.link(site.function())) {
+        Convention::SystemV => Ok(Passed::SystemV),
+        Convention::Go => Ok(Passed::Go),
+        Convention::NotRegisters(why) => bail!(
+            Field,
+            "it is not known which registers have the arguments or the result of this function: \
+             {why}; write a register (%ax), or what is on the stack (at the entry: $stack1, \
+             +8($stack):s32)"
+        ),
+    }
+}
+
+/// True if the function around a site uses the calling convention of Go's compiler.
+fn is_go(site: &Site) -> bool {
+    matches!(in_registers(site), Ok(Passed::Go))
+}
+
+/// Returns the 64-bit register with this encoding.
+fn register(gpr: Gpr) -> Register {
+    Register::RAX + u32::from(gpr.encoding())
+}
+
+/// Builds a field from a fetch that debug information describes, at a site.
+fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
+    let bias = match found.link_address {
+        true => site.address.wrapping_sub(site.link_address),
+        false => 0,
+    };
+    let field = known(&found.fetch, found.field_type, site, bias, 0)?;
+    Ok((field, found.field_type))
+}
+
+/// Builds a field from a fetch with a known base, at a site. `bias` is added to addresses; call
+/// slots are in `area`.
+fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64, area: u32) -> Result<Field> {
+    match (&asked.base, &site.body) {
+        (Base::Argument(_) | Base::StackWord(_), Body::Inlined { .. }) => bail!(
+            Field,
+            "an inlined copy has no arguments in registers, and no return address on the stack; \
+             write parameters by name, or $arg* for all"
+        ),
+        (Base::Argument(_), Body::Clone) => bail!(
+            Field,
+            "the compiler changed the arguments of this copy; write parameters by name, or \
+             $arg* for all"
+        ),
+        _ => {}
+    }
+    let stack = Source::Register(Register::RSP);
+    let mut pointers = Vec::new();
+    let source = match &asked.base {
+        Base::Register(gpr) => Source::Register(register(*gpr)),
+        Base::Vector(number) => Source::Vector(*number),
+        Base::Argument(number) => match (in_registers(site)?, Gpr::of_argument(*number)) {
+            (Passed::Go, _) => match Gpr::of_go_argument(*number) {
+                Some(gpr) => Source::Register(register(gpr)),
+                None => bail!(
+                    Field,
+                    "Go passes at most nine words in registers, others on the stack; write \
+                     parameters by name, or +OFFSET($stack)"
+                ),
+            },
+            (Passed::SystemV, Some(gpr)) => Source::Register(register(gpr)),
+            (Passed::SystemV, None) if site.is_entry() => {
+                // From the seventh on, arguments are on the stack, above the return address.
+                pointers.push(8 * (i64::from(*number) - 6));
+                stack
+            }
+            (Passed::SystemV, None) => {
+                bail!(
+                    Field,
+                    "arguments on the stack are known at a function's entry only"
+                )
+            }
+        },
+        Base::StackPointer => stack,
+        Base::StackWord(word) => {
+            pointers.push(8 * i64::from(*word));
+            stack
+        }
+        Base::Latency => match &site.leaving {
+            Some(leaving) => Source::Latency(slots::number(leaving.function, area)),
+            None => bail!(Field, "how long a call took is known at its end only"),
+        },
+        Base::Comm => Source::Comm,
+        Base::Immediate(value) => Source::Immediate(value.wrapping_add(bias)),
+        Base::Text(text) => Source::Text(text.clone().into_bytes()),
+        Base::Address(address) => {
+            pointers.push(0);
+            Source::Immediate(address.wrapping_add(bias))
+        }
+        Base::FileOffset(offset) => {
+            pointers.push(0);
+            // Relative to the address that file offset 0 would have, as in the kernel.
+            let start = site.address.wrapping_sub(site.file_offset);
+            Source::Immediate(start.wrapping_add(*offset))
+        }
+        Base::Retval => {
+            // Go returns the first word of its result in rax as well.
+            in_registers(site)?;
+            Source::Register(Register::RAX)
+        }
+        // The field's content determines how the stack is copied.
+        Base::CallStack(_) => stack,
+        Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {
+            bail!(Field, "it has no place of its own")
+        }
+    };
+    pointers.extend(asked.derefs.iter().map(|deref| deref.offset));
+    Ok(Field {
+        source,
+        pointers,
+        content: content(field_type),
+    })
+}
+
+fn is_text(info: &FieldInfo) -> bool {
+    matches!(info.field_type.element, Element::String { .. })
+}

@@ -1,0 +1,62 @@
+//! Options that control how sites are probed, and the clock.
+
+use crate::error::{Context, Result};
+use capriole_codegen::detour::ClockReading;
+use capriole_trace::clock::{Clock, tsc};
+
+/// Options that control how sites are probed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProbeOptions {
+    /// Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP
+    /// is killed
+    pub breakpoints: bool,
+    /// Change only one instruction for each probe wherever possible: slower, but safe if another
+    /// tool puts uprobes at the same places meanwhile
+    pub one_instruction: bool,
+    /// Continue without the events that cannot be probed, even if they were named, and report what
+    /// is left out
+    pub keep_going: bool,
+    /// Probe the given addresses even where nothing shows that an instruction begins there; if none
+    /// does, the program malfunctions
+    pub trust_address: bool,
+    /// Read the clock only after all earlier loads of the thread have completed: times of different
+    /// CPUs then agree with the order of events, at a cost of some nanoseconds per event
+    pub ordered_clock: bool,
+}
+
+/// Environment variable for tests: the time stamp counter advances in steps of this many ticks.
+const CLOCK_STEP: &str = "CAPRIOLE_CLOCK_STEP";
+
+impl ProbeOptions {
+    /// Returns how probes read the clock.
+    pub(crate) fn clock(&self) -> Result<ClockReading> {
+        let step = simulated_step()?;
+        Ok(ClockReading {
+            ordered: self.ordered_clock,
+            coarse: u64::from(step).max(tsc::step()) > 1,
+            step,
+        })
+    }
+}
+
+/// Starts the clock of a recording.
+///
+/// # Errors
+/// The time stamp counter cannot be used as a clock.
+pub fn clock() -> Result<Clock> {
+    let clock = Clock::start().context("the time stamp counter cannot be used as a clock")?;
+    Ok(clock.with_step(u64::from(simulated_step()?)))
+}
+
+/// Returns the step of a simulated clock, in ticks; 0 for the real clock.
+///
+/// # Errors
+/// The environment variable is not a number of ticks in range.
+pub fn simulated_step() -> Result<u32> {
+    let Some(step) = std::env::var_os(CLOCK_STEP) else {
+        return Ok(0);
+    };
+    let number = step.to_str().and_then(|step| step.parse().ok());
+    let number = number.filter(|step| *step <= 1 << 20);
+    number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
+}

@@ -1,0 +1,291 @@
+//! The pipeline from events to probes in a process: [`Planned`] before the process is touched,
+//! [`Probed`] once the probes are in.
+
+use crate::error::{Context, Error, Result, bail};
+use crate::fields::Purpose;
+use crate::message;
+use crate::options::ProbeOptions;
+use crate::returns::Returns;
+use crate::select::{self, Impossible, Probes, Selected};
+use capriole_codegen::detour::{ClockReading, Work};
+use capriole_event::EventSpec;
+use capriole_host::{TargetError, signals};
+use capriole_object::Objects;
+use capriole_patch::attach::{Attached, How, SiteState, attach_recorded};
+use capriole_patch::detach::Detached;
+use capriole_patch::guards::Guards;
+use capriole_patch::recover::detach_all;
+use capriole_patch::remains::TraceId;
+use capriole_planner::guards;
+use capriole_planner::planner::Planner;
+use capriole_planner::unwinders;
+use capriole_proc::process::Process;
+use capriole_ring::layout::Geometry;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Sites and plans for the user's events, before the program is touched.
+pub struct Planned {
+    /// Every site that the events select.
+    pub selected: Vec<Selected>,
+    /// For each site, why it has no probe.
+    pub dropped: Vec<Option<String>>,
+    /// Events that select nothing that can be probed, with `--keep-going`.
+    impossible: Vec<Impossible>,
+    probes: Probes,
+    guards: Guards,
+    clock: ClockReading,
+}
+
+impl Planned {
+    /// Finds and plans the sites of `events`; `works` returns the work for the probe of each, or
+    /// why that cannot be done.
+    ///
+    /// # Errors
+    /// An event is not found, or was named and cannot be probed; with `--keep-going`, only if none
+    /// can be probed.
+    pub fn new(
+        process: &Process,
+        events: &[EventSpec],
+        options: &ProbeOptions,
+        (purpose, returns): (Purpose, Returns),
+        works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
+    ) -> Result<Planned> {
+        let objects = Objects::of_process(process)?;
+        let planner = Planner::of_process(process)
+            .with_breakpoints(options.breakpoints)
+            .with_trusted_addresses(options.trust_address)
+            .with_one_instruction(options.one_instruction);
+        let mut events = events.to_vec();
+        if purpose == Purpose::Record {
+            events.extend(message::events(&objects, &events));
+        }
+        let (mut selected, impossible) = match options.keep_going {
+            true => select::select_possible(&objects, &planner, &events, purpose, returns)?,
+            false => {
+                let selected = select::select(&objects, &planner, &events, purpose, returns);
+                (selected?, Vec::new())
+            }
+        };
+        if options.keep_going {
+            select::keep_going(&mut selected);
+        }
+        select::refuse_named(&selected)?;
+        let found = works(&selected)?;
+        let mut works = Vec::with_capacity(found.len());
+        for (event, work) in selected.iter_mut().zip(found) {
+            works.push(match work {
+                Err(error) if options.keep_going => {
+                    event.left_out = Some(error.full());
+                    Vec::new()
+                }
+                work => work?,
+            });
+        }
+        select::refuse_named(&selected)?;
+        let probes = select::probes(&selected, works);
+        let mut guards = guards::find(&objects, &planner);
+        if selected.iter().any(|event| event.followed) {
+            let unwinders = unwinders::find(&objects, &planner)
+                .context("return addresses cannot be replaced; leave out --return=stack")?;
+            guards = guards.with_unwinders(unwinders);
+        }
+        let mut dropped: Vec<Option<String>> = selected.iter().map(Selected::refused).collect();
+        for &(index, other) in &probes.overlapping {
+            let other = selected[other].name();
+            let reason = format!("its probe would overlap that of {other}; take one of the two");
+            dropped[index] = Some(reason);
+        }
+        Ok(Planned {
+            selected,
+            dropped,
+            impossible,
+            probes,
+            guards,
+            clock: options.clock()?,
+        })
+    }
+
+    /// Returns the sites that get a probe.
+    pub fn kept(&self) -> impl Iterator<Item = &Selected> {
+        let both = self.selected.iter().zip(&self.dropped);
+        both.filter(|(_, d)| d.is_none()).map(|(event, _)| event)
+    }
+
+    /// Inserts the probes, which record into this trace.
+    ///
+    /// # Errors
+    /// No probe could be inserted, or the probe of a named event could not. No probe is left in the
+    /// program then.
+    pub fn attach(
+        mut self,
+        process: &Process,
+        trace: Option<&TraceId>,
+        geometry: impl Fn(u32) -> Geometry + Send,
+    ) -> Result<Probed> {
+        // Up to here a signal may end this process.
+        signals::hold();
+        let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
+        let attached = attach_recorded(process, probes, &self.guards, self.clock, geometry, trace)
+            .map_err(|error| failed(process, error))?;
+        let mut probe_of = vec![None; self.selected.len()];
+        for (number, events) in events.into_iter().enumerate() {
+            for index in events {
+                probe_of[index] = Some(number);
+                if let Err(error) = &attached.outcomes[number] {
+                    self.dropped[index] = Some(error.to_string());
+                }
+            }
+        }
+        let both = || self.selected.iter().zip(&self.dropped);
+        let named = both().find(|(e, d)| e.named && d.is_some());
+        let mut asked = both().filter(|(event, _)| !event.implied);
+        let none = asked.all(|(_, dropped)| dropped.is_some());
+        if let Some((event, Some(reason))) = named.or(both().next().filter(|_| none)) {
+            let message = format!("{} cannot be probed: {reason}", event.name());
+            attached.detach()?;
+            bail!(NotProbeable, "{message}");
+        }
+        Ok(Probed {
+            selected: self.selected,
+            dropped: self.dropped,
+            impossible: self.impossible,
+            probe_of,
+            attached,
+        })
+    }
+}
+
+/// Converts the error of an attach, and removes what the attach left in the program.
+fn failed(process: &Process, error: TargetError) -> Error {
+    // Memory that was already mapped is useless now.
+    if matches!(
+        error,
+        TargetError::NoSpace { .. } | TargetError::Refused { .. }
+    ) {
+        let _ = detach_all(process);
+    }
+    error.into()
+}
+
+/// Number of attempts to stop a thread that does not stop, before the probes are left in the
+/// program. Each attempt takes seconds.
+const DETACH_TRIES: u32 = 3;
+/// Pause between two of these attempts.
+const DETACH_PAUSE: Duration = Duration::from_secs(1);
+/// A process with its probes inserted.
+pub struct Probed {
+    /// Every site that the events select.
+    pub selected: Vec<Selected>,
+    /// For each site, why it has no probe.
+    pub dropped: Vec<Option<String>>,
+    /// Events that select nothing that can be probed.
+    pub impossible: Vec<Impossible>,
+    /// For each site, the number of its probe.
+    probe_of: Vec<Option<usize>>,
+    /// The inserted probes.
+    pub attached: Attached,
+}
+
+impl Probed {
+    /// Formats the sites for `--json`, in the order of `selected`.
+    pub fn sites_json(&self) -> Vec<Value> {
+        let disturbances = self.attached.disturbances();
+        let disturbances: HashMap<usize, &How> =
+            disturbances.iter().map(|d| (d.probe, &d.how)).collect();
+        let site = |((event, dropped), probe): ((&Selected, &Option<String>), &Option<usize>)| {
+            let mut site = event.json();
+            let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
+            site["state"] = match (dropped, outcome) {
+                (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
+                _ => json!("not probed"),
+            };
+            if let Some(reason) = dropped {
+                site["reason"] = json!(reason);
+            }
+            if let Some(how) = probe.and_then(|number| disturbances.get(&number)) {
+                site["reason"] = json!(how.to_string());
+            }
+            site
+        };
+        let both = self.selected.iter().zip(&self.dropped);
+        let impossible = self.impossible.iter().map(|event| {
+            json!({
+                "event": event.event,
+                "tactic": "none",
+                "state": "not probed",
+                "reason": event.reason,
+            })
+        });
+        let sites = both.zip(&self.probe_of).map(site);
+        sites.chain(impossible).collect()
+    }
+
+    /// Returns, for each probe, the name of its first event.
+    pub fn names(&self) -> Vec<String> {
+        let mut names: Vec<String> = vec![String::new(); self.attached.outcomes.len()];
+        for (event, number) in self.selected.iter().zip(&self.probe_of) {
+            let Some(name) = number.map(|number| &mut names[number]) else {
+                continue;
+            };
+            if name.is_empty() {
+                *name = event.name();
+            }
+        }
+        names
+    }
+
+    /// Returns the number of events that lost their probes to other tools.
+    pub fn taken_out(&self) -> usize {
+        let outcome = |number: &usize| self.attached.outcomes[*number].as_ref();
+        let is_out = |number: &usize| outcome(number).is_ok_and(|s| s.state == SiteState::TakenOut);
+        let numbers = self.probe_of.iter().flatten();
+        numbers.filter(|number| is_out(number)).count()
+    }
+
+    /// Formats how long the program was paused, for `--json`.
+    pub fn standstill_json(&self, detached: &Detached) -> Value {
+        let standstill = self.attached.standstill;
+        json!({
+            "attach": standstill.all.as_nanos() as u64,
+            "attach_one_thread": standstill.one.as_nanos() as u64,
+            "detach": detached.standstill.as_nanos() as u64,
+        })
+    }
+
+    /// Removes the probes.
+    ///
+    /// # Errors
+    /// The probes are still in the program; the error says why.
+    pub fn detach(&self) -> Result<Detached, TargetError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.attached.detach() {
+                // The program ended during the detach: nothing is left to remove.
+                Err(_) if self.attached.process.is_over() => return Ok(Detached::default()),
+                // A parent in vfork can be stopped once its child has executed its program; and
+                // `capriole detach` may be running as well.
+                Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
+                    if tries < DETACH_TRIES =>
+                {
+                    std::thread::sleep(DETACH_PAUSE);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    /// Describes what is left in the program after an error.
+    pub fn aftermath(&self) -> String {
+        if !self.attached.process.is_alive() {
+            "the program has ended".to_owned()
+        } else if self.attached.is_mapped() {
+            let pid = self.attached.process.pid();
+            format!("its probes are still in the program: `capriole detach {pid}` takes them out")
+        } else {
+            "the program goes on without probes".to_owned()
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Recording: from session memory to a trace directory.
+
+pub mod mappings;
+pub mod recorder;
+pub mod saving;
+
+pub use recorder::{Recorder, Summary};

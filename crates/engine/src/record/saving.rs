@@ -1,0 +1,317 @@
+//! Saves the records that a killed recorder has not written, from session memory into its
+//! trace.
+
+use super::mappings;
+use crate::error::{Error, Result};
+use capriole_host::error::TargetError;
+use capriole_host::steps::step;
+use capriole_host::survey::own_tid;
+use capriole_patch::detach::Detached;
+use capriole_patch::recover::{detach_all_and_save, find};
+use capriole_patch::remains::{Remains, TraceId};
+use capriole_proc::process::Process;
+use capriole_ring::{Packet, Reader};
+use capriole_text::units;
+use capriole_trace::clock::{Clock, tsc};
+use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError};
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Returns the metadata of a packet for the trace.
+pub fn meta(packet: &Packet<'_>) -> PacketMeta {
+    let now = tsc::read();
+    PacketMeta {
+        cpu: packet.cpu,
+        lane: packet.lane,
+        seq: packet.seq,
+        // Losses with no record after them.
+        ts_begin: packet.content.is_empty().then_some(now),
+        // No time in it is in the future, whatever the program wrote.
+        ts_end: Some(now),
+        discarded: packet.discarded,
+    }
+}
+
+/// Returns a thread's id as in the records: the inner one, if it is in a PID namespace.
+pub fn inner_tid(process: &Process, tid: u32) -> u32 {
+    own_tid(process.pid() as i32, tid as i32).unwrap_or(tid)
+}
+
+/// Returns the [`inner_tid`] of a thread, and its name.
+pub fn named_thread(process: &Process, tid: u32) -> Option<(u32, String)> {
+    let name = process.thread_name(tid).ok()?;
+    Some((inner_tid(process, tid), name))
+}
+
+/// Saves the data that a dead recorder left in a process into the recorder's trace.
+struct Saver {
+    process: Process,
+    path: PathBuf,
+    trace: TraceId,
+    /// The writer of the trace, or why nothing can be saved there.
+    writer: Result<TraceWriter, ReopenError>,
+    /// Number of processes whose session memory was read.
+    read: usize,
+    /// Number of events lost since the session began (`lost`), and of places in session memory that
+    /// were unreadable (`damaged`).
+    lost: u64,
+    damaged: u64,
+    /// Bytes of records that cannot be saved.
+    unsaved: u64,
+    /// The first error.
+    problem: Option<String>,
+}
+
+/// Result of saving.
+#[derive(Debug, Default)]
+pub struct Saved {
+    trace: PathBuf,
+    /// Number of events that were added; `None` if there was no trace to add them to.
+    events: Option<u64>,
+    /// Number of events that are not in the trace.
+    lost: u64,
+    /// Bytes of records that were not saved, if known.
+    unsaved: u64,
+    /// Reason why records were not saved or the trace is incomplete.
+    problem: Option<String>,
+}
+
+impl Saver {
+    /// Creates a saver for the sessions of dead recorders in a process, if there are any. The trace
+    /// is in the directory `path`; data from the process cannot redirect the writes elsewhere.
+    fn of(process: &Process, path: &Path) -> Option<Saver> {
+        // Errors are reported when the probes are taken out.
+        let sessions = find(process).unwrap_or_default();
+        let dead = sessions.iter().filter(|session| session.owner.is_none());
+        let mut opened = dead
+            .filter_map(|session| session.trace)
+            .map(|trace| (trace, TraceWriter::reopen(path, &trace)));
+        let first = opened.next()?;
+        let (trace, writer) = match first {
+            (_, Err(_)) => opened.find(|(_, writer)| writer.is_ok()).unwrap_or(first),
+            first => first,
+        };
+        Some(Saver {
+            process: process.clone(),
+            path: path.to_path_buf(),
+            trace,
+            writer,
+            read: 0,
+            lost: 0,
+            damaged: 0,
+            unsaved: 0,
+            problem: None,
+        })
+    }
+
+    /// Saves the session memory of one process. The process that was recorded comes last, unless it
+    /// has forked meanwhile: its trace is completed while the session still exists, so a kill after
+    /// that leaves nothing to do.
+    fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
+        let saved = remains.map_err(Error::from).and_then(|remains| {
+            let is_last = remains.pid() == self.process.pid() as i32;
+            self.read(trace, remains)?;
+            match is_last && self.problem.is_none() {
+                true => self.end(None, None),
+                false => Ok(()),
+            }
+        });
+        if let Err(error) = saved {
+            self.problem.get_or_insert(error.full());
+        }
+    }
+
+    fn read(&mut self, trace: &TraceId, remains: Remains<'_>) -> Result<(), WriteError> {
+        let geometry = remains.geometry();
+        let writer = match &mut self.writer {
+            Ok(writer) if self.trace == *trace => writer,
+            _ => {
+                let mut reader = Reader::resume(remains, geometry, |_, _| u64::MAX);
+                self.unsaved = self.unsaved.max(reader.pending());
+                return Ok(());
+            }
+        };
+        let mut reader =
+            Reader::resume(remains, geometry, |cpu, lane| writer.last_number(cpu, lane));
+        self.read += 1;
+        let result = reader.collect(true, |packet| {
+            step("packet noted");
+            let written = writer.write_packet(&meta(&packet), packet.content);
+            step("packet saved");
+            written.map(drop)
+        });
+        self.lost = self.lost.max(reader.lost());
+        self.damaged += reader.damaged();
+        result.map(drop)
+    }
+
+    /// Completes the trace as its recorder would have, if there is one and some of its session was
+    /// read.
+    fn end(&mut self, warning: Option<String>, stop: Option<Duration>) -> Result<()> {
+        let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
+            return Ok(());
+        };
+        if mappings::are_needed(&writer.document().events) {
+            writer.add_mappings(&mappings::new(&self.process, &mut HashSet::new()))?;
+        }
+        let document = writer.document();
+        let mut clock = Clock::resume(&document.clock);
+        // If this sync point is no better than the existing ones, it is not needed.
+        let _ = clock.sync();
+        let mut threads = document.threads.clone();
+        let tids = self.process.threads().unwrap_or_default();
+        let named = tids
+            .into_iter()
+            .filter_map(|tid| named_thread(&self.process, tid));
+        threads.extend(named);
+        let mut stops = document.stops.clone();
+        stops.extend(stop.map(|time| Stop {
+            what: "detach".to_owned(),
+            duration_ns: time.as_nanos() as u64,
+            threads: threads.len() as u32,
+        }));
+        let mut warnings = vec![KILLED.to_owned()];
+        warnings.extend(warning);
+        if self.damaged > 0 {
+            let damaged = self.damaged;
+            warnings.push(format!(
+                "{damaged} places of session memory were unreadable"
+            ));
+        }
+        let lost_elsewhere = self.lost.saturating_sub(writer.totals().lost_events);
+        writer.end(Finish {
+            clock: clock.model()?,
+            threads,
+            stops,
+            lost_elsewhere,
+            exit: None,
+            warnings,
+        })?;
+        step("trace ended");
+        Ok(())
+    }
+
+    /// Completes the trace if needed, and returns the result.
+    fn finish(mut self, detached: Option<&Detached>) -> Saved {
+        if self.writer.is_ok() && self.problem.is_none() {
+            self.problem = match self.read {
+                0 => Some(STAYS.to_owned()),
+                _ => {
+                    let all = detached.is_some_and(|d| !d.lingering && d.damaged == 0);
+                    let warning = (!all).then(|| CHILDREN.to_owned());
+                    let ended = self.end(warning, detached.map(|d| d.standstill));
+                    ended.err().map(|error| error.full())
+                }
+            };
+        }
+        let lost = self.writer.as_ref().map_or(0, |w| w.totals().lost_events);
+        let events = self.writer.as_ref().map(|w| w.totals().events);
+        Saved {
+            trace: self.path,
+            events: events.ok(),
+            lost: self.lost.max(lost),
+            unsaved: self.unsaved,
+            problem: self
+                .problem
+                .or(self.writer.err().map(|error| error.to_string())),
+        }
+    }
+}
+
+/// Warning in the trace of a killed recorder.
+const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
+                      not what else it had noticed (how long the program stood still at first, \
+                      other tools)";
+/// Warning if some processes could not be detached.
+const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
+                        that is missing";
+/// Reason why the trace is not completed.
+const STAYS: &str = "the session stays, as memory cannot be unmapped now; `capriole detach` saves \
+                     what is in it when it can";
+
+impl Saved {
+    /// Returns a message on what was saved and what was not; `None` if there was nothing to save.
+    pub fn message(&self) -> Option<String> {
+        let trace = self.trace.display();
+        let events = |events| units::counted(events, "event", "events");
+        let saved = self.events.map(|saved| {
+            let lost = match self.lost {
+                0 => String::new(),
+                lost => format!("; {} LOST because the buffer was full", events(lost)),
+            };
+            format!(
+                "saved {} that the killed recorder had not written -> {trace}{lost}",
+                events(saved)
+            )
+        });
+        match (&self.problem, saved) {
+            (None, saved) => saved,
+            (Some(problem), Some(saved)) => {
+                Some(format!("{saved}; the trace stays incomplete: {problem}"))
+            }
+            (Some(_), None) if self.unsaved == 0 => None,
+            (Some(problem), None) => Some(format!(
+                "not saved: {} of records that the killed recorder had not written: {problem}; \
+                 `capriole detach -o DIR` saves them if DIR is the trace of that recording",
+                units::bytes(self.unsaved)
+            )),
+        }
+    }
+
+    /// Formats the result for `--json`.
+    pub fn json(&self) -> Value {
+        json!({
+            "trace": self.trace.to_string_lossy(),
+            "events": self.events,
+            "lost": self.lost,
+            "unsaved_bytes": self.unsaved,
+            "problem": self.problem,
+        })
+    }
+}
+
+/// Removes every probe from a process. Also saves the records that dead recorders have not
+/// written to their trace in the directory `path`, if it belongs to one of them, and returns
+/// the result of saving.
+///
+/// # Errors
+/// The errors of [`detach_all_and_save`].
+pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
+    match Saver::of(process, path) {
+        Some(mut saver) => {
+            let mut save = |trace: &TraceId, remains: Result<Remains<'_>, TargetError>| {
+                saver.save(trace, remains);
+            };
+            let detached = detach_all_and_save(process, Some(&mut save));
+            let saved = match &detached {
+                // Either all of it is in the trace by then, or nothing was read.
+                Err(_) if process.is_over() => saver.finish(Some(&Detached::default())),
+                detached => saver.finish(detached.as_ref().ok()),
+            };
+            (detached, Some(saved))
+        }
+        None => (detach_all_and_save(process, None), None),
+    }
+}
+
+/// Runs [`detach`] before another recording begins, if all recorders in the process are dead.
+/// Returns a message for the user, if any.
+///
+/// # Errors
+/// The errors of [`detach`].
+pub fn take_over(process: &Process, path: &Path) -> Result<Option<String>, TargetError> {
+    // Errors are reported by the attach that follows.
+    let sessions = find(process).unwrap_or_default();
+    let is_left = sessions.iter().any(|session| session.trace.is_some());
+    if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
+        return Ok(None);
+    }
+    let (detached, saved) = detach(process, path);
+    match detached {
+        Ok(_) | Err(TargetError::NothingAttached { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(saved.and_then(|saved| saved.message()))
+}

@@ -1,0 +1,305 @@
+//! Watching a probed process: the end of a recording, other tools at the probes, and sites that
+//! were occupied.
+
+use crate::error::{Context, Result};
+use crate::plan::Probed;
+use capriole_host::TargetError;
+use capriole_patch::attach::{Attached, Beside, How};
+use capriole_patch::family::Family;
+use capriole_patch::lanes::Lanes;
+use capriole_proc::process::{Process, State};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::time::{Duration, Instant};
+
+/// The other side of a recording: it may request the end, and is told what happens.
+pub trait Observer {
+    /// True if the recording is to end now.
+    fn end_requested(&mut self) -> bool;
+    /// Takes a message: one line, without the name of the program in front.
+    fn tell(&mut self, message: &str);
+}
+
+/// Observer that never requests the end and drops all messages.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Observer for Silent {
+    fn end_requested(&mut self) -> bool {
+        false
+    }
+
+    fn tell(&mut self, _: &str) {}
+}
+
+/// Reason for the end of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// The time limit was reached.
+    Duration,
+    /// Ctrl-C, SIGTERM or SIGHUP arrived.
+    Requested,
+    /// The program ended.
+    Exited,
+    /// The program executed another one.
+    Executed,
+    /// Somebody took the probes out with `capriole detach`.
+    Detached,
+    /// Another tool has interfered with a probe that all others depend on.
+    Disturbed,
+    /// The program, or a child of it, disables the time stamp counter, which probes read.
+    NoClock,
+    /// A child with other privileges keeps session memory, and could read what is recorded.
+    Overheard,
+}
+
+impl Ended {
+    /// Returns the word for `--json`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ended::Duration => "duration",
+            Ended::Requested => "requested",
+            Ended::Exited => "program ended",
+            Ended::Executed => "program executed another",
+            Ended::Detached => "detached",
+            Ended::Disturbed => "disturbed",
+            Ended::NoClock => "no clock",
+            Ended::Overheard => "overheard",
+        }
+    }
+
+    /// Returns the remark for the user's summary.
+    pub fn remark(self) -> &'static str {
+        match self {
+            Ended::Duration | Ended::Requested => "",
+            Ended::Exited => "; the program has ended",
+            Ended::Executed => "; the program has executed another one, which has no probes",
+            Ended::Detached => "; somebody else took the probes out",
+            Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
+            Ended::Overheard => {
+                "; ended there, since a child with other rights keeps the memory of the recording, \
+                 and could read what is recorded"
+            }
+            Ended::NoClock => {
+                "; ended there, since the program gives up the time stamp counter \
+                 (seccomp's strict mode, or PR_SET_TSC), which probes read"
+            }
+        }
+    }
+}
+
+/// Interval between the more expensive checks.
+const SECOND: Duration = Duration::from_secs(1);
+/// Delay before occupied sites are retried for the first time. It doubles with each retry, up
+/// to `LONGEST_ROUND`.
+const FIRST_ROUND: Duration = Duration::from_millis(5);
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
+/// Interval between checks for other tools at our probes.
+const LOOK: Duration = Duration::from_millis(100);
+/// Limits these checks to one part in this many of the time.
+const LOOK_SHARE: u32 = 100;
+
+/// Watches for the end of a recording, and retries occupied sites now and then.
+pub struct Watch {
+    process: Process,
+    pidfd: Option<OwnedFd>,
+    started: Instant,
+    limit: Option<Duration>,
+    second: Instant,
+    family: Family,
+    /// Delay between two rounds for occupied sites, and the time of the next one.
+    round: Duration,
+    next_round: Instant,
+    /// Time of the next check for other tools at our probes, the names of the probes for messages,
+    /// and the messages from these checks.
+    next_look: Instant,
+    names: Vec<String>,
+    notices: Vec<String>,
+    held: bool,
+    lanes: Lanes,
+}
+
+impl Watch {
+    /// Starts watching a process, for `limit` at most, from now on.
+    ///
+    /// # Errors
+    /// The process id is invalid.
+    pub fn new(probed: &Probed, limit: Option<Duration>) -> Result<Watch> {
+        let process = &probed.attached.process;
+        let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
+        let now = Instant::now();
+        Ok(Watch {
+            process: process.clone(),
+            // Fails before Linux 5.3, or if the process has just ended.
+            pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+            started: now,
+            limit,
+            second: now,
+            family: Family::default(),
+            round: FIRST_ROUND,
+            next_round: now + FIRST_ROUND,
+            next_look: now + LOOK,
+            names: probed.names(),
+            notices: Vec::new(),
+            held: false,
+            lanes: Lanes::default(),
+        })
+    }
+
+    /// Returns the time left until the limit.
+    pub fn left(&self) -> Option<Duration> {
+        let elapsed = self.started.elapsed();
+        self.limit.map(|limit| limit.saturating_sub(elapsed))
+    }
+
+    /// Returns the time until the next check is due, at most `most`.
+    pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
+        let mut pause = self.left().map_or(most, |left| left.min(most));
+        pause = pause.min(self.next_look.saturating_duration_since(Instant::now()));
+        if attached.has_waiting() {
+            let until = self.next_round.saturating_duration_since(Instant::now());
+            pause = pause.min(until);
+        }
+        pause
+    }
+
+    /// Returns the other processes that are recorded now.
+    pub fn other_processes(&mut self, attached: &Attached) -> impl Iterator<Item = Process> {
+        self.family.members(attached).cloned()
+    }
+
+    fn has_ended(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        match &self.pidfd {
+            Some(fd) => {
+                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
+            }
+            None => !self.process.is_alive(),
+        }
+    }
+
+    fn all_threads_ended(&self) -> bool {
+        let ended = |tid: &u32| {
+            let status = self.process.thread_status(*tid);
+            status.map_or_else(
+                |error| !error.is_own(),
+                |s| matches!(s.state, State::Zombie | State::Dead),
+            )
+        };
+        match self.process.threads() {
+            Ok(tids) => tids.iter().all(ended),
+            Err(error) => !error.is_own(),
+        }
+    }
+
+    /// Checks whether another tool has interfered with a probe.
+    fn look(&mut self, attached: &mut Attached) -> Option<Ended> {
+        match attached.look() {
+            Ok(Beside::TakenOut(disturbances)) => {
+                for disturbance in disturbances {
+                    let out = match disturbance.how {
+                        How::Replaced => "it is left alone",
+                        _ => "the probe was taken out",
+                    };
+                    self.notices.push(format!(
+                        "{}: {} ({:#x}); {out}, and from now on its calls are not recorded",
+                        self.names[disturbance.probe], disturbance.how, disturbance.address
+                    ));
+                }
+                None
+            }
+            Ok(Beside::Guard(how)) => {
+                self.notices.push(format!(
+                    "a probe that Capriole itself needs: {how}; all probes are taken out"
+                ));
+                Some(Ended::Disturbed)
+            }
+            // A debugger that runs the program restores our bytes when it leaves or steps over
+            // them.
+            Err(error @ TargetError::AlreadyTraced { .. }) if !self.held => {
+                self.held = true;
+                self.notices.push(format!(
+                    "a breakpoint stands at a probe, whose calls may be missing: {error}"
+                ));
+                None
+            }
+            // The check is repeated soon; a program that is just ending needs nothing more.
+            Err(_) => None,
+        }
+    }
+
+    /// Passes the messages about other tools on, and returns them.
+    pub fn notices(&mut self, observer: &mut dyn Observer) -> Vec<String> {
+        for notice in &self.notices {
+            observer.tell(notice);
+        }
+        std::mem::take(&mut self.notices)
+    }
+
+    /// Runs the checks that are due, and returns the reason if the recording has ended.
+    pub fn ended(&mut self, attached: &mut Attached, observer: &mut dyn Observer) -> Option<Ended> {
+        if observer.end_requested() {
+            return Some(Ended::Requested);
+        }
+        if self.left() == Some(Duration::ZERO) {
+            return Some(Ended::Duration);
+        }
+        if self.has_ended() {
+            return Some(Ended::Exited);
+        }
+        if attached.is_restored() {
+            return Some(Ended::Detached);
+        }
+        if attached.must_leave() {
+            return Some(Ended::NoClock);
+        }
+        if attached.has_waiting() && Instant::now() >= self.next_round {
+            self.round = (self.round * 2).min(LONGEST_ROUND);
+            // This fails for a process that is just ending, or a thread that does not stop: the
+            // probes that are there go on working.
+            let _ = attached.optimise();
+            self.next_round = Instant::now() + self.round;
+        }
+        if Instant::now() >= self.next_look {
+            let began = Instant::now();
+            let ended = self.look(attached);
+            self.next_look = Instant::now() + LOOK.max(began.elapsed() * LOOK_SHARE);
+            if ended.is_some() {
+                return ended;
+            }
+        }
+        self.lanes.look(attached);
+        if self.second.elapsed() < SECOND {
+            return None;
+        }
+        self.second = Instant::now();
+        let mut kept = false;
+        for stranger in self.family.part(attached) {
+            let (pid, name) = (stranger.process.pid(), stranger.process.name());
+            kept |= stranger.keeps;
+            let outcome = match stranger.result {
+                _ if stranger.keeps => "it keeps the memory of this recording".to_owned(),
+                Ok(()) => "it is not recorded any more".to_owned(),
+                Err(error) => format!("its probes cannot be taken out: {error}"),
+            };
+            observer.tell(&format!(
+                "process {pid} ({name}), a child, has other rights than process {} now; {outcome}",
+                self.process.pid()
+            ));
+        }
+        if kept {
+            return Some(Ended::Overheard);
+        }
+        // A process whose main thread has ended shows no memory map.
+        match self.process.status().map(|status| status.state) {
+            Ok(State::Zombie | State::Dead) | Err(_) => {
+                self.all_threads_ended().then_some(Ended::Exited)
+            }
+            Ok(_) => (!attached.is_mapped() && !self.has_ended()).then_some(Ended::Executed),
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! Files of tests.
+
+use std::path::{Path, PathBuf};
+
+/// Directory for the files of all tests, in the build's own: `target/tmp`.
+#[must_use]
+pub fn directory() -> PathBuf {
+    // Test programs are in `target/PROFILE/deps`.
+    let own = std::env::current_exe().expect("a program has a path");
+    let target = own
+        .ancestors()
+        .nth(3)
+        .expect("it is in target/PROFILE/deps");
+    let directory = target.join("tmp");
+    std::fs::create_dir_all(&directory).expect("a directory for tests");
+    directory
+}
+
+/// Makes a directory for one test, removed when it ends.
+#[must_use]
+pub fn scratch() -> tempfile::TempDir {
+    tempfile::tempdir_in(directory()).expect("a directory")
+}
+
+/// Returns a path as an argument.
+#[must_use]
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("a path in UTF-8")
+}

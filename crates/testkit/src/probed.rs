@@ -1,0 +1,138 @@
+//! Attaches probes while a closure runs, and returns the recorded hits.
+
+use capriole_codegen::detour::{ClockReading, Work};
+use capriole_host::error::TargetError;
+use capriole_patch::attach::{Attached, Probe, SiteError, attach};
+use capriole_planner::guards;
+use capriole_proc::process::Process;
+use capriole_ring::layout::Geometry;
+use capriole_ring::reader::record_size;
+use capriole_ring::{Packet, Reader};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Error message.
+pub type Wrong = String;
+
+/// The contents of the records.
+#[derive(Debug, Default)]
+pub struct Hits {
+    /// Number of records of each event.
+    pub records: BTreeMap<u32, u64>,
+    /// Number of further events that did not fit into the buffer.
+    pub lost: u64,
+    /// True if the arenas are still mapped.
+    pub lingering: bool,
+}
+
+impl Hits {
+    fn take(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
+        let (mut at, mut time) = (0, 0);
+        while at < packet.content.len() {
+            let word = |at: usize| {
+                let bytes = packet.content.get(at..at + 8).ok_or("half a record")?;
+                Ok::<u64, Wrong>(u64::from_le_bytes(bytes.try_into().expect("8 bytes")))
+            };
+            let event = word(at + 8)? as u32;
+            if word(at)? < time {
+                return Err(format!("time goes backwards at event {event}"));
+            }
+            time = word(at)?;
+            *self.records.entry(event).or_default() += 1;
+            at += sizes
+                .get(&event)
+                .ok_or(format!("there is no event {event}"))?;
+        }
+        Ok(())
+    }
+
+    pub fn total(&self) -> u64 {
+        self.records.values().sum::<u64>() + self.lost
+    }
+}
+
+/// Attaches, runs the closure, and takes the probes out. Signal handlers that will return into
+/// a detour have `patience` to do so. Returns the hits, and the number of probes that could not
+/// be written, by reason.
+pub fn probed(
+    process: &Process,
+    probes: &[Probe],
+    patience: Duration,
+    meanwhile: impl FnOnce() -> Result<(), Wrong>,
+) -> Result<(Hits, BTreeMap<String, usize>), Wrong> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    // SAFETY: reads a number.
+    let configured = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_CONF) } as u32;
+    let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
+    let guards = guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
+    let attached = attach(
+        process,
+        probes.to_vec(),
+        &guards,
+        ClockReading::default(),
+        geometry,
+    )
+    .map_err(|e| format!("attach: {e}"))?;
+    let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+    for outcome in &attached.outcomes {
+        match outcome {
+            Ok(_) => {}
+            Err(SiteError::Modified) => return Err("bytes of the last batch were left".to_owned()),
+            Err(error) => *left_out.entry(error.to_string()).or_default() += 1,
+        }
+    }
+    let size = |work: &Work| match work {
+        Work::Record(r) => Some((r.event, record_size(r.fields.len()))),
+        _ => None,
+    };
+    let points = probes.iter().flat_map(|p| &p.points);
+    let work = points.flat_map(|point| &point.work);
+    let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();
+    let memory = &attached.memory;
+    let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
+    let mut hits = Hits::default();
+    let ended = AtomicBool::new(false);
+    let (result, read) = std::thread::scope(|scope| {
+        let (reader, hits, ended, sizes) = (&mut reader, &mut hits, &ended, &sizes);
+        let reading = scope.spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                reader.collect(false, |packet| hits.take(&packet, sizes))?;
+                reader.wait(Duration::from_millis(2));
+            }
+            Ok::<(), Wrong>(())
+        });
+        let result = meanwhile();
+        ended.store(true, Ordering::Relaxed);
+        (result, reading.join().expect("the reader"))
+    });
+    result?;
+    read?;
+    hits.lingering = detach(&attached, process, patience)?;
+    reader.collect(true, |packet| hits.take(&packet, &sizes))?;
+    hits.records.retain(|event, _| sizes.contains_key(event));
+    hits.lost = reader.lost();
+    match reader.damaged() {
+        0 => Ok((hits, left_out)),
+        damaged => Err(format!("{damaged} packets are damaged")),
+    }
+}
+
+/// Takes the probes out. Returns true if memory stays mapped.
+fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<bool, Wrong> {
+    let report = attached.detach().map_err(|e| format!("detach: {e}"))?;
+    if report.foreign != 0 {
+        return Err(format!("somebody else's bytes: {report:?}"));
+    }
+    let started = Instant::now();
+    let mut lingering = report.lingering;
+    while lingering && started.elapsed() < patience {
+        std::thread::sleep(Duration::from_millis(50));
+        match capriole_patch::recover::detach_all(process) {
+            Ok(report) => lingering = report.lingering,
+            Err(TargetError::NothingAttached { .. }) => lingering = false,
+            Err(error) => return Err(format!("detach: {error}")),
+        }
+    }
+    Ok(lingering)
+}
