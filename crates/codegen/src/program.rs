@@ -19,6 +19,11 @@
 //! first, by straight code in the detour; and if all fields of an event are registers or
 //! constants, the whole event is straight code. Conditions on constants are decided at compile
 //! time.
+//!
+//! Fields are read directly into the packet of a locked lane; all registers and flags are saved
+//! meanwhile. A field that cannot be read sets a bit in the record's mask. A filter over such
+//! fields is decided before the commit. The price is one system call for each pointer on the
+//! way: 0.5 to 1 us on a virtual machine, a fifth of a uprobe's trap.
 
 mod tally;
 

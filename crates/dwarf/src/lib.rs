@@ -10,6 +10,15 @@
 //!
 //! File contents are not trusted: sizes and depths are bounded, each query may do a bounded amount
 //! of work, and unreadable data is an error, never a panic. All addresses are link addresses.
+//!
+//! Debug information says where a variable is after the function's first instructions have
+//! stored it there, and not from which instruction on. The calling convention depends on more
+//! than it describes: which C++ classes are passed by the address of a copy, which hidden
+//! parameters shift the others, how far an aligned frame is from the caller's. So nothing is
+//! inferred from types; `prologue` follows the first instructions. Names are looked up in
+//! `scope` (one function, the blocks that contain the place), then `class` (members) and
+//! `globals` (namespaces, units). A variable that an inlined copy does not mention is optimised
+//! out there.
 
 mod class;
 mod convention;

@@ -21,7 +21,7 @@
 //! ```
 //!
 //! `PATH` contains a `/`. Symbols may be written the way a demangler prints them, blanks and
-//! colons included. `docs/events.md` is the page for users.
+//! colons included. `docs/events.md` and `docs/events-reference.md` are the pages for users.
 //!
 //! ```
 //! use capriole_event::{Base, EventSpec, Gpr, ObjectRef};

@@ -22,8 +22,8 @@ pub struct EventSpec {
     /// the first on, are kept for the following event, at the exits; the others are for the filter.
     /// Has no syntax.
     pub keeps: Option<usize>,
-    /// True if the event was added implicitly; places that cannot be probed are then no error. Has
-    /// no syntax.
+    /// True if the event was added implicitly; places that cannot be probed are then no error, and
+    /// no session is created for such events alone. Has no syntax.
     pub implied: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,

@@ -3,6 +3,8 @@
 //! A descriptor in `/proc/PID/fd` belongs to that process, and may refer to anything: a file
 //! that it opened with `O_PATH` would be reopened here for writing with *our* rights. So the
 //! descriptor is checked before it is opened, and the open then uses the checked file.
+//!
+//! A descriptor that the target has just created must be empty and not sealed.
 
 use capriole_proc::maps::Device;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

@@ -1,4 +1,15 @@
 //! Stopping a process: every thread, or one.
+//!
+//! A thread that cannot stop (in `vfork`, on a dead disk, in a long system call) is left alone
+//! after 20 ms: the others continue, and all are interrupted again once it has stopped. A
+//! thread that only waits for a processor, as `schedstat` shows, is waited for. After ten
+//! seconds there is an error, and the end of the tracing thread withdraws the interrupt.
+//!
+//! A stop interrupts blocking system calls. The kernel restarts almost all of them; those that
+//! would return EINTR are restarted here. A thread with a seccomp filter resumes an interrupted
+//! sleep by `restart_syscall`, which its filter may not allow: it continues to that call's
+//! entry with its filter suspended, and no other call can pass; when it sleeps, the tracing
+//! thread ends, and with it the suspension.
 
 use crate::error::TargetError;
 use crate::ptrace;

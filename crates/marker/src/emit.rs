@@ -3,6 +3,18 @@
 //! One `asm!` statement has the nop and both notes, so that they cannot be separated. Without the
 //! option `nostack` the compiler keeps no data below the stack pointer there, where Linux 6.18
 //! writes when such a nop is probed.
+//!
+//! The format and the file's name are constant operands of that statement, eight characters
+//! each, and assembler directives cut the last one to its length: two statements would be
+//! simpler, because `%` and `{` have a meaning in a statement with operands, but GCC with `-Os`
+//! merges the ends of branches, and with them a second statement that is alike in both. (GCC's
+//! C without optimisation, which cannot read a string there but merges nothing either, has
+//! two.) Operands are registers and constants: an operand in memory would save an instruction
+//! while the marker is disabled, but need a careful read, of memory that may be gone, while it
+//! is enabled. The statement that checks a counter defines it (COMDAT, weak, hidden), and notes
+//! refer to it weakly, so it is 0 if nothing checks it. Notes of Rust programs are tied to the
+//! function's section (`SHF_LINK_ORDER`), because rustc lets the linker drop functions; those
+//! of the C header are not, because GNU `ld -r` refuses files with both kinds.
 
 /// Names the arguments of [`mark!`](crate::mark), and expands to the marker.
 #[doc(hidden)]

@@ -1,4 +1,10 @@
 //! The facts about an object's code that are needed to plan probes in it.
+//!
+//! Some bytes of the text are not code: objects with symbols of their own, `__cfi_NAME` before
+//! `NAME`, nops before an entry that `__patchable_function_entries` names, and the bytes at
+//! entries that [`conventions`](capriole_insn::conventions) lists (hashes and words of Clang's
+//! sanitizers, room for hot patching). They are kept apart, so that they are neither decoded
+//! nor changed nor taken for padding.
 
 use std::sync::{Arc, OnceLock};
 

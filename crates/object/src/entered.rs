@@ -11,6 +11,9 @@
 //!   stack pointer, nor does the code that leads into that code, and so on;
 //! * unless call frame information begins at the entry, which marks it as a function, the
 //!   previous condition also holds for each indirect jump whose targets are not known.
+//!
+//! Jumps from code that may be data, and from jump tables of other functions, count as uses of
+//! the red zone.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -23,6 +23,14 @@
 //! u32  flags: bit n is set if argument n + 1 is a floating point number
 //! provider NUL name NUL format NUL source file NUL
 //! ```
+//!
+//! Nothing in a note is trusted: an address must be an address of code, the site must be the
+//! start of an instruction as for any other event, and a note that does not parse is counted,
+//! or its argument refused by itself.
+//!
+//! Places of one marker whose records look the same share an event id. Where the types differ,
+//! only some can fault, or a call stack must know its place, there are several ids with one
+//! name.
 
 pub mod format;
 pub mod operand;

@@ -19,6 +19,11 @@
 //! stack that point into it are stale: a detour leaves return addresses only while it calls the
 //! resident, and a thread that is there is in that memory itself, or was interrupted by a
 //! signal there. Otherwise the memory stays, with the bytes restored, until a later detach.
+//!
+//! Forked children inherit text, arenas and ledger as private copies, and session memory
+//! shared: they keep recording. At the end of a recording every process that has the session's
+//! memfd mapped is detached as well, each by its own ledger. After `exec` all mappings are
+//! gone, and nothing is written.
 
 use crate::counter::Reference;
 use crate::ledger::{Ledger, MemoryAt};

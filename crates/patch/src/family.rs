@@ -9,6 +9,9 @@
 //!
 //! The check is cheap: a process is examined once, when its number is new; after that, only the
 //! status of those that share the session is read.
+//!
+//! A child that has the very memory of the recorded process (a child of `vfork`) is left alone.
+//! This is detected by a word that is written into one ledger and looked for in the other.
 
 use crate::attach::Attached;
 use crate::recover;

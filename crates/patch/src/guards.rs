@@ -3,6 +3,13 @@
 //! A guard stands behind the system calls that make threads, before those that may install a
 //! filter of system calls, behind those that report the action of a signal, and where unwinders
 //! look up return addresses. They are found and planned above this crate.
+//!
+//! Guards are written before all other sites and removed after them. When they are written, no
+//! thread may be between a guard and its system call, and none may have installed a filter
+//! since it was examined; otherwise the attach starts again. The guards behind `rt_sigaction`
+//! are written in a stop of their own, before the first signal action is replaced, and removed
+//! after the last is restored. If the bytes of a guard are occupied, the attach starts again,
+//! up to eight times within half a second, and then drops kinds of guards one after the other.
 
 use crate::attach::{Point, Probe};
 use crate::returns::Region;

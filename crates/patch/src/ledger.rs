@@ -23,6 +23,12 @@
 //!
 //! Data that has a count is written before the count, and the count by one write, so the tracer
 //! may die at any moment.
+//!
+//! The ledger is mapped before session memory and unmapped after it. If a mapping of session
+//! memory is in no ledger, but some ledger has none noted yet, the tracer died in between; in
+//! any other case such a mapping is refused, because it is not known what else exists. An entry
+//! that makes no sense is an error. The state is in session memory too, as a hint for others;
+//! the recorder believes it only if the process's ledger does not contradict it.
 
 use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::Action;

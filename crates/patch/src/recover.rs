@@ -1,4 +1,10 @@
 //! Sessions found in a process: another tracer's, or left by a dead one.
+//!
+//! A session in another process may be any memory with that name. It must be on the kernel's
+//! own device for memfds, which cannot be mounted. Journals are bounded
+//! ([`MAX_ENTRIES`](crate::ledger::MAX_ENTRIES)); journals and arenas are read in pieces, from
+//! one budget per process. The owner of a recording is identified by a fact that cannot be
+//! forged: the open memfd of a process of the same user named `capriole`.
 
 use crate::detach::{Detached, Installed, detach, detach_and_save};
 use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};

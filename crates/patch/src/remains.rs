@@ -6,6 +6,13 @@
 //! But any process of the session can write anything there at any time. So the tables in front
 //! of the packets are read once, and their contents are checked against the size of the
 //! mapping, which the kernel reports.
+//!
+//! Each process that shares the memory is read, children first, before the memory is unmapped.
+//! The packets to write are found by the notes described in `taken` of the crate `ring`: a
+//! packet in the file is numbered, and is whole or absent, so no moment of a kill takes records
+//! twice or leaves any out. (Times could not decide that: records with equal or adjusted times
+//! cannot be told apart.) The saving process makes the same notes, so it may be killed as well,
+//! and it completes the trace while the session still exists.
 
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;

@@ -11,6 +11,13 @@
 //! r-xp  code, stubs                   of exactly that size, between two writable parts
 //! rw-p  slots                         pages that were never used take no memory
 //! ```
+//!
+//! **Removal.** Bytes first, so that no further calls are followed. When no thread is in
+//! generated code, and while all threads are stopped, the word on the stack of each slot is
+//! compared with the slot's stub and restored, and the slot's work is removed: a call that
+//! returns through the stub later goes to its original caller. Then the detours can be
+//! unmapped. The region is its own journal, to which the session's ledger leads, so `capriole
+//! detach` does the same after the tracer was killed.
 
 use crate::session::{Agent, SessionMemory};
 use capriole_host::error::TargetError;

@@ -10,6 +10,11 @@
 //! address 0x7f12_9abc_d000   ···············[stub B]·······
 //! file page 0                ······[stub A]·[stub B]·······   mapped twice
 //! ```
+//!
+//! The pages are those of one memfd, which is sealed and mapped privately at all those
+//! addresses, by code in the target that makes one `mmap` call after the other. At most half of
+//! the mappings that the process has left are used. A stub more than 1 GiB from its site
+//! contains the detour's full address.
 
 use crate::patch::INT3;
 use capriole_proc::maps::PAGE_SIZE;

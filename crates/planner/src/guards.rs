@@ -24,6 +24,10 @@
 //! is told to make none (`capriole_filtering` in `resident.c`). The call itself is not
 //! displaced, as a thread can sleep in one: the guard is at an instruction before it that
 //! always runs before it.
+//!
+//! If two processes run on one thread structure at the same time (`clone(CLONE_VM)` without
+//! `CLONE_VFORK` or `CLONE_SETTLS`), no guard can help; the C library itself does not work
+//! there either.
 
 mod calls;
 mod tls;

@@ -6,6 +6,13 @@
 //! `_Unwind_Find_FDE`; a probe of Capriole's own there answers for the stubs (returns.S). It is
 //! written before any return address is replaced and reverted when none is replaced any more.
 //! (`__register_frame` would do as well, but takes a lock which a stopped thread may hold.)
+//!
+//! The probe gives both the lookup and the unwinder's own copy (in its context) the original
+//! address. Table entries of our own for the stubs would be enough to find the way, but libgcc
+//! identifies frames by the stack pointers of their callees: the frames counted when an
+//! exception is thrown must be the same as those found later, even if the probes are removed in
+//! between. The probe is removed when no return address is replaced any more and no unwinder
+//! holds a copy that it has not looked up.
 
 use crate::guards::is_one_write;
 use crate::planner::{Planner, is_c_library};

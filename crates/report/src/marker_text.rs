@@ -1,4 +1,10 @@
 //! Formats the fields of a marker event with the marker's own printf format.
+//!
+//! The format is in `info/capriole.json`, since CTF 1.8 has no place for it, with the types of
+//! the arguments in the program: printf promotes an argument smaller than an `int` by its own
+//! sign, which the displayed type does not tell. One parser (`capriole_object::markers`) finds
+//! the names and types of the recorded fields and the flags for formatting. Format and values
+//! come from the program, so widths are bounded, and the output is escaped as a whole.
 
 use capriole_event::{Element, FieldType, Shown as Kind};
 use capriole_object::markers::format;

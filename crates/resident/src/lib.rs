@@ -5,6 +5,20 @@
 //! The code itself is `resident.c` and `entry.S`, compiled for general registers
 //! only and linked into one flat, position-independent blob without data. This
 //! crate holds the blob and fills in its configuration.
+//!
+//! **Packet switch.** A thread takes a free packet from a bitmap (atomically), fills in its
+//! control, and installs it with one store of position and end, under a restartable sequence
+//! that also checks that both are unchanged, in the same life of the old packet. After that
+//! store no thread writes to the old packet. Only the thread that installed a packet retries;
+//! all others take the locked path. A writer interrupted for good between two steps can leak a
+//! packet, but never lose or tear one.
+//!
+//! **Faults.** A displaced instruction may fault. If the program handles SIGILL, SIGBUS, SIGFPE
+//! or SIGSEGV when Capriole attaches, the resident's handler is installed before the program's:
+//! it passes the original address as program counter (Go turns such a fault into a panic with a
+//! traceback), and if the handler returns to that address, the copy is tried again. A handler
+//! that moves the program counter by a few bytes steps over the instruction; its target is
+//! looked up in the table of copies, because the jump may cover it.
 #![forbid(unsafe_code)]
 
 pub mod returns;

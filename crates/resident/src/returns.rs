@@ -12,6 +12,33 @@
 //! private: a forked child has its own copy, which fits its own copy of the stacks. And it
 //! stays mapped when everything else is removed, because a return address may have been copied
 //! to a place where it cannot be found.
+//!
+//! A *slot* stands for one open call: the place of the return address on the stack, the
+//! original address, and the work to do. The return address on the stack is replaced by that of
+//! the slot's *stub* (push the slot's offset, jump to common code). So the return address
+//! identifies the slot by itself: nothing has to be found when a function returns, whatever the
+//! stack pointer (`ret imm16`), the stack or the thread. A single trampoline with a search by
+//! stack pointer could not do that, and would have nowhere to go if the search failed; the
+//! price is 2 MiB of stubs.
+//!
+//! A slot is claimed by one compare-and-swap; the search for a free one begins at a home that
+//! depends on the place on the stack, and covers 64 slots. If none is free, the call is not
+//! followed, and counted. There is no thread-local state and no lock. If a slot for the same
+//! place exists, its call is gone (an exception, `longjmp`), because one place cannot hold two
+//! open calls. That does not hold where stacks are copied away and back; such programs are
+//! refused (`unwinders` in the crate `planner`).
+//!
+//! A tail call is recognised at an entry by the address of a stub on top of the stack. The
+//! function's work is added to that slot, for up to five functions, and done innermost first
+//! when the last of them returns.
+//!
+//! The work at a return is a detour as any other, compiled for a displaced `ret`: the common
+//! code restores the original address in its place, frees the slot, and jumps to the detour
+//! with registers, flags and stack as at that `ret`. The detour continues by an indirect jump,
+//! since the function's own `ret` has used the processor's prediction.
+//!
+//! A child of `vfork` shares memory and stack with its parent, which waits; its frames are
+//! below the parent's, so its calls have slots of their own.
 
 use capriole_ring::layout::returns::{SLOT_SIZE, SLOTS, STUB_SIZE};
 

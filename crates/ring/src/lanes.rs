@@ -5,6 +5,19 @@
 //! while it holds the lane. A thread that is killed inside, or leaves it by `siglongjmp` from a
 //! signal handler, holds its lane for good. The thread itself takes it back when that part of its
 //! stack is in use again; the recorder detects all other cases (`capriole_patch::lanes`).
+//!
+//! Each CPU has 128 lanes. A lane is taken by an atomic exchange; a taken lane is skipped,
+//! never waited for. A thread preempted inside a system call of such an event keeps its lane
+//! until it runs again, so there must be as many lanes as threads competing for a CPU. The
+//! first free lane is taken, so no more are used, and read, than needed. If all are taken, the
+//! event is lost, and counted apart from those for which the buffer was full. A holder checks
+//! the lock again before it commits.
+//!
+//! A forked child has its parent's stack addresses and, for a moment or for good, its thread id
+//! in the C library's data (musl; a bare `syscall(SYS_fork)`). Each would take the other's lane
+//! for its own abandoned one. So a page of each process is emptied by the kernel in a child
+//! (`MADV_WIPEONFORK`), which then asks the kernel for its id until the library's copy agrees
+//! (`real_id` in `resident.c`).
 
 use crate::layout::{Geometry, LANES, stream};
 use crate::memory::Memory;

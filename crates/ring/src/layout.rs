@@ -3,7 +3,7 @@
 //! Session memory is one memfd, created in the target and mapped shared by the target (and its
 //! forked children) and by the tracer. Any of these processes can write anything there, so it
 //! does not record which code of the program was patched or how to restore it: that is in each
-//! process's own ledger (`target::ledger`).
+//! process's own ledger (module `ledger` of the crate `patch`).
 //!
 //! ```text
 //! 0          HEADER     one page: geometry, free packets

@@ -1,4 +1,16 @@
 //! Reading closed packets in order.
+//!
+//! **Losses have times.** To judge a call, a report must know if one of its events may be
+//! missing, and the events of a thread are in as many streams as it used CPUs and lanes. A
+//! packet's control records how many events its stream had lost before it was opened; losses
+//! after the last record appear at the end as an empty packet. So losses of straight code lie
+//! between two packets. Losses in locked lanes may happen at any time, as other lanes are used
+//! meanwhile; the recorder checks once a millisecond, and the trace lists the spans in which
+//! there were any. A call open in any such span, of any stream, is doubtful.
+//!
+//! **Times in order.** Times of one thread ascend across streams, even if the counter advances
+//! in steps of many ticks: a writer to a locked lane waits for the next step before and after
+//! its record (`FLAG_COARSE` in `resident.c`).
 
 use crate::layout;
 use crate::layout::{Geometry, control, record, stream};

@@ -15,6 +15,14 @@
 //! A key's home is a set of four rows, selected by its hash; if it is full, the next sets are
 //! tried. Two threads that see the same new key at the same moment may take a row each; the
 //! reader merges them. A table without keys has no directory, and has a row for each event.
+//!
+//! Each cell is changed by one store, addition or maximum, as the commit of a restartable
+//! sequence of its own: the cells of one hit may be read at slightly different moments, but
+//! none is ever wrong. A minimum is kept as the maximum of the complement, so that an empty
+//! cell is zero. Straight code looks only at the four rows of the key's home. A new key, a key
+//! elsewhere, an abort, and a thread without restartable sequences lead to a program of the
+//! resident that handles every case. The shared copy is used only if no sequence is possible or
+//! aborts keep coming. A full directory counts the hits of new keys that it drops.
 
 use crate::Memory;
 use crate::layout;

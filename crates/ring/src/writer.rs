@@ -8,6 +8,10 @@
 //!
 //! Session memory belongs to the program: like the [reader](crate::reader), the writer checks
 //! every number that it finds there before it uses it.
+//!
+//! **End of a recording.** The header names the event for messages. The recorder removes it,
+//! then takes the lock; a writer takes the lock, checks the event, and checks it once more
+//! after its commit. So whatever a writer reports as written is in the trace.
 
 use crate::layout;
 use crate::layout::{Geometry, NO_PACKET, OUTSIDE, PACKET_HEADER, control, header, stream};

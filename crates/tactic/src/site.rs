@@ -13,6 +13,23 @@
 //! ```
 //!
 //! The last covered byte here is never executed again and stays unchanged.
+//!
+//! A *region* covers several instructions. It is allowed only if nothing can enter the middle:
+//! no direct branch of the whole object, symbol, landing pad, jump table entry or pointer in
+//! data leads there; a call may only be the last covered instruction, so no return address lies
+//! inside; and the function has no indirect jump that is not understood. It is never used in Go
+//! programs, whose runtime keeps the addresses of arbitrary instructions as return addresses.
+//! The site may be any of the covered instructions, as the detour executes those before it
+//! first: so a `ret`, which has no room behind it, is reached from before it.
+//!
+//! The tactics whose jump may lead anywhere (reserved, jump, region) do not depend on other
+//! sites. The others need addresses from [`place`](crate::place).
+//!
+//! Breakpoints, and the tactic *trapped*, are used only on request: a program that hits a
+//! breakpoint while it blocks SIGTRAP is killed by the kernel, and whether it will ever do so
+//! cannot be known. The loss is small. Of 10,702 events of `--graph 'libpython3.11:*'`, 398
+//! could not be probed without breakpoints before sites could share jumps; now 24 cannot, 20 of
+//! them because the function never returns.
 
 mod ladder;
 mod placed;

@@ -4,6 +4,11 @@
 //! any moment. So a path is walked once, with each directory held open, and only through
 //! symbolic links that belong to us or root. New files are created in the directory that was
 //! found, and never through a link.
+//!
+//! A trace directory must belong to us, and only we may write to it. Its parents may belong to
+//! another user (root recording into a user's directory): that user can move the trace away,
+//! but cannot change it or cause other files to be overwritten. Files are created with `O_EXCL`
+//! and put in place by `renameat`.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, openat};

@@ -10,6 +10,11 @@
 //!
 //! Most calls are short; they are handled entirely by straight code. The program finds the slot
 //! by itself and checks again, with the time of its record.
+//!
+//! The slots are private memory behind the shared part of session memory (which is mapped as a
+//! whole, then that part is replaced): workers that a server forks run the same code at the
+//! same stack positions, and would otherwise find each other's slots. The resident counts the
+//! duration up to the very time of the record.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::Frame;

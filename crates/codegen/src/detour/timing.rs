@@ -51,6 +51,11 @@
 //! **Areas.** A function may be entered for several purposes, each with its own filter and
 //! words. Their calls are at the same stack positions; each purpose has slots in an area of its
 //! own.
+//!
+//! **Recording only the calls that a filter selects** (`record --graph ':f if ...'`): a
+//! selected entry is recorded and takes a slot; the exit is recorded if the slot is that call's
+//! (`_since`, a latency, is known). A rejected entry clears the slot, so its exit is not taken
+//! for that of an earlier call left by an exception.
 
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};

@@ -1,6 +1,6 @@
 //! Compares the parser with the running kernel: both must accept the same definitions, and the
 //! kernel's `error_log` must point at the same column. Differences are listed here and in
-//! docs/events.md.
+//! docs/events-reference.md.
 
 use capriole_event::{EventSpec, automatic_name};
 use std::fs::{self, File, OpenOptions};
@@ -270,7 +270,7 @@ fn the_kernel_takes_the_same_and_points_at_the_same_place() {
 }
 
 /// Definitions that the kernel accepts and we reject (`true`), or the other way round. If a
-/// newer kernel behaves differently, docs/events.md has to be changed.
+/// newer kernel behaves differently, docs/events-reference.md has to be changed.
 const DIFFERENT: [(&str, bool); 26] = [
     ("%ip", true),
     ("%flags", true),

@@ -5,6 +5,11 @@
 //! stand-in   cc 48 89 e5 41 57      the breakpoint leads to the same detour
 //! jump       e9 xx xx xx xx 57      once no thread is inside any more
 //! ```
+//!
+//! While sites are written, a thread to which a fault is about to be delivered stays where it
+//! is. A site whose first instruction a signal frame points to waits until that handler has
+//! returned. A signal frame on an alternate stack that no thread is on is left over from a
+//! handler that has returned (Go's signal stacks are full of them), and does not count.
 
 use super::code::{Code, Made, Traps};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};

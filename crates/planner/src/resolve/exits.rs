@@ -1,4 +1,18 @@
 //! Exits of functions, as sites.
+//!
+//! Either all exits of a function are found, or none is used ([`NoExits`]): a missing exit
+//! would create calls that never end, and a jump wrongly taken for an exit calls that end too
+//! early. A function consists of its own code and of the parts split off from it: by name
+//! (`name.cold`), and in files without such names, code without a name that only this function
+//! jumps to, that no code calls and to which no pointer leads. Jumps between functions are
+//! collected when the object is swept (`Targets::crossing_into`).
+//!
+//! A function of one instruction is entered and left at the same place. The order of work there
+//! is: exits of other functions, entries, exits of the function itself.
+//!
+//! If a region would cover the instruction of another probe, as at the entry of a short
+//! function whose exit is probed too, both share the jump; if they cannot, the site is planned
+//! again so that the other's instruction stays in place.
 
 use std::sync::Arc;
 

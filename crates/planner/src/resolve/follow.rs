@@ -2,6 +2,10 @@
 //!
 //! A function is not followed if the top of the stack at its first instruction is not a return
 //! address, or if some code inspects or saves that return address.
+//!
+//! Followed are functions for which the call frame information says that the return address is
+//! on top of the stack at their first instruction, and that do not jump back to it. Functions
+//! that return twice or inspect their return address are known by name.
 
 use std::sync::Arc;
 

@@ -9,6 +9,13 @@
 //! Nothing in a trace is trusted: every address is looked up in the copy and in the mappings, and
 //! an inconsistency ends the backtrace. A file that is gone or was replaced (detected by its build
 //! id) is no error: addresses then replace names, and [`CallStacks::remarks`] gives the reason.
+//!
+//! framehop unwinds by the call frame information. Some rules are added here: at a function's
+//! exits, and at entries without frame information, the stack pointer leads to the return
+//! address; signal frames are read as the kernel lays them out; and a return address must
+//! follow a call, or be a function's start, so that guesses by frame pointers end instead of
+//! inventing callers. Only rsp and rbp are recorded, so frame information that needs other
+//! registers (the first instructions of functions that align their stacks) cannot be followed.
 
 mod module;
 mod walk;

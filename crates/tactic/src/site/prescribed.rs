@@ -16,6 +16,14 @@
 //! Every changed instruction still begins at its old address, with a jump: any code that leads
 //! there, known or not, reaches that jump. No address inside an instruction can be in use, so
 //! threads need not be moved and no saved address matters.
+//!
+//! The detour also executes the instructions that share bytes with the jump, and continues
+//! behind them, since processors are slow to come back into such bytes.
+//!
+//! If the shared bytes belong to another site's jump, that jump gets a stub, so its
+//! displacement can be chosen, and with it this one's
+//! ([`choose_before`](super::choose_before)). The other site is written in an earlier phase and
+//! restored in a later one; if it waits, so does this one.
 
 mod cells;
 
