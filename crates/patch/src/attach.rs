@@ -304,8 +304,11 @@ const OCCUPIED_TRIES: u32 = 8;
 /// Attempts while a thread may be about to install a system call filter just when the guards
 /// are written.
 const FILTER_TRIES: u32 = 20;
-/// Checks of a thread that blocks SIGTRAP before breakpoints are refused.
-const LOOKS: u32 = 20;
+/// Checks of a thread that blocks SIGTRAP before breakpoints are refused, 2 ms apart.
+const LOOKS: u32 = 50;
+/// Limit of these checks if every such thread runs: a thread that creates one thread after the
+/// other blocks all signals most of the time, but not at every check.
+const LOOKS_AT_RUNNING: u32 = 250;
 /// Limit of these checks if every such thread is runnable but gets no processor.
 const LOOKS_AT_WAITING: u32 = 500;
 /// Processor time below which a thread with SIGTRAP blocked may still be starting, or creating
@@ -366,10 +369,18 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
     };
+    let runs = |tid: u32| threads::thread_state(tid as i32) == 'R';
     let waits = |(tid, ran): &(u32, Option<u64>)| {
         let now = process.time_on_processor(*tid);
-        threads::thread_state(*tid as i32) == 'R'
+        runs(*tid)
             && matches!((ran, now), (Some(ran), Some(now)) if now.saturating_sub(*ran) < MAKING)
+    };
+    // Runnable now, or on a processor since the last check.
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    let mut progresses = |(tid, _): &(u32, Option<u64>)| {
+        let now = process.time_on_processor(*tid);
+        let before = now.and_then(|now| last.insert(*tid, now));
+        runs(*tid) || before.is_some() && before != now
     };
     let threads = process.threads().map_err(gone)?.into_iter();
     let mut blocking: Vec<_> = threads.map(|tid| (tid, None)).collect();
@@ -381,7 +392,12 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         if blocking.is_empty() {
             return Ok(());
         }
-        if look >= LOOKS && !blocking.iter().all(waits) {
+        let progress = blocking.iter().filter(|thread| progresses(thread)).count();
+        let patience = match progress == blocking.len() {
+            true => LOOKS_AT_RUNNING,
+            false => LOOKS,
+        };
+        if look >= patience && !blocking.iter().all(waits) {
             break;
         }
         std::thread::sleep(Duration::from_millis(2));

@@ -72,7 +72,7 @@ pub mod header {
     /// u64: start time of the tracer, clock ticks since boot.
     pub const OWNER_START_TIME: usize = 32;
     /// u64: address of session memory; 0: it is not mapped, or was just being mapped. After it
-    /// u64: its size in bytes, and u64: its inode.
+    /// u64: its size in bytes, and u64: its inode, which is written before the memory is mapped.
     pub const MEMORY: usize = 40;
     /// u32: journal entries in use.
     pub const JOURNAL_LEN: usize = 64;
@@ -491,6 +491,11 @@ impl Header {
             inode: word(2),
         };
         (memory.base != 0).then_some(memory)
+    }
+
+    /// Returns the inode of session memory that is mapped, or was about to be; 0: none.
+    pub fn memory_inode(&self) -> u64 {
+        self.word(header::MEMORY + 16)
     }
 
     /// Returns the arenas, including one that was being mapped when the tracer died, which is not

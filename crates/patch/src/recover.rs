@@ -14,6 +14,7 @@ use capriole_host::{gadgets, inject};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -58,7 +59,9 @@ pub fn own_identity() -> (u32, u64) {
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// Finds all sessions mapped in a process, by its ledgers.
+/// Finds all sessions mapped in a process, by its ledgers. Memory that a process has mapped by a
+/// descriptor of its own is skipped: a recorder, and a writer of messages
+/// ([`outside::writer`](crate::outside::writer)), have the memory of sessions in other processes.
 ///
 /// # Errors
 /// The memory cannot be read, a ledger is invalid, or there is session memory without a ledger:
@@ -80,7 +83,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let sessions = ledgers.into_iter();
     let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
     let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-    for session in &mut sessions {
+    for (session, _) in &mut sessions {
         if let Some(at) = session.installed.memory {
             let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
             if let Some(index) = memories.iter().position(is_its) {
@@ -88,13 +91,24 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             }
         }
     }
-    // The tracer died before it could record where its memory is. Nothing else is installed then.
-    let mut unnoted = sessions.iter_mut().filter(|s| s.installed.memory.is_none());
+    let reopened = match memories.is_empty() {
+        true => BTreeSet::new(),
+        false => reopened(process.pid()),
+    };
     for mapping in memories {
-        let session = unnoted.next().ok_or(TargetError::Damaged {
-            pid,
-            what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
-        })?;
+        // The tracer died before it could record where its memory is. Nothing else is installed then.
+        let is_its = |(session, inode): &&mut (FoundSession, u64)| {
+            session.installed.memory.is_none() && *inode == mapping.inode
+        };
+        let Some((session, _)) = sessions.iter_mut().find(is_its) else {
+            if reopened.contains(&mapping.inode) {
+                continue;
+            }
+            return Err(TargetError::Damaged {
+                pid,
+                what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
+            });
+        };
         session.inode = mapping.inode;
         session.installed.memory = Some(MemoryAt {
             base: mapping.start,
@@ -102,15 +116,24 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             inode: mapping.inode,
         });
     }
-    Ok(sessions)
+    Ok(sessions.into_iter().map(|(session, _)| session).collect())
 }
 
+/// Returns the inodes of session memory that a process has opened itself.
+fn reopened(pid: u32) -> BTreeSet<u64> {
+    let held = memfd::descriptors(pid, &[MEMFD_NAME]).into_iter();
+    let reopened = held.filter(|descriptor| descriptor.reopened);
+    reopened.map(|descriptor| descriptor.inode).collect()
+}
+
+/// Returns the session of a ledger, and the inode of the session memory that was about to be
+/// mapped; 0: none.
 fn read_session(
     remote: &RemoteMemory,
     maps: &[Mapping],
     ledger: Ledger,
     (entries, unwritten): &mut (u64, u64),
-) -> Result<FoundSession, TargetError> {
+) -> Result<(FoundSession, u64), TargetError> {
     let header = ledger.header(remote)?;
     let mut session = FoundSession {
         installed: Installed {
@@ -130,7 +153,7 @@ fn read_session(
     };
     if !header.is_begun()? {
         // The tracer died before it could write to the ledger: nothing else is installed.
-        return Ok(session);
+        return Ok((session, 0));
     }
     session.state = header.state()?;
     session.trace = header.trace();
@@ -168,7 +191,7 @@ fn read_session(
     let (owner, started) = header.owner();
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     session.owner = alive.then_some(owner);
-    Ok(session)
+    Ok((session, header.memory_inode()))
 }
 
 /// True if probes have been written into a process and not been removed.
@@ -310,29 +333,33 @@ pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     close_leaked(process)
 }
 
-/// Closes memfds of ours that a tracer left open because it was killed at just that moment.
+/// Time for which a descriptor must have been there before it is closed: a recorder has
+/// descriptors without the mark of [`memfd::is_reopened`] for microseconds, while it attaches.
+const LEAKED_FOR: Duration = Duration::from_millis(50);
+
+/// Closes memfds of ours that a tracer left open because it was killed at just that moment, but not
+/// those that the process, being a recorder, has opened itself.
 fn close_leaked(process: &Process) -> Result<(), TargetError> {
-    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
-        return Ok(());
+    let find = || {
+        let names = [MEMFD_NAME, LEDGER_NAME, STUBS_NAME];
+        let mut found = memfd::descriptors(process.pid(), &names);
+        found.retain(|descriptor| !descriptor.reopened);
+        found
     };
-    let names =
-        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
-    let leaked: Vec<u64> = entries
-        .filter_map(|e| {
-            let e = e.ok()?;
-            let target = std::fs::read_link(e.path()).ok()?;
-            let is_ours = names.iter().any(|name| target.as_os_str() == name.as_str());
-            is_ours.then(|| e.file_name().to_str()?.parse().ok())?
-        })
-        .collect();
+    let mut leaked = find();
+    if !leaked.is_empty() {
+        std::thread::sleep(LEAKED_FOR);
+        let still = find();
+        leaked.retain(|descriptor| still.contains(descriptor));
+    }
     if leaked.is_empty() || process.pid() == std::process::id() {
         return Ok(());
     }
     let pid = process.pid() as i32;
     let remote = RemoteMemory::open(pid)?;
     let agent = Agent::hire(process, &remote)?;
-    for fd in leaked {
-        agent.close(process, &remote, fd)?;
+    for descriptor in leaked {
+        agent.close(process, &remote, descriptor.number as u64)?;
     }
     agent.dismiss();
     Ok(())
@@ -423,7 +450,8 @@ pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
 
 /// True if a process has session memory mapped as a process of the program has it: with a
 /// ledger, or at the program's address. A recorder and a writer of messages (`outside::writer`)
-/// have it mapped elsewhere, and have no ledger.
+/// have it mapped elsewhere, by a descriptor of their own; the ledgers that they may have belong to
+/// recordings of themselves.
 pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
     let Ok(maps) = process.maps() else {
         return false;
@@ -433,7 +461,9 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
         .filter(|m| is_session(m) && m.inode == memory.inode);
     mapped.next().is_some_and(|first| {
         let at_base = |m: &Mapping| m.start == memory.base;
-        at_base(first) || mapped.any(at_base) || maps.iter().any(is_ledger)
+        at_base(first)
+            || mapped.any(at_base)
+            || maps.iter().any(is_ledger) && !reopened(process.pid()).contains(&memory.inode)
     })
 }
 
@@ -449,7 +479,7 @@ fn detach_children(
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut result = Ok(());
     for _ in 0..FORK_ROUNDS {
         let mut children = sharing(memory, except);
