@@ -16,19 +16,23 @@
 //! displaced call never leaves a return address inside, because the planner allows a call only
 //! at the end); and no jump leads there (the planner has checked the whole object).
 
+mod arming;
 mod beside;
 mod code;
+mod places;
 mod round;
 
 use self::beside::Watched;
 pub use self::beside::{Beside, Disturbance, How};
-use self::code::Code;
+use self::code::{Code, Facts};
+use self::places::Asked;
 use self::round::Round;
 use crate::counter::ReferenceCounter;
 use crate::detach::Installed;
 use crate::guards::Guards;
 use crate::ledger::{FAULTS, Identity, MAX_ENTRIES};
 use crate::recover;
+use crate::recover::InUse;
 use crate::remains::TraceId;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
@@ -213,6 +217,17 @@ pub enum SiteError {
         "the probe right behind it, of whose jump this one's would be a part, cannot be put in: {0}"
     )]
     Neighbour(String),
+    /// Another probe of the session has a part of the bytes.
+    #[error(
+        "another probe of this recording changes, or relies on, some of the bytes that this one would change"
+    )]
+    Shared,
+    /// The program ended, or could not be stopped, while the probe was being added.
+    #[error("the program could not be stopped while the probe was being added")]
+    Interrupted,
+    /// The session was begun without something that the probe needs.
+    #[error("the recording was begun without {0}")]
+    Unprepared(&'static str),
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
@@ -245,6 +260,14 @@ pub struct Attached {
     pub unguarded: bool,
     /// True if the program had a seccomp filter at attach.
     filtered: bool,
+    /// True if all system calls that install a filter are guarded.
+    has_filters: bool,
+    /// True once all that an attach writes at once is written.
+    begun: bool,
+    /// Reading of the clock in all detours.
+    clock: ClockReading,
+    /// Registration as a session that is in use.
+    pub(crate) in_use: InUse,
     pub(crate) installed: Installed,
     /// Sites still to be switched to their jumps.
     round: Round,
@@ -265,11 +288,13 @@ pub enum SiteState {
     Waiting,
     /// No patch any more: another tool changed the site, see [`Attached::look`].
     TakenOut,
+    /// No patch now: see [`Attached::disarm`].
+    Disarmed,
 }
 
 impl SiteState {
     /// Returns the name in output: `optimised`, or for a tactic without a jump `breakpoint`;
-    /// `stand-in`, `waiting` and `taken-out`.
+    /// `stand-in`, `waiting`, `taken-out` and `disarmed`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
         match (self, tactic) {
@@ -278,6 +303,7 @@ impl SiteState {
             (SiteState::StandIn, _) => "stand-in",
             (SiteState::Waiting, _) => "waiting",
             (SiteState::TakenOut, _) => "taken-out",
+            (SiteState::Disarmed, _) => "disarmed",
         }
     }
 }
@@ -600,7 +626,13 @@ fn prepare_and_write(
     }
 
     keep_what_is_read(probes);
-    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, clock, region);
+    let facts = Facts {
+        memory: &memory,
+        survey: &survey,
+        clock,
+        region,
+    };
+    let mut code = Code::compile(probes, &clusters, &arenas, &facts);
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);
@@ -616,7 +648,7 @@ fn prepare_and_write(
             table: code.table_room(),
         };
         let batch = Some(batch).filter(|_| !filtered);
-        let taken = agent.map_stubs(&remote, &memory.ledger, &stubs, batch)?;
+        let taken = agent.map_stubs(&remote, &memory.ledger, 0, &stubs, batch)?;
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
@@ -626,10 +658,11 @@ fn prepare_and_write(
     let noted = memory.ledger.header(&remote)?;
     let installed = Installed {
         ledger: memory.ledger,
+        extensions: Vec::new(),
         memory: noted.memory(),
         arenas,
         returns: region,
-        stubs: recover::stubs_in(&process.maps()?, noted.stubs()),
+        stubs: recover::stubs_in(&process.maps()?, &noted.stubs()),
         changes: Vec::new(),
         references: Vec::new(),
         actions: noted.actions(),
@@ -639,8 +672,14 @@ fn prepare_and_write(
     }
     memory.ledger.note_state(&remote, State::Armed)?;
     memory.memory.store_u32(header::STATE, State::Armed as u32);
+    let ledger = (memory.ledger, installed.arenas.len());
+    let in_use = InUse::of(rustix::fs::fstat(&memory.file).map_or(0, |file| file.st_ino));
     let mut attached = Attached {
         process: process.clone(),
+        has_filters: guards.have_filters(),
+        begun: false,
+        clock,
+        in_use,
         memory,
         outcomes: Vec::new(),
         standstill,
@@ -648,7 +687,7 @@ fn prepare_and_write(
         unguarded: unguarded && !filtered,
         filtered,
         installed,
-        round: Round::new(probes, code, guarded),
+        round: Round::new(probes, code, guarded, ledger),
         watched: None,
         disturbances: Vec::new(),
     };
@@ -659,7 +698,7 @@ fn prepare_and_write(
             return Ok(None);
         }
         let agent = Agent::hire(process, &remote)?;
-        let (memory, code) = (&attached.memory, &attached.round.code);
+        let (memory, code) = (&attached.memory, &mut attached.round.code);
         if !traps.is_empty() {
             traps.install(&agent, &remote, memory, code)?;
         }
@@ -676,7 +715,11 @@ fn prepare_and_write(
     if attached.round.wants_stand_ins() {
         attached.stand_in()?;
     }
+    let round = &mut attached.round;
+    let probes = std::mem::take(probes);
+    round.asked = Asked::of(probes, &mut round.entries, &round.guarded.guards);
     attached.outcomes = attached.round.outcomes();
+    attached.begun = true;
     Ok(Some(attached))
 }
 

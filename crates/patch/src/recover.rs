@@ -16,6 +16,7 @@ use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A session that was found mapped in a process.
@@ -82,8 +83,9 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let mut left = (MAX_ENTRIES, MAX_UNWRITTEN);
     let sessions = ledgers.into_iter();
     let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
-    let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-    for (session, _) in &mut sessions {
+    let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    let mut sessions = together(sessions);
+    for Found { session, .. } in &mut sessions {
         if let Some(at) = session.installed.memory {
             let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
             if let Some(index) = memories.iter().position(is_its) {
@@ -97,10 +99,10 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     };
     for mapping in memories {
         // The tracer died before it could record where its memory is. Nothing else is installed then.
-        let is_its = |(session, inode): &&mut (FoundSession, u64)| {
-            session.installed.memory.is_none() && *inode == mapping.inode
+        let is_its = |found: &&mut Found| {
+            found.session.installed.memory.is_none() && found.memory == mapping.inode
         };
-        let Some((session, _)) = sessions.iter_mut().find(is_its) else {
+        let Some(Found { session, .. }) = sessions.iter_mut().find(is_its) else {
             if reopened.contains(&mapping.inode) {
                 continue;
             }
@@ -116,7 +118,57 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             inode: mapping.inode,
         });
     }
-    Ok(sessions.into_iter().map(|(session, _)| session).collect())
+    Ok(sessions.into_iter().map(|found| found.session).collect())
+}
+
+/// What a ledger says.
+struct Found {
+    session: FoundSession,
+    /// Inode of the session memory that is mapped, or was about to be; 0: none.
+    memory: u64,
+    /// Address of the ledger that this one extends; 0: none.
+    base: u64,
+}
+
+/// Makes one session of each ledger and its extensions. An extension whose first ledger is gone stays
+/// a session by itself: nothing is left installed that no session lists.
+fn together(found: Vec<Found>) -> Vec<Found> {
+    let (extensions, mut firsts): (Vec<Found>, Vec<Found>) =
+        found.into_iter().partition(|found| found.base != 0);
+    let mut orphans = Vec::new();
+    for extension in extensions {
+        let own = &extension.session.installed;
+        let is_its = |first: &&mut Found| {
+            let installed = &first.session.installed;
+            installed.ledger.start == extension.base && installed.memory == own.memory
+        };
+        match firsts.iter_mut().find(is_its) {
+            Some(first) => first.session.installed.extend(extension.session.installed),
+            None => orphans.push(extension),
+        }
+    }
+    firsts.append(&mut orphans);
+    for found in &mut firsts {
+        let installed = &mut found.session.installed;
+        // The word that holds a counter's state is removed with the arena, at the end.
+        let arenas = &installed.arenas;
+        let references = &mut installed.references;
+        references.retain(|reference| arenas.iter().any(|a| a.contains(reference.state)));
+        installed.stubs.sort_unstable_by_key(|range| range.start);
+    }
+    firsts
+}
+
+impl Installed {
+    /// Adds everything that an extension of the ledger lists.
+    fn extend(&mut self, extension: Installed) {
+        self.extensions.push(extension.ledger);
+        self.extensions.extend(extension.extensions);
+        self.arenas.extend(extension.arenas);
+        self.stubs.extend(extension.stubs);
+        self.changes.extend(extension.changes);
+        self.references.extend(extension.references);
+    }
 }
 
 /// Returns the inodes of session memory that a process has opened itself.
@@ -126,18 +178,17 @@ fn reopened(pid: u32) -> BTreeSet<u64> {
     reopened.map(|descriptor| descriptor.inode).collect()
 }
 
-/// Returns the session of a ledger, and the inode of the session memory that was about to be
-/// mapped; 0: none.
 fn read_session(
     remote: &RemoteMemory,
     maps: &[Mapping],
     ledger: Ledger,
     (entries, unwritten): &mut (u64, u64),
-) -> Result<(FoundSession, u64), TargetError> {
+) -> Result<Found, TargetError> {
     let header = ledger.header(remote)?;
     let mut session = FoundSession {
         installed: Installed {
             ledger,
+            extensions: Vec::new(),
             memory: None,
             arenas: Vec::new(),
             returns: None,
@@ -153,7 +204,11 @@ fn read_session(
     };
     if !header.is_begun()? {
         // The tracer died before it could write to the ledger: nothing else is installed.
-        return Ok((session, 0));
+        return Ok(Found {
+            session,
+            memory: 0,
+            base: 0,
+        });
     }
     session.state = header.state()?;
     session.trace = header.trace();
@@ -164,7 +219,7 @@ fn read_session(
         .arenas
         .retain(|arena| is_arena(remote, maps, arena, unwritten));
     installed.returns = Region::at(remote, maps, header.returns());
-    installed.stubs = stubs_in(maps, header.stubs());
+    installed.stubs = stubs_in(maps, &header.stubs());
     *entries = entries
         .checked_sub(u64::from(header.entries()))
         .ok_or(TargetError::Damaged {
@@ -172,12 +227,7 @@ fn read_session(
             what: "its journal is too long",
         })?;
     header.journal(remote, |entry| match entry {
-        // The word that holds a counter's state is removed with the arena, at the end.
-        Entry::Reference(reference) => {
-            if installed.arenas.iter().any(|a| a.contains(reference.state)) {
-                installed.references.push(reference);
-            }
-        }
+        Entry::Reference(reference) => installed.references.push(reference),
         // Sites of libraries that were unloaded meanwhile no longer exist.
         Entry::Change(change) => {
             let after = maps.partition_point(|m| m.end <= change.address);
@@ -191,7 +241,11 @@ fn read_session(
     let (owner, started) = header.owner();
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     session.owner = alive.then_some(owner);
-    Ok((session, header.memory_inode()))
+    Ok(Found {
+        session,
+        memory: header.memory_inode(),
+        base: header.base(),
+    })
 }
 
 /// True if probes have been written into a process and not been removed.
@@ -211,12 +265,12 @@ pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
     Ok(false)
 }
 
-/// Returns the ranges where a session's stubs are mapped, by the inode of their memory;
+/// Returns the ranges where a session's stubs are mapped, by the inodes of their memory;
 /// adjacent mappings are merged.
-pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
+pub(crate) fn stubs_in(maps: &[Mapping], inodes: &[u64]) -> Vec<Range<u64>> {
     let name = format!("/memfd:{STUBS_NAME}");
     let is_stub = |m: &&Mapping| {
-        inode != 0 && m.inode == inode && m.path.as_encoded_bytes() == name.as_bytes()
+        m.inode != 0 && inodes.contains(&m.inode) && m.path.as_encoded_bytes() == name.as_bytes()
     };
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(is_stub) {
@@ -297,36 +351,79 @@ fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
     send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
 }
 
+/// Inodes of the memory of our own process's sessions that are in use.
+static IN_USE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Registration of a session that our own process uses. A later attach by the same process refuses
+/// a target that has such a session (the session's own process, or a forked child of it), instead of
+/// taking it for what a failed attach has left. Ends when dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    inode: u64,
+}
+
+impl InUse {
+    /// Registers the session whose memory has this inode, which no other memory has while the
+    /// session's descriptor of it is open.
+    pub(crate) fn of(inode: u64) -> InUse {
+        in_use().insert(inode);
+        InUse { inode }
+    }
+
+    /// Ends the registration.
+    pub(crate) fn end(&self) {
+        in_use().remove(&self.inode);
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Returns the registered inodes. A set is valid whoever panicked while holding the lock.
+fn in_use() -> MutexGuard<'static, BTreeSet<u64>> {
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FoundSession {
+    /// True if our own process has made it, and does not use it.
+    fn is_own_remains(&self) -> bool {
+        self.owner == Some(std::process::id()) && !in_use().contains(&self.inode)
+    }
+}
+
 /// Removes all remains of dead tracers from a process, before a new attach.
 ///
 /// # Errors
-/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
+/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there, also if that is our own
+/// process: further probes are [added](crate::attach::Attached::add) to its session.
 pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
     if !find(process)?.is_empty() {
         wait_for_orphans(process)?;
     }
-    for session in find(process)? {
-        match session.owner {
-            // This includes the time in which it removes its probes.
-            Some(owner) if owner != std::process::id() => {
-                return Err(TargetError::AlreadyRecorded {
-                    pid,
-                    owner: owner as i32,
-                });
-            }
-            _ => {
-                detach(process, &session.installed)?;
-            }
-        }
+    let sessions = find(process)?;
+    // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
+    // living one is just adding to its session. This includes the time in which it removes its probes.
+    let mut living = sessions.iter().filter(|session| !session.is_own_remains());
+    if let Some(owner) = living.find_map(|session| session.owner) {
+        return Err(TargetError::AlreadyRecorded {
+            pid,
+            owner: owner as i32,
+        });
+    }
+    for session in sessions {
+        detach(process, &session.installed)?;
     }
     close_leaked(process)
 }
 
-/// Removes the sessions that our own process has made in a process.
+/// Removes the sessions that our own process has made in a process and does not use.
 pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     for session in find(process)? {
-        if session.owner == Some(std::process::id()) {
+        if session.is_own_remains() {
             detach(process, &session.installed)?;
         }
     }
@@ -559,6 +656,7 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
+        self.in_use.end();
         report.add_children(&detach_children(
             &self.memory_at(),
             self.process.pid(),

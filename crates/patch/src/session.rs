@@ -280,7 +280,7 @@ impl Agent {
             if !ledger.is_in(process)? {
                 return Err(fail(Errno::BADF));
             }
-            ledger.begin(remote, identity)?;
+            ledger.begin(remote, identity, None)?;
 
             let (fd, file) =
                 self.create_file(i, remote, name, MEMFD_NAME, |fd| share(pid, fd, shared))?;
@@ -359,6 +359,54 @@ impl Agent {
             })?;
         }
         Ok(result)
+    }
+
+    /// Creates a further ledger with room for `entries` journal entries, an extension of the
+    /// session's, below it.
+    ///
+    /// Until its first write, which is one copy in the kernel, it is an empty ledger: if we die
+    /// before, there is nothing to restore by it, and it is unmapped as any other.
+    pub(crate) fn create_extension(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        base: &Ledger,
+        memory: &MemoryAt,
+        identity: &Identity,
+        entries: u32,
+    ) -> Result<Ledger, TargetError> {
+        let pid = self.stopped.pid;
+        let (place, name) = self.scratch_and_more(base);
+        let len = Ledger::size(entries);
+        self.with(remote, place, |i| {
+            let (fd, inode) =
+                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+            let below = base.start.saturating_sub(len);
+            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
+            step("extension of the ledger mapped");
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let start = start.map_err(self.refused("map memory for a journal"))?;
+            let ledger = Ledger {
+                pid,
+                start,
+                len,
+                inode,
+            };
+            // Another thread may have replaced the descriptor by another file before it was mapped.
+            let begun = match ledger.is_in(process)? {
+                true => ledger.begin(remote, identity, Some((base, memory))),
+                false => Err(TargetError::Share {
+                    pid,
+                    errno: Errno::BADF,
+                }),
+            };
+            if begun.is_err() {
+                let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+            }
+            begun.map(|()| ledger)
+        })
     }
 
     /// Creates a memfd in the target, with its name written at `at`, and prepares it with `ready`.
@@ -549,12 +597,13 @@ impl Agent {
         }
     }
 
-    /// Maps stubs at their addresses. Returns the rows for which there is no room: the program has
+    /// Maps stubs at their addresses, from memory number `index` of the ledger's. Returns the rows for which there is no room: the program has
     /// mapped something else there meanwhile.
     pub fn map_stubs(
         &self,
         remote: &RemoteMemory,
         ledger: &Ledger,
+        index: usize,
         stubs: &Stubs,
         batch: Option<Batch>,
     ) -> Result<Vec<Row>, TargetError> {
@@ -581,7 +630,7 @@ impl Agent {
             let fd = fd.map_err(self.refused("create memory for stubs"))?;
             step("memory for stubs created");
             let filled = fill(pid, fd as i32, &stubs.bytes)
-                .and_then(|inode| ledger.note_stubs(remote, inode));
+                .and_then(|inode| ledger.note_stubs(remote, index, inode));
             let rows = stubs.rows.iter();
             let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -700,10 +749,13 @@ impl Agent {
                     .map_err(self.refused("unmap shared memory"))?;
                 step("session memory unmapped");
             }
-            let ledger = &installed.ledger;
-            i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
-                .map_err(self.refused("unmap the journal"))?;
-            step("ledger unmapped");
+            // The first ledger last: without it an extension would be a session of its own.
+            let ledgers = installed.extensions.iter().chain([&installed.ledger]);
+            for ledger in ledgers {
+                i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap the journal"))?;
+                step("ledger unmapped");
+            }
             Ok(())
         })
     }

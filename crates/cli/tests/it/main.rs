@@ -18,6 +18,7 @@ mod traces;
 mod uprobe;
 
 mod actions;
+mod additions;
 mod against_gdb;
 mod bench;
 mod bench_hit;
