@@ -5,11 +5,17 @@
 //! descriptor is checked before it is opened, and the open then uses the checked file.
 //!
 //! A descriptor that the target has just created must be empty and not sealed.
+//!
+//! A capriole holds descriptors of the memory of sessions in *other* processes. They must not be
+//! taken for descriptors that a killed tracer left in it, since a capriole is a program that can
+//! be recorded like any other. So they are opened with `O_NONBLOCK`, which has no effect on a
+//! memfd and is visible in `/proc/PID/fdinfo`.
 
 use capriole_proc::maps::Device;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -24,9 +30,9 @@ pub fn device() -> Option<Device> {
     number.map(Device::from_st_dev)
 }
 
-/// Opens a memfd of another process by its entry in `/proc/PID/fd`, for reading and writing. Its
-/// inode must match, if one is given. The open file description, and so a lock on it, is ours
-/// alone.
+/// Opens a memfd of another process by its entry in `/proc/PID/fd`, for reading and writing, with
+/// the mark of [`is_reopened`]. Its inode must match, if one is given. The open file description,
+/// and so a lock on it, is ours alone.
 ///
 /// # Errors
 /// `EBADF` if it is something else; otherwise the kernel's error.
@@ -34,8 +40,67 @@ pub fn open(entry: &Path, inode: Option<u64>) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let place = rustix::fs::open(entry, flags, Mode::empty())?;
     check(place.as_fd(), inode)?;
-    let again = format!("/proc/self/fd/{}", place.as_raw_fd());
-    rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+    reopen(place.as_fd())
+}
+
+/// Opens a memfd again, for reading and writing, with the mark of [`is_reopened`]. A descriptor got
+/// by `pidfd_getfd` shares its open file description, and so its flags, with the other process.
+///
+/// # Errors
+/// The kernel's error.
+pub fn reopen(file: BorrowedFd<'_>) -> rustix::io::Result<OwnedFd> {
+    let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::open(again, OFlags::RDWR | OFlags::CLOEXEC | MARK, Mode::empty())
+}
+
+/// Marks a descriptor that a capriole opened for itself.
+const MARK: OFlags = OFlags::NONBLOCK;
+
+/// True if process `pid` opened its descriptor `fd` itself, by [`reopen`] or to look at it
+/// (`O_PATH`). One that a tracer had it create is not marked.
+#[must_use]
+pub fn is_reopened(pid: u32, fd: i32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_some_and(|flags| flags & (MARK | OFlags::PATH).bits() != 0)
+}
+
+/// A descriptor that a process has for a memfd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its number in that process.
+    pub number: i32,
+    /// Inode of the memfd.
+    pub inode: u64,
+    /// See [`is_reopened`].
+    pub reopened: bool,
+}
+
+/// Returns the descriptors that a process has for memfds with one of these names. Empty if they
+/// cannot be read.
+#[must_use]
+pub fn descriptors(pid: u32, names: &[&str]) -> Vec<Descriptor> {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
+        return Vec::new();
+    };
+    let names: BTreeSet<String> = names
+        .iter()
+        .map(|name| format!("/memfd:{name} (deleted)"))
+        .collect();
+    let found = entries.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let target = std::fs::read_link(entry.path()).ok()?;
+        names.contains(target.to_str()?).then_some(())?;
+        let number = entry.file_name().to_str()?.parse().ok()?;
+        Some(Descriptor {
+            number,
+            inode: std::fs::metadata(entry.path()).ok()?.ino(),
+            reopened: is_reopened(pid, number),
+        })
+    });
+    found.collect()
 }
 
 /// Refuses anything but a memfd.
@@ -77,6 +142,14 @@ mod tests {
             open(&entry(&made), Some(inode + 1)).err(),
             Some(Errno::BADF)
         );
+        let of = |file: &OwnedFd| is_reopened(std::process::id(), file.as_raw_fd());
+        assert!(of(&again) && !of(&made));
+        let held = descriptors(std::process::id(), &["capriole"]);
+        let numbers = [made.as_raw_fd(), again.as_raw_fd()];
+        let held = held.iter().filter(|held| numbers.contains(&held.number));
+        let mut held: Vec<_> = held.map(|held| (held.inode, held.reopened)).collect();
+        held.sort_unstable();
+        assert_eq!(held, [(inode, false), (inode, true)]);
         rustix::fs::fcntl_add_seals(&made, SealFlags::GROW).expect("it may be sealed");
         assert_eq!(check_fresh(again.as_fd()), Err(Errno::BADF));
 

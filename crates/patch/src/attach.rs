@@ -16,19 +16,23 @@
 //! displaced call never leaves a return address inside, because the planner allows a call only
 //! at the end); and no jump leads there (the planner has checked the whole object).
 
+mod arming;
 mod beside;
 mod code;
+mod places;
 mod round;
 
 use self::beside::Watched;
 pub use self::beside::{Beside, Disturbance, How};
-use self::code::Code;
+use self::code::{Code, Facts};
+use self::places::Asked;
 use self::round::Round;
 use crate::counter::ReferenceCounter;
 use crate::detach::Installed;
 use crate::guards::Guards;
 use crate::ledger::{FAULTS, Identity, MAX_ENTRIES};
 use crate::recover;
+use crate::recover::InUse;
 use crate::remains::TraceId;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory};
@@ -213,6 +217,17 @@ pub enum SiteError {
         "the probe right behind it, of whose jump this one's would be a part, cannot be put in: {0}"
     )]
     Neighbour(String),
+    /// Another probe of the session has a part of the bytes.
+    #[error(
+        "another probe of this recording changes, or relies on, some of the bytes that this one would change"
+    )]
+    Shared,
+    /// The program ended, or could not be stopped, while the probe was being added.
+    #[error("the program could not be stopped while the probe was being added")]
+    Interrupted,
+    /// The session was begun without something that the probe needs.
+    #[error("the recording was begun without {0}")]
+    Unprepared(&'static str),
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
@@ -245,6 +260,14 @@ pub struct Attached {
     pub unguarded: bool,
     /// True if the program had a seccomp filter at attach.
     filtered: bool,
+    /// True if all system calls that install a filter are guarded.
+    has_filters: bool,
+    /// True once all that an attach writes at once is written.
+    begun: bool,
+    /// Reading of the clock in all detours.
+    clock: ClockReading,
+    /// Registration as a session that is in use.
+    pub(crate) in_use: InUse,
     pub(crate) installed: Installed,
     /// Sites still to be switched to their jumps.
     round: Round,
@@ -265,11 +288,13 @@ pub enum SiteState {
     Waiting,
     /// No patch any more: another tool changed the site, see [`Attached::look`].
     TakenOut,
+    /// No patch now: see [`Attached::disarm`].
+    Disarmed,
 }
 
 impl SiteState {
     /// Returns the name in output: `optimised`, or for a tactic without a jump `breakpoint`;
-    /// `stand-in`, `waiting` and `taken-out`.
+    /// `stand-in`, `waiting`, `taken-out` and `disarmed`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
         match (self, tactic) {
@@ -278,6 +303,7 @@ impl SiteState {
             (SiteState::StandIn, _) => "stand-in",
             (SiteState::Waiting, _) => "waiting",
             (SiteState::TakenOut, _) => "taken-out",
+            (SiteState::Disarmed, _) => "disarmed",
         }
     }
 }
@@ -304,8 +330,11 @@ const OCCUPIED_TRIES: u32 = 8;
 /// Attempts while a thread may be about to install a system call filter just when the guards
 /// are written.
 const FILTER_TRIES: u32 = 20;
-/// Checks of a thread that blocks SIGTRAP before breakpoints are refused.
-const LOOKS: u32 = 20;
+/// Checks of a thread that blocks SIGTRAP before breakpoints are refused, 2 ms apart.
+const LOOKS: u32 = 50;
+/// Limit of these checks if every such thread runs: a thread that creates one thread after the
+/// other blocks all signals most of the time, but not at every check.
+const LOOKS_AT_RUNNING: u32 = 250;
 /// Limit of these checks if every such thread is runnable but gets no processor.
 const LOOKS_AT_WAITING: u32 = 500;
 /// Processor time below which a thread with SIGTRAP blocked may still be starting, or creating
@@ -366,10 +395,18 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
     };
+    let runs = |tid: u32| threads::thread_state(tid as i32) == 'R';
     let waits = |(tid, ran): &(u32, Option<u64>)| {
         let now = process.time_on_processor(*tid);
-        threads::thread_state(*tid as i32) == 'R'
+        runs(*tid)
             && matches!((ran, now), (Some(ran), Some(now)) if now.saturating_sub(*ran) < MAKING)
+    };
+    // Runnable now, or on a processor since the last check.
+    let mut last: HashMap<u32, u64> = HashMap::new();
+    let mut progresses = |(tid, _): &(u32, Option<u64>)| {
+        let now = process.time_on_processor(*tid);
+        let before = now.and_then(|now| last.insert(*tid, now));
+        runs(*tid) || before.is_some() && before != now
     };
     let threads = process.threads().map_err(gone)?.into_iter();
     let mut blocking: Vec<_> = threads.map(|tid| (tid, None)).collect();
@@ -381,7 +418,12 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         if blocking.is_empty() {
             return Ok(());
         }
-        if look >= LOOKS && !blocking.iter().all(waits) {
+        let progress = blocking.iter().filter(|thread| progresses(thread)).count();
+        let patience = match progress == blocking.len() {
+            true => LOOKS_AT_RUNNING,
+            false => LOOKS,
+        };
+        if look >= patience && !blocking.iter().all(waits) {
             break;
         }
         std::thread::sleep(Duration::from_millis(2));
@@ -584,7 +626,13 @@ fn prepare_and_write(
     }
 
     keep_what_is_read(probes);
-    let mut code = Code::compile(probes, &clusters, &arenas, &memory, &survey, clock, region);
+    let facts = Facts {
+        memory: &memory,
+        survey: &survey,
+        clock,
+        region,
+    };
+    let mut code = Code::compile(probes, &clusters, &arenas, &facts);
     code.guard(&guarded);
     if filtered {
         code.refuse_calls(probes);
@@ -600,7 +648,7 @@ fn prepare_and_write(
             table: code.table_room(),
         };
         let batch = Some(batch).filter(|_| !filtered);
-        let taken = agent.map_stubs(&remote, &memory.ledger, &stubs, batch)?;
+        let taken = agent.map_stubs(&remote, &memory.ledger, 0, &stubs, batch)?;
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
@@ -610,10 +658,11 @@ fn prepare_and_write(
     let noted = memory.ledger.header(&remote)?;
     let installed = Installed {
         ledger: memory.ledger,
+        extensions: Vec::new(),
         memory: noted.memory(),
         arenas,
         returns: region,
-        stubs: recover::stubs_in(&process.maps()?, noted.stubs()),
+        stubs: recover::stubs_in(&process.maps()?, &noted.stubs()),
         changes: Vec::new(),
         references: Vec::new(),
         actions: noted.actions(),
@@ -623,8 +672,14 @@ fn prepare_and_write(
     }
     memory.ledger.note_state(&remote, State::Armed)?;
     memory.memory.store_u32(header::STATE, State::Armed as u32);
+    let ledger = (memory.ledger, installed.arenas.len());
+    let in_use = InUse::of(rustix::fs::fstat(&memory.file).map_or(0, |file| file.st_ino));
     let mut attached = Attached {
         process: process.clone(),
+        has_filters: guards.have_filters(),
+        begun: false,
+        clock,
+        in_use,
         memory,
         outcomes: Vec::new(),
         standstill,
@@ -632,7 +687,7 @@ fn prepare_and_write(
         unguarded: unguarded && !filtered,
         filtered,
         installed,
-        round: Round::new(probes, code, guarded),
+        round: Round::new(probes, code, guarded, ledger),
         watched: None,
         disturbances: Vec::new(),
     };
@@ -643,7 +698,7 @@ fn prepare_and_write(
             return Ok(None);
         }
         let agent = Agent::hire(process, &remote)?;
-        let (memory, code) = (&attached.memory, &attached.round.code);
+        let (memory, code) = (&attached.memory, &mut attached.round.code);
         if !traps.is_empty() {
             traps.install(&agent, &remote, memory, code)?;
         }
@@ -660,7 +715,11 @@ fn prepare_and_write(
     if attached.round.wants_stand_ins() {
         attached.stand_in()?;
     }
+    let round = &mut attached.round;
+    let probes = std::mem::take(probes);
+    round.asked = Asked::of(probes, &mut round.entries, &round.guarded.guards);
     attached.outcomes = attached.round.outcomes();
+    attached.begun = true;
     Ok(Some(attached))
 }
 

@@ -44,6 +44,8 @@ use capriole_host::tracer;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -63,6 +65,8 @@ pub struct Action {
 pub struct Installed {
     /// The ledger, which records all of these and is unmapped last.
     pub ledger: Ledger,
+    /// Further ledgers of the session, for the probes that were added to it.
+    pub extensions: Vec<Ledger>,
     /// Mapping of session memory, as first made.
     pub(crate) memory: Option<MemoryAt>,
     /// Memory for detours.
@@ -113,11 +117,6 @@ impl Installed {
         let own = |m: &Mapping| m.start == shared.end && m.inode == 0 && !m.perms.execute;
         let slots = end > shared.end && maps.iter().any(|m| own(m) && end <= m.end);
         Ok(Some(shared.start..if slots { end } else { shared.end }))
-    }
-
-    /// Number of entries in the journal.
-    pub(crate) fn journalled(&self) -> usize {
-        self.changes.len() + self.references.len()
     }
 
     /// Returns the phases of the changes, from 0.
@@ -292,6 +291,9 @@ fn set_restored(
 ) -> Result<(), TargetError> {
     let ledger = &installed.ledger;
     ledger.note_state(remote, State::Restored)?;
+    for extension in &installed.extensions {
+        extension.note_state(remote, State::Restored)?;
+    }
     let is_owned = ledger.header(remote)?.pid() == process.pid();
     let Some(memory) = installed.memory_in(process)?.filter(|_| is_owned) else {
         return Ok(());
@@ -346,6 +348,36 @@ fn lower_references(
     Ok(())
 }
 
+/// Returns one change for each address, with the state of its bytes. Probes of a session may have
+/// been at the same site one after the other, each with a jump of its own over the same bytes: the
+/// one whose jump is there now is the one to be reverted, and for the others the bytes would look as
+/// if another tool had changed them.
+fn one_at_each_place<'c>(
+    batch: &mut Batch<'_>,
+    changes: Vec<&'c Change>,
+) -> Vec<(&'c Change, Found)> {
+    let rank = |found| match found {
+        Found::After => 0,
+        Found::Between => 1,
+        Found::Before => 2,
+        Found::Disturbed => 3,
+        Found::Foreign => 4,
+    };
+    let mut found: BTreeMap<u64, (&Change, Found)> = BTreeMap::new();
+    for change in changes {
+        let now = batch.inspect(change);
+        match found.entry(change.address) {
+            Entry::Vacant(place) => drop(place.insert((change, now))),
+            // Of two that fit equally well, the later.
+            Entry::Occupied(mut place) if rank(now) <= rank(place.get().1) => {
+                place.insert((change, now));
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    found.into_values().collect()
+}
+
 fn restore_bytes(
     pid: i32,
     remote: &RemoteMemory,
@@ -371,8 +403,8 @@ fn restore_bytes(
         .collect();
     steps.push(guards);
     for changes in steps {
-        for change in changes {
-            match batch.inspect(change) {
+        for (change, found) in one_at_each_place(&mut batch, changes) {
+            match found {
                 Found::Before => {}
                 Found::Foreign => report.foreign += 1,
                 Found::Disturbed => {

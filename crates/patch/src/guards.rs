@@ -15,6 +15,7 @@ use crate::attach::{Point, Probe};
 use crate::returns::Region;
 use capriole_codegen::detour::Work;
 use capriole_resident::Entries;
+use capriole_tactic::site::Shape;
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -249,8 +250,8 @@ enum Kind {
     Unwinder,
 }
 
-fn covered(probe: &Probe) -> Range<u64> {
-    let covered = probe.shape.covered;
+fn covered(shape: &Shape) -> Range<u64> {
+    let covered = shape.covered;
     covered.start..covered.end.max(covered.start + 1)
 }
 
@@ -267,9 +268,14 @@ pub fn uses_any(probe: &Probe, ranges: &[Range<u64>]) -> bool {
 }
 
 /// Returns the bytes that a probe changes, displaces or relies on.
-fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
+pub(crate) fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
+    uses_of(&probe.shape)
+}
+
+/// Returns the bytes that a probe of this shape changes, displaces or relies on.
+pub(crate) fn uses_of(shape: &Shape) -> impl Iterator<Item = Range<u64>> {
     let range = |at: u64, bytes: &[u8]| at..at + bytes.len() as u64;
-    let placed = probe.shape.placed.iter().flat_map(move |placed| {
+    let placed = shape.placed.iter().flat_map(move |placed| {
         let writes = placed
             .writes
             .iter()
@@ -282,5 +288,5 @@ fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
         let stubs = placed.stubs.iter().map(|s| s.address..s.address + STUB);
         writes.chain(relied).chain(evicted).chain(stubs)
     });
-    std::iter::once(covered(probe)).chain(placed)
+    std::iter::once(covered(shape)).chain(placed)
 }

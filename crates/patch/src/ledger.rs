@@ -29,6 +29,21 @@
 //! any other case such a mapping is refused, because it is not known what else exists. An entry
 //! that makes no sense is an error. The state is in session memory too, as a hint for others;
 //! the recorder believes it only if the process's ledger does not contradict it.
+//!
+//! A ledger never grows: a program may be mapping memory behind it. Probes that are added to a
+//! session which is running have a further ledger, an *extension*, which names the first:
+//!
+//! ```text
+//! ledger of the session   MEMORY = M                   its arenas, stubs, changes, signal actions
+//! extension               MEMORY = M, BASE = the first   more arenas, stubs, changes
+//! extension               MEMORY = M, BASE = the first   …
+//! ```
+//!
+//! An extension names the first from its first write on. So whoever finds them in a process, after
+//! whatever step the tracer was killed, knows which belong together: they are one session, whose
+//! bytes are restored together (probes of both may have been at one site, one after the other), and
+//! the first ledger is unmapped last. An extension has a version of its own, so that an older
+//! capriole, which would take it for a session by itself, refuses it.
 
 use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::Action;
@@ -50,6 +65,10 @@ pub const LEDGER_NAME: &str = "capriole-ledger";
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
 /// Version of the layout.
 pub const VERSION: u32 = 1;
+/// Version of the layout of an extension.
+pub const EXTENSION_VERSION: u32 = 2;
+/// Maximum number of memfds that stubs of one ledger are mapped from.
+pub const MAX_STUBS: usize = 256;
 /// Maximum number of arenas in a session.
 pub const MAX_ARENAS: usize = 64;
 /// Maximum size of an arena, bytes: a jump reaches no further.
@@ -61,7 +80,7 @@ pub const FAULTS: [i32; 4] = [4, 7, 8, 11];
 
 /// Byte offsets in the header page.
 pub mod header {
-    use super::{FAULTS, MAX_ARENAS};
+    use super::{FAULTS, MAX_ARENAS, MAX_STUBS};
 
     /// u64: [`super::MAGIC`].
     pub const MAGIC: usize = 0;
@@ -78,7 +97,7 @@ pub mod header {
     /// u64: start time of the tracer, clock ticks since boot.
     pub const OWNER_START_TIME: usize = 32;
     /// u64: address of session memory; 0: it is not mapped, or was just being mapped. After it
-    /// u64: its size in bytes, and u64: its inode.
+    /// u64: its size in bytes, and u64: its inode, which is written before the memory is mapped.
     pub const MEMORY: usize = 40;
     /// u32: journal entries in use.
     pub const JOURNAL_LEN: usize = 64;
@@ -87,7 +106,8 @@ pub mod header {
     /// u32: a bit for each of [`FAULTS`], followed by one for SIGTRAP, set from before the
     /// resident's handler for that signal is installed until after it is removed.
     pub const ACTIONS_INSTALLED: usize = 72;
-    /// u64: inode of the memory that stubs are mapped from; 0: there are none.
+    /// u64: inode of the memory that stubs are mapped from; 0: there are none. An extension may have
+    /// more in [`MORE_STUBS`].
     pub const STUBS: usize = 80;
     /// u64: address of the region through which followed calls return; 0: no calls are followed.
     pub const RETURNS: usize = 88;
@@ -98,6 +118,8 @@ pub mod header {
     /// u64: address of the words that are private to the process
     /// ([`own`](capriole_ring::layout::own)); 0: not mapped yet.
     pub const OWN: usize = 112;
+    /// u64: address of the session's first ledger, in an extension of it; 0: this is the first.
+    pub const BASE: usize = 120;
     /// For each of [`FAULTS`], and for SIGTRAP: u64 address of the resident's handler, 4 × u64
     /// the program's own action (`struct kernel_sigaction`: handler, flags, restorer, mask).
     pub const ACTIONS: usize = 128;
@@ -109,6 +131,11 @@ pub mod header {
     /// 16 bytes: the UUID of the trace being recorded; zeros: none.
     pub const TRACE: usize = ARENAS + MAX_ARENAS * 16;
 
+    /// ([`MAX_STUBS`] - 1) × u64: as [`STUBS`].
+    pub const MORE_STUBS: usize = TRACE + 16;
+
+    const _: () = assert!(BASE + 8 <= ACTIONS);
+    const _: () = assert!(MORE_STUBS + (MAX_STUBS - 1) * 8 <= super::HEADER_SIZE);
     const _: () = assert!(ACTIONS + (FAULTS.len() + 1) * ACTION_SIZE <= ARENAS);
     const _: () = assert!(TRACE + 16 <= super::HEADER_SIZE);
 }
@@ -204,6 +231,11 @@ impl Ledger {
         (JOURNAL + u64::from(entries) * journal::SIZE as u64).next_multiple_of(PAGE_SIZE)
     }
 
+    /// Returns the number of journal entries for which there is room.
+    pub(crate) fn room(&self) -> usize {
+        (self.len.saturating_sub(JOURNAL) / journal::SIZE as u64) as usize
+    }
+
     /// Returns all ledgers that are mapped in process `pid`.
     pub(crate) fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
         let ledgers = maps.iter().filter(|m| is_ledger(m));
@@ -262,12 +294,28 @@ impl Ledger {
         self.put(remote, at as u64, &half.to_le_bytes())
     }
 
-    /// Initialises a newly mapped ledger, by one write.
-    pub(crate) fn begin(&self, remote: &RemoteMemory, who: &Identity) -> Result<(), TargetError> {
-        let mut bytes = [0; header::MEMORY];
+    /// Initialises a newly mapped ledger, by one write; an extension gets the session's first
+    /// ledger and its memory.
+    pub(crate) fn begin(
+        &self,
+        remote: &RemoteMemory,
+        who: &Identity,
+        extends: Option<(&Ledger, &MemoryAt)>,
+    ) -> Result<(), TargetError> {
+        let mut bytes = [0; header::ACTIONS];
         let mut put = |at: usize, b: &[u8]| bytes[at..at + b.len()].copy_from_slice(b);
+        let version = match extends {
+            Some((base, memory)) => {
+                put(header::BASE, &base.start.to_le_bytes());
+                for (index, word) in [memory.base, memory.size, memory.inode].iter().enumerate() {
+                    put(header::MEMORY + index * 8, &word.to_le_bytes());
+                }
+                EXTENSION_VERSION
+            }
+            None => VERSION,
+        };
         put(header::MAGIC, &MAGIC.to_le_bytes());
-        put(header::VERSION, &VERSION.to_le_bytes());
+        put(header::VERSION, &version.to_le_bytes());
         put(header::STATE, &(State::Building as u32).to_le_bytes());
         put(header::PID, &who.target.0.to_le_bytes());
         put(header::OWNER, &who.owner.0.to_le_bytes());
@@ -336,9 +384,15 @@ impl Ledger {
         self.put_half(remote, header::ARENAS_LEN, count as u32)
     }
 
-    /// Records the inode of the memory that stubs are about to be mapped from.
-    pub(crate) fn note_stubs(&self, remote: &RemoteMemory, inode: u64) -> Result<(), TargetError> {
-        self.put_words(remote, header::STUBS, &[inode])
+    /// Records the inode of the memory that stubs are about to be mapped from, as number `index` of
+    /// this ledger's.
+    pub(crate) fn note_stubs(
+        &self,
+        remote: &RemoteMemory,
+        index: usize,
+        inode: u64,
+    ) -> Result<(), TargetError> {
+        self.put_words(remote, stubs_at(index), &[inode])
     }
 
     /// Records the address of the region through which calls return.
@@ -433,6 +487,14 @@ impl Ledger {
     }
 }
 
+/// Returns the offset of the inode of stub memory number `index`.
+fn stubs_at(index: usize) -> usize {
+    match index {
+        0 => header::STUBS,
+        _ => header::MORE_STUBS + (index - 1) * 8,
+    }
+}
+
 /// Returns the signals whose actions may be replaced, in the order of the ledger.
 fn signals() -> impl Iterator<Item = i32> {
     FAULTS.into_iter().chain([libc::SIGTRAP])
@@ -461,6 +523,7 @@ impl Header {
     pub fn is_begun(&self) -> Result<bool, TargetError> {
         match (self.word(header::MAGIC), self.half(header::VERSION)) {
             (MAGIC, VERSION) => Ok(true),
+            (MAGIC, EXTENSION_VERSION) if self.base() != 0 => Ok(true),
             (0, 0) => Ok(false),
             (MAGIC, _) => Err(self.ledger.damaged(
                 "its ledger has another version: take the probes out with the capriole that made it",
@@ -499,6 +562,11 @@ impl Header {
         (memory.base != 0).then_some(memory)
     }
 
+    /// Returns the inode of session memory that is mapped, or was about to be; 0: none.
+    pub fn memory_inode(&self) -> u64 {
+        self.word(header::MEMORY + 16)
+    }
+
     /// Returns the arenas, including one that was being mapped when the tracer died, which is not
     /// counted.
     pub fn arenas(&self) -> Result<Vec<Arena>, TargetError> {
@@ -527,8 +595,15 @@ impl Header {
         (trace != TraceId::default()).then_some(trace)
     }
 
-    pub fn stubs(&self) -> u64 {
-        self.word(header::STUBS)
+    /// Returns the address of the ledger that this one extends; 0: none.
+    pub fn base(&self) -> u64 {
+        self.word(header::BASE)
+    }
+
+    /// Returns the inodes of the memory that stubs are mapped from.
+    pub fn stubs(&self) -> Vec<u64> {
+        let inodes = (0..MAX_STUBS).map(|index| self.word(stubs_at(index)));
+        inodes.filter(|inode| *inode != 0).collect()
     }
 
     pub fn returns(&self) -> u64 {

@@ -11,8 +11,7 @@ use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
-use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 /// Finds the sessions of recorders that run as the caller's user, each with the oldest of the
@@ -29,28 +28,26 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
         let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
         named && process.status().is_ok_and(|status| status.uid == uid)
     };
-    // Maps an inode to its recorder.
-    let mut held: BTreeMap<u64, u32> = BTreeMap::new();
+    // Inodes and the processes that hold them: the recorder, and perhaps writers of messages.
+    let mut held: BTreeSet<(u64, u32)> = BTreeSet::new();
     for recorder in own.iter().cloned().chain(Process::others()) {
         if is_recorder(&recorder) {
-            let paths = descriptors(recorder.pid()).into_iter().flatten();
-            let inodes = paths.filter_map(|path| {
-                let metadata = std::fs::metadata(path).ok()?;
-                Some((metadata.ino(), recorder.pid()))
-            });
-            held.extend(inodes);
+            let files = memfd::descriptors(recorder.pid(), &[MEMFD_NAME]);
+            held.extend(files.iter().map(|file| (file.inode, recorder.pid())));
         }
     }
     let is_ours = |session: &FoundSession| {
-        session.owner.is_some() && session.owner.as_ref() == held.get(&session.inode)
+        let owner = session.owner;
+        owner.is_some_and(|owner| held.contains(&(session.inode, owner)))
     };
+    let inodes: BTreeSet<u64> = held.iter().map(|(inode, _)| *inode).collect();
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
     for process in Process::others() {
         // Empty if the process has just ended, or we may not read it.
         let maps = process.maps().unwrap_or_default();
         if !maps
             .iter()
-            .any(|m| is_session(m) && held.contains_key(&m.inode))
+            .any(|m| is_session(m) && inodes.contains(&m.inode))
         {
             continue;
         }

@@ -20,7 +20,9 @@ use capriole_host::{gadgets, inject};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
+use std::collections::BTreeSet;
 use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A session that was found mapped in a process.
@@ -64,7 +66,9 @@ pub fn own_identity() -> (u32, u64) {
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// Finds all sessions mapped in a process, by its ledgers.
+/// Finds all sessions mapped in a process, by its ledgers. Memory that a process has mapped by a
+/// descriptor of its own is skipped: a recorder, and a writer of messages
+/// ([`outside::writer`](crate::outside::writer)), have the memory of sessions in other processes.
 ///
 /// # Errors
 /// The memory cannot be read, a ledger is invalid, or there is session memory without a ledger:
@@ -85,8 +89,9 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     let mut left = (MAX_ENTRIES, MAX_UNWRITTEN);
     let sessions = ledgers.into_iter();
     let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
-    let mut sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-    for session in &mut sessions {
+    let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+    let mut sessions = together(sessions);
+    for Found { session, .. } in &mut sessions {
         if let Some(at) = session.installed.memory {
             let is_its = |m: &&Mapping| m.start == at.base && m.inode == at.inode;
             if let Some(index) = memories.iter().position(is_its) {
@@ -94,13 +99,24 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             }
         }
     }
-    // The tracer died before it could record where its memory is. Nothing else is installed then.
-    let mut unnoted = sessions.iter_mut().filter(|s| s.installed.memory.is_none());
+    let reopened = match memories.is_empty() {
+        true => BTreeSet::new(),
+        false => reopened(process.pid()),
+    };
     for mapping in memories {
-        let session = unnoted.next().ok_or(TargetError::Damaged {
-            pid,
-            what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
-        })?;
+        // The tracer died before it could record where its memory is. Nothing else is installed then.
+        let is_its = |found: &&mut Found| {
+            found.session.installed.memory.is_none() && found.memory == mapping.inode
+        };
+        let Some(Found { session, .. }) = sessions.iter_mut().find(is_its) else {
+            if reopened.contains(&mapping.inode) {
+                continue;
+            }
+            return Err(TargetError::Damaged {
+                pid,
+                what: "it has no ledger: another version of capriole has made it, and has to take it out, or the program itself has",
+            });
+        };
         session.inode = mapping.inode;
         session.installed.memory = Some(MemoryAt {
             base: mapping.start,
@@ -108,7 +124,64 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
             inode: mapping.inode,
         });
     }
-    Ok(sessions)
+    Ok(sessions.into_iter().map(|found| found.session).collect())
+}
+
+/// What a ledger says.
+struct Found {
+    session: FoundSession,
+    /// Inode of the session memory that is mapped, or was about to be; 0: none.
+    memory: u64,
+    /// Address of the ledger that this one extends; 0: none.
+    base: u64,
+}
+
+/// Makes one session of each ledger and its extensions. An extension whose first ledger is gone stays
+/// a session by itself: nothing is left installed that no session lists.
+fn together(found: Vec<Found>) -> Vec<Found> {
+    let (extensions, mut firsts): (Vec<Found>, Vec<Found>) =
+        found.into_iter().partition(|found| found.base != 0);
+    let mut orphans = Vec::new();
+    for extension in extensions {
+        let own = &extension.session.installed;
+        let is_its = |first: &&mut Found| {
+            let installed = &first.session.installed;
+            installed.ledger.start == extension.base && installed.memory == own.memory
+        };
+        match firsts.iter_mut().find(is_its) {
+            Some(first) => first.session.installed.extend(extension.session.installed),
+            None => orphans.push(extension),
+        }
+    }
+    firsts.append(&mut orphans);
+    for found in &mut firsts {
+        let installed = &mut found.session.installed;
+        // The word that holds a counter's state is removed with the arena, at the end.
+        let arenas = &installed.arenas;
+        let references = &mut installed.references;
+        references.retain(|reference| arenas.iter().any(|a| a.contains(reference.state)));
+        installed.stubs.sort_unstable_by_key(|range| range.start);
+    }
+    firsts
+}
+
+impl Installed {
+    /// Adds everything that an extension of the ledger lists.
+    fn extend(&mut self, extension: Installed) {
+        self.extensions.push(extension.ledger);
+        self.extensions.extend(extension.extensions);
+        self.arenas.extend(extension.arenas);
+        self.stubs.extend(extension.stubs);
+        self.changes.extend(extension.changes);
+        self.references.extend(extension.references);
+    }
+}
+
+/// Returns the inodes of session memory that a process has opened itself.
+fn reopened(pid: u32) -> BTreeSet<u64> {
+    let held = memfd::descriptors(pid, &[MEMFD_NAME]).into_iter();
+    let reopened = held.filter(|descriptor| descriptor.reopened);
+    reopened.map(|descriptor| descriptor.inode).collect()
 }
 
 fn read_session(
@@ -116,11 +189,12 @@ fn read_session(
     maps: &[Mapping],
     ledger: Ledger,
     (entries, unwritten): &mut (u64, u64),
-) -> Result<FoundSession, TargetError> {
+) -> Result<Found, TargetError> {
     let header = ledger.header(remote)?;
     let mut session = FoundSession {
         installed: Installed {
             ledger,
+            extensions: Vec::new(),
             memory: None,
             arenas: Vec::new(),
             returns: None,
@@ -136,7 +210,11 @@ fn read_session(
     };
     if !header.is_begun()? {
         // The tracer died before it could write to the ledger: nothing else is installed.
-        return Ok(session);
+        return Ok(Found {
+            session,
+            memory: 0,
+            base: 0,
+        });
     }
     session.state = header.state()?;
     session.trace = header.trace();
@@ -147,7 +225,7 @@ fn read_session(
         .arenas
         .retain(|arena| is_arena(remote, maps, arena, unwritten));
     installed.returns = Region::at(remote, maps, header.returns());
-    installed.stubs = stubs_in(maps, header.stubs());
+    installed.stubs = stubs_in(maps, &header.stubs());
     *entries = entries
         .checked_sub(u64::from(header.entries()))
         .ok_or(TargetError::Damaged {
@@ -155,12 +233,7 @@ fn read_session(
             what: "its journal is too long",
         })?;
     header.journal(remote, |entry| match entry {
-        // The word that holds a counter's state is removed with the arena, at the end.
-        Entry::Reference(reference) => {
-            if installed.arenas.iter().any(|a| a.contains(reference.state)) {
-                installed.references.push(reference);
-            }
-        }
+        Entry::Reference(reference) => installed.references.push(reference),
         // Sites of libraries that were unloaded meanwhile no longer exist.
         Entry::Change(change) => {
             let after = maps.partition_point(|m| m.end <= change.address);
@@ -174,7 +247,11 @@ fn read_session(
     let (owner, started) = header.owner();
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     session.owner = alive.then_some(owner);
-    Ok(session)
+    Ok(Found {
+        session,
+        memory: header.memory_inode(),
+        base: header.base(),
+    })
 }
 
 /// True if probes have been written into a process and not been removed.
@@ -194,12 +271,12 @@ pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
     Ok(false)
 }
 
-/// Returns the ranges where a session's stubs are mapped, by the inode of their memory;
+/// Returns the ranges where a session's stubs are mapped, by the inodes of their memory;
 /// adjacent mappings are merged.
-pub(crate) fn stubs_in(maps: &[Mapping], inode: u64) -> Vec<Range<u64>> {
+pub(crate) fn stubs_in(maps: &[Mapping], inodes: &[u64]) -> Vec<Range<u64>> {
     let name = format!("/memfd:{STUBS_NAME}");
     let is_stub = |m: &&Mapping| {
-        inode != 0 && m.inode == inode && m.path.as_encoded_bytes() == name.as_bytes()
+        m.inode != 0 && inodes.contains(&m.inode) && m.path.as_encoded_bytes() == name.as_bytes()
     };
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(is_stub) {
@@ -280,65 +357,112 @@ fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
     send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
 }
 
+/// Inodes of the memory of our own process's sessions that are in use.
+static IN_USE: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+/// Registration of a session that our own process uses. A later attach by the same process refuses
+/// a target that has such a session (the session's own process, or a forked child of it), instead of
+/// taking it for what a failed attach has left. Ends when dropped.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    inode: u64,
+}
+
+impl InUse {
+    /// Registers the session whose memory has this inode, which no other memory has while the
+    /// session's descriptor of it is open.
+    pub(crate) fn of(inode: u64) -> InUse {
+        in_use().insert(inode);
+        InUse { inode }
+    }
+
+    /// Ends the registration.
+    pub(crate) fn end(&self) {
+        in_use().remove(&self.inode);
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Returns the registered inodes. A set is valid whoever panicked while holding the lock.
+fn in_use() -> MutexGuard<'static, BTreeSet<u64>> {
+    IN_USE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl FoundSession {
+    /// True if our own process has made it, and does not use it.
+    fn is_own_remains(&self) -> bool {
+        self.owner == Some(std::process::id()) && !in_use().contains(&self.inode)
+    }
+}
+
 /// Removes all remains of dead tracers from a process, before a new attach.
 ///
 /// # Errors
-/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there.
+/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there, also if that is our own
+/// process: further probes are [added](crate::attach::Attached::add) to its session.
 pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
     if !find(process)?.is_empty() {
         wait_for_orphans(process)?;
     }
-    for session in find(process)? {
-        match session.owner {
-            // This includes the time in which it removes its probes.
-            Some(owner) if owner != std::process::id() => {
-                return Err(TargetError::AlreadyRecorded {
-                    pid,
-                    owner: owner as i32,
-                });
-            }
-            _ => {
-                detach(process, &session.installed)?;
-            }
-        }
+    let sessions = find(process)?;
+    // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
+    // living one is just adding to its session. This includes the time in which it removes its probes.
+    let mut living = sessions.iter().filter(|session| !session.is_own_remains());
+    if let Some(owner) = living.find_map(|session| session.owner) {
+        return Err(TargetError::AlreadyRecorded {
+            pid,
+            owner: owner as i32,
+        });
+    }
+    for session in sessions {
+        detach(process, &session.installed)?;
     }
     close_leaked(process)
 }
 
-/// Removes the sessions that our own process has made in a process.
+/// Removes the sessions that our own process has made in a process and does not use.
 pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
     for session in find(process)? {
-        if session.owner == Some(std::process::id()) {
+        if session.is_own_remains() {
             detach(process, &session.installed)?;
         }
     }
     close_leaked(process)
 }
 
-/// Closes memfds of ours that a tracer left open because it was killed at just that moment.
+/// Time for which a descriptor must have been there before it is closed: a recorder has
+/// descriptors without the mark of [`memfd::is_reopened`] for microseconds, while it attaches.
+const LEAKED_FOR: Duration = Duration::from_millis(50);
+
+/// Closes memfds of ours that a tracer left open because it was killed at just that moment, but not
+/// those that the process, being a recorder, has opened itself.
 fn close_leaked(process: &Process) -> Result<(), TargetError> {
-    let Ok(entries) = std::fs::read_dir(process.proc_path("fd")) else {
-        return Ok(());
+    let find = || {
+        let names = [MEMFD_NAME, LEDGER_NAME, STUBS_NAME];
+        let mut found = memfd::descriptors(process.pid(), &names);
+        found.retain(|descriptor| !descriptor.reopened);
+        found
     };
-    let names =
-        [MEMFD_NAME, LEDGER_NAME, STUBS_NAME].map(|name| format!("/memfd:{name} (deleted)"));
-    let leaked: Vec<u64> = entries
-        .filter_map(|e| {
-            let e = e.ok()?;
-            let target = std::fs::read_link(e.path()).ok()?;
-            let is_ours = names.iter().any(|name| target.as_os_str() == name.as_str());
-            is_ours.then(|| e.file_name().to_str()?.parse().ok())?
-        })
-        .collect();
+    let mut leaked = find();
+    if !leaked.is_empty() {
+        std::thread::sleep(LEAKED_FOR);
+        let still = find();
+        leaked.retain(|descriptor| still.contains(descriptor));
+    }
     if leaked.is_empty() || process.pid() == std::process::id() {
         return Ok(());
     }
     let pid = process.pid() as i32;
     let remote = RemoteMemory::open(pid)?;
     let agent = Agent::hire(process, &remote)?;
-    for fd in leaked {
-        agent.close(process, &remote, fd)?;
+    for descriptor in leaked {
+        agent.close(process, &remote, descriptor.number as u64)?;
     }
     agent.dismiss();
     Ok(())
@@ -429,7 +553,8 @@ pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
 
 /// True if a process has session memory mapped as a process of the program has it: with a
 /// ledger, or at the program's address. A recorder and a writer of messages (`outside::writer`)
-/// have it mapped elsewhere, and have no ledger.
+/// have it mapped elsewhere, by a descriptor of their own; the ledgers that they may have belong to
+/// recordings of themselves.
 pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
     let Ok(maps) = process.maps() else {
         return false;
@@ -439,7 +564,9 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
         .filter(|m| is_session(m) && m.inode == memory.inode);
     mapped.next().is_some_and(|first| {
         let at_base = |m: &Mapping| m.start == memory.base;
-        at_base(first) || mapped.any(at_base) || maps.iter().any(is_ledger)
+        at_base(first)
+            || mapped.any(at_base)
+            || maps.iter().any(is_ledger) && !reopened(process.pid()).contains(&memory.inode)
     })
 }
 
@@ -455,7 +582,7 @@ fn detach_children(
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     let mut result = Ok(());
     for _ in 0..FORK_ROUNDS {
         let mut children = sharing(memory, except);
@@ -535,6 +662,7 @@ impl crate::attach::Attached {
             Err(_) if self.process.is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
+        self.in_use.end();
         report.add_children(&detach_children(
             &self.memory_at(),
             self.process.pid(),

@@ -21,6 +21,7 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
 pub const MEMFD_NAME: &str = "capriole";
@@ -80,8 +81,14 @@ pub struct Agent {
     gadgets: Gadgets,
 }
 
-/// Attempts to get a thread that is not about to receive a signal, or to map an arena.
+/// Attempts to map an arena.
 const ATTEMPTS: usize = 50;
+/// Pause before the second attempt to get a thread that is not about to receive a signal; it is
+/// doubled before each further one.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+/// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
+/// when each of them is about to receive a timer's signal.
+const PAUSES: u32 = 13;
 
 fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
     let mapping = maps.iter().find(|m| m.contains(rsp))?;
@@ -140,10 +147,13 @@ impl Agent {
     /// Stops one thread of a process for system calls.
     pub fn hire(process: &Process, memory: &RemoteMemory) -> Result<Agent, TargetError> {
         let pid = process.pid() as i32;
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..=PAUSES {
+            if attempt > 0 {
+                std::thread::sleep(FIRST_PAUSE * (1 << (attempt - 1)));
+            }
             let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
             let len = tids.len().max(1);
-            tids.rotate_left(attempt % len);
+            tids.rotate_left(attempt as usize % len);
             for tid in tids {
                 let stopped = match Stopped::one(pid, tid) {
                     Ok(Some(stopped)) => stopped,
@@ -165,7 +175,7 @@ impl Agent {
     }
 
     /// Resumes the thread; returns how long it was stopped.
-    pub fn dismiss(self) -> std::time::Duration {
+    pub fn dismiss(self) -> Duration {
         self.stopped.resume()
     }
 
@@ -270,10 +280,22 @@ impl Agent {
             if !ledger.is_in(process)? {
                 return Err(fail(Errno::BADF));
             }
-            ledger.begin(remote, identity)?;
+            ledger.begin(remote, identity, None)?;
 
             let (fd, file) =
                 self.create_file(i, remote, name, MEMFD_NAME, |fd| share(pid, fd, shared))?;
+            let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
+            // Noted before the memory is mapped: if we die in between, `recover` tells it by its inode
+            // from memory of other processes' sessions, which the target has mapped if it is a recorder.
+            let noted = MemoryAt {
+                base: 0,
+                size: size as u64,
+                inode,
+            };
+            if let Err(error) = ledger.note_memory(remote, &noted) {
+                let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+                return Err(error);
+            }
             let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
             let base = i.call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?;
             step("session memory mapped");
@@ -283,7 +305,7 @@ impl Agent {
             let at = MemoryAt {
                 base,
                 size: size as u64,
-                inode: rustix::fs::fstat(&file).map_err(fail)?.st_ino,
+                inode,
             };
             ledger.note_memory(remote, &at)?;
             // Another thread may have replaced the descriptor by another file before it was mapped.
@@ -337,6 +359,54 @@ impl Agent {
             })?;
         }
         Ok(result)
+    }
+
+    /// Creates a further ledger with room for `entries` journal entries, an extension of the
+    /// session's, below it.
+    ///
+    /// Until its first write, which is one copy in the kernel, it is an empty ledger: if we die
+    /// before, there is nothing to restore by it, and it is unmapped as any other.
+    pub(crate) fn create_extension(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        base: &Ledger,
+        memory: &MemoryAt,
+        identity: &Identity,
+        entries: u32,
+    ) -> Result<Ledger, TargetError> {
+        let pid = self.stopped.pid;
+        let (place, name) = self.scratch_and_more(base);
+        let len = Ledger::size(entries);
+        self.with(remote, place, |i| {
+            let (fd, inode) =
+                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+            let below = base.start.saturating_sub(len);
+            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
+            step("extension of the ledger mapped");
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            let start = start.map_err(self.refused("map memory for a journal"))?;
+            let ledger = Ledger {
+                pid,
+                start,
+                len,
+                inode,
+            };
+            // Another thread may have replaced the descriptor by another file before it was mapped.
+            let begun = match ledger.is_in(process)? {
+                true => ledger.begin(remote, identity, Some((base, memory))),
+                false => Err(TargetError::Share {
+                    pid,
+                    errno: Errno::BADF,
+                }),
+            };
+            if begun.is_err() {
+                let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+            }
+            begun.map(|()| ledger)
+        })
     }
 
     /// Creates a memfd in the target, with its name written at `at`, and prepares it with `ready`.
@@ -527,12 +597,13 @@ impl Agent {
         }
     }
 
-    /// Maps stubs at their addresses. Returns the rows for which there is no room: the program has
+    /// Maps stubs at their addresses, from memory number `index` of the ledger's. Returns the rows for which there is no room: the program has
     /// mapped something else there meanwhile.
     pub fn map_stubs(
         &self,
         remote: &RemoteMemory,
         ledger: &Ledger,
+        index: usize,
         stubs: &Stubs,
         batch: Option<Batch>,
     ) -> Result<Vec<Row>, TargetError> {
@@ -559,7 +630,7 @@ impl Agent {
             let fd = fd.map_err(self.refused("create memory for stubs"))?;
             step("memory for stubs created");
             let filled = fill(pid, fd as i32, &stubs.bytes)
-                .and_then(|inode| ledger.note_stubs(remote, inode));
+                .and_then(|inode| ledger.note_stubs(remote, index, inode));
             let rows = stubs.rows.iter();
             let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -678,10 +749,13 @@ impl Agent {
                     .map_err(self.refused("unmap shared memory"))?;
                 step("session memory unmapped");
             }
-            let ledger = &installed.ledger;
-            i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
-                .map_err(self.refused("unmap the journal"))?;
-            step("ledger unmapped");
+            // The first ledger last: without it an extension would be a session of its own.
+            let ledgers = installed.extensions.iter().chain([&installed.ledger]);
+            for ledger in ledgers {
+                i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap the journal"))?;
+                step("ledger unmapped");
+            }
             Ok(())
         })
     }
@@ -740,7 +814,8 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
     step("memfd sized");
-    Ok(file)
+    // Where that is forbidden, only the mark is missing.
+    Ok(memfd::reopen(file.as_fd()).unwrap_or(file))
 }
 
 /// Opens a memfd that the target has just created. The target's other threads run: one may have

@@ -3,6 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use capriole_host::memfd;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::ptrace;
 use capriole_patch::ledger::is_ledger;
@@ -425,5 +426,69 @@ fn a_pointer_is_followed_from_where_nobody_else_writes() {
         !report.contains("secret"),
         "followed where somebody else led"
     );
+    recorded.finish();
+}
+
+/// A recorder holds and maps the memory of the program that it records. That is neither a session
+/// in the recorder itself nor something that a killed tracer has left there.
+#[test]
+fn a_recorder_is_a_program_like_others() {
+    let Some(mut recorded) = Recorded::start() else {
+        return;
+    };
+    let first = Process::open(recorded.recorder.0.id()).expect("it records");
+    // The recorder opens files of its trace meanwhile.
+    let ours = || {
+        let held = memfd::descriptors(first.pid(), &["capriole", "capriole-ledger"]);
+        (looks(&first).mappings().to_vec(), held)
+    };
+    let before = ours();
+    assert!(before.1.len() > 1 && before.1.iter().all(|held| held.reopened));
+    let as_before = |when: &str| {
+        until(when, || ours() == before);
+    };
+    let pid = first.pid().to_string();
+    let output = capriole(&["detach", &pid]);
+    assert!(
+        told(&output).contains("has no probes of capriole"),
+        "{}",
+        told(&output)
+    );
+    as_before("nothing was there to be taken out");
+    // One that takes its own probes out, and one that is killed.
+    let trace = recorded.directory.path().join("of the recorder");
+    let trace = trace.display().to_string();
+    let arguments = [
+        "record",
+        "-p",
+        &pid,
+        "-e",
+        "libc:malloc",
+        "--buffer-size",
+        "8M",
+        "-o",
+        &trace,
+    ];
+    let output = capriole(&[&arguments[..], &["--duration", "50ms"]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    as_before("after a recording of the recorder");
+    let second = command(&arguments).stderr(Stdio::piped()).spawn();
+    let mut second = Recorder(second.expect("capriole starts"));
+    until("nobody attached to the recorder", || {
+        is_probed(&first).unwrap_or(false) && first.status().is_ok_and(|status| status.tracer == 0)
+    });
+    // A check by the first recorder of the processes that share its session: the recorder itself is
+    // none, although it has a ledger now.
+    std::thread::sleep(Duration::from_millis(1500));
+    second.kill();
+    let output = capriole(&["detach", &pid]);
+    let said = told(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("1 probe taken out"), "{said}");
+    assert!(!said.contains("left alone"), "{said}");
+    as_before("after a killed recording of the recorder");
+    assert!(is_probed(&recorded.running.process()).expect("it lives"));
+    let said = recorded.stop();
+    assert!(!said.contains("other rights"), "{said}");
     recorded.finish();
 }

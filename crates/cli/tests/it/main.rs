@@ -11,6 +11,7 @@ mod target;
 mod traces;
 
 mod actions;
+mod additions;
 mod against_gdb;
 mod boundary;
 mod calls;

@@ -29,7 +29,7 @@
 //! `/proc/PID/mem`. The journal records for each site whether an `int3` at its first byte may
 //! be ours; any other belongs to another tool and stays. A detach does the same.
 
-use super::round::Round;
+use super::round::{Entry, Round};
 use super::{Attached, SiteError, SiteState};
 use crate::patch::{Batch, Change, Found, INT3};
 use crate::recover::sharing;
@@ -131,7 +131,7 @@ impl Watched {
                 });
             };
             match entry.state {
-                SiteState::Waiting | SiteState::TakenOut => {}
+                SiteState::Waiting | SiteState::TakenOut | SiteState::Disarmed => {}
                 SiteState::StandIn => made.changes.iter().for_each(|c| expect(c.address, &[INT3])),
                 SiteState::Final => {
                     for change in &made.changes {
@@ -191,7 +191,11 @@ impl Round {
         let mut all: Vec<usize> = probes.into_iter().collect();
         let mut next = 0;
         while let Some(&on) = all.get(next) {
-            let builds = |index: &usize| self.entries[*index].builds_on == Some(Some(on));
+            let builds = |index: &usize| {
+                let entry = &self.entries[*index];
+                let base = entry.builds_on.flatten().map(|base| self.current(base));
+                base == Some(self.current(on)) && entry.state != SiteState::Disarmed
+            };
             let more: Vec<usize> = (0..self.entries.len()).filter(builds).collect();
             for index in more {
                 // A probe that builds on another has to be removed before it.
@@ -227,7 +231,7 @@ impl Round {
 
 /// Reverts changes of sites, a site's later changes first, except for bytes that other tools
 /// have written there.
-fn take_back<'c>(
+pub(super) fn take_back<'c>(
     batch: &mut Batch<'_>,
     changes: impl Iterator<Item = &'c Change>,
 ) -> Result<(), TargetError> {
@@ -331,10 +335,21 @@ impl Attached {
         for index in &all {
             self.round.entries[*index].state = SiteState::TakenOut;
         }
+        let is_gone = |entry: &Entry| entry.state == SiteState::TakenOut;
+        let bases: Vec<(usize, usize)> = self
+            .round
+            .waiting
+            .iter()
+            .filter_map(|index| {
+                let base = self.round.entries[*index].builds_on.flatten()?;
+                Some((*index, self.round.current(base)))
+            })
+            .collect();
         let entries = &mut self.round.entries;
         self.round.waiting.retain(|index| {
-            let on = entries[*index].builds_on.flatten();
-            let is_left = on.is_none_or(|on| entries[on].state != SiteState::TakenOut);
+            let on = bases.iter().find(|(waiting, _)| waiting == index);
+            let on = on.map(|(_, base)| *base);
+            let is_left = on.is_none_or(|on| !is_gone(&entries[on]));
             if !is_left {
                 entries[*index].made = Err(SiteError::Modified);
             }
@@ -342,6 +357,15 @@ impl Attached {
         });
         self.watched = None;
         self.outcomes = self.round.outcomes();
+        // An entry does the work of one or more requested probes.
+        let found = found.into_iter().flat_map(|disturbance| {
+            let members = self.round.entries[disturbance.probe].members.iter();
+            members.map(move |probe| Disturbance {
+                probe: *probe,
+                ..disturbance
+            })
+        });
+        let found: Vec<Disturbance> = found.collect();
         self.disturbances.extend(&found);
         Ok(Beside::TakenOut(found))
     }

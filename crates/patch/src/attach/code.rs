@@ -141,8 +141,90 @@ pub(super) struct Made {
 #[derive(Debug)]
 struct Image {
     arena: Arena,
+    /// Addresses from which jumps reach the arena.
+    near: Range<u64>,
+    /// Number of bytes in use, from the arena's start. Bytes behind them have never been executed.
+    used: u64,
+    /// Bytes to be written.
     bytes: Vec<u8>,
     config: resident::Config,
+}
+
+impl Cluster {
+    /// Returns the number of bytes that the probes' code and tables need behind the resident.
+    pub(super) fn room(&self) -> u64 {
+        self.size - resident::size() as u64 + counter::STATE_SIZE * self.probes.len() as u64
+    }
+}
+
+impl Image {
+    fn free(&self) -> u64 {
+        self.arena
+            .len
+            .saturating_sub(self.used.next_multiple_of(ENTRY))
+    }
+}
+
+/// Facts about a session that its code depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Facts<'a> {
+    pub memory: &'a SessionMemory,
+    pub survey: &'a Survey,
+    pub clock: ClockReading,
+    pub region: Option<Region>,
+}
+
+impl Facts<'_> {
+    fn runtime(&self, arena: &Arena) -> Runtime {
+        let entries = resident::entries(arena.start);
+        let Facts {
+            memory,
+            survey,
+            clock,
+            ..
+        } = *self;
+        Runtime {
+            shadow_stack: survey.shadow_stack,
+            clock,
+            streams: memory.base + memory.geometry.streams() as u64,
+            limit: memory.geometry.limit(),
+            rseq_offset: survey.rseq_offset,
+            tid_offset: survey.tid_offset,
+            switch: entries.switch,
+            locked: entries.locked,
+            run: entries.run,
+            directories: memory.base + memory.geometry.directories_offset() as u64,
+            frames: Frames {
+                address: memory.base + memory.geometry.frames_offset() as u64,
+                slots: memory.geometry.frames,
+                size: memory.geometry.frame_size() as u32,
+            },
+            counters: Counters {
+                address: memory.base + memory.geometry.counters_offset() as u64,
+                stride: memory.geometry.counter_stride() as u32,
+                cpus: memory.geometry.cpus,
+            },
+        }
+    }
+
+    fn config(&self) -> resident::Config {
+        let Facts {
+            memory,
+            survey,
+            clock,
+            ..
+        } = *self;
+        resident::Config {
+            session: memory.base,
+            geometry: memory.geometry,
+            rseq_offset: survey.rseq_offset,
+            tid_offset: survey.tid_offset,
+            coarse_clock: clock.coarse,
+            clock_step: clock.step,
+            traps: 0,
+            old_trap: (0, 0),
+        }
+    }
 }
 
 /// All code of a session.
@@ -151,9 +233,7 @@ pub(super) struct Code {
     images: Vec<Image>,
     /// Outcome for each probe.
     pub made: Vec<Result<Made, SiteError>>,
-    /// Address of the free space in the first arena.
-    free: u64,
-    /// Reference counters, with their states in the first arena.
+    /// Reference counters, with the addresses of their states in an arena.
     pub references: Vec<Reference>,
 }
 
@@ -162,6 +242,11 @@ pub(super) struct Code {
 pub(super) struct Traps(Vec<(u64, u64)>);
 
 impl Traps {
+    /// Returns the size of the table, bytes.
+    pub(super) fn size(&self) -> u64 {
+        ENTRY * (1 + self.0.len() as u64)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -257,6 +342,37 @@ fn returning(point: &Point, compiler: &mut Compiler) -> Result<u64, SiteError> {
         live: Live::ALL,
     })?;
     Ok(detour.entry)
+}
+
+fn all_made(made: Vec<Option<Result<Made, SiteError>>>) -> Vec<Result<Made, SiteError>> {
+    let made = made.into_iter();
+    made.map(|m| m.unwrap_or(Err(SiteError::Occupied)))
+        .collect()
+}
+
+/// Compiles the probes of a cluster into the image of `arena`, behind `head`; returns the image.
+fn compile_into(
+    probes: &[Probe],
+    cluster: &Cluster,
+    arena: &Arena,
+    head: Vec<u8>,
+    facts: &Facts<'_>,
+    made: &mut [Option<Result<Made, SiteError>>],
+) -> Vec<u8> {
+    let mut compiler = Compiler::new(facts.runtime(arena), arena.start, head);
+    for &index in &cluster.probes {
+        let mut one = make(&probes[index], arena.start, &mut compiler, facts.region);
+        for change in one.iter_mut().flat_map(|made| &mut made.changes) {
+            change.breakpoint |= probes[index].stand_in;
+        }
+        made[index] = Some(one);
+    }
+    let bytes = compiler.into_image();
+    assert!(
+        bytes.len() as u64 <= arena.len,
+        "the arena was sized for its detours"
+    );
+    bytes
 }
 
 /// Compiles one probe's detour, and all that belongs to it, into the image that will be at
@@ -355,7 +471,7 @@ impl Made {
 
     /// Returns the copies of the `displaced` instructions, as rows of the table that maps a fault
     /// in a copy to the address of the original.
-    fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
+    pub(super) fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
         let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
         let mut rows = Vec::new();
@@ -397,7 +513,12 @@ impl Made {
                 .any(|c| c.len == 1 && c.after[0] == INT3 || c.crosses_pages())
     }
 
-    fn is_in(&self, rows: &[Row]) -> bool {
+    /// Returns the stubs, as addresses and bytes.
+    pub(super) fn stubs(&self) -> &[(u64, Vec<u8>)] {
+        &self.stubs
+    }
+
+    pub(super) fn is_in(&self, rows: &[Row]) -> bool {
         let taken = |at: u64| {
             let holds = |row: &Row| (row.address..row.address + row.len).contains(&at);
             rows.iter().any(holds)
@@ -413,80 +534,126 @@ impl Code {
         probes: &[Probe],
         clusters: &[Cluster],
         arenas: &[Arena],
-        memory: &SessionMemory,
-        survey: &Survey,
-        clock: ClockReading,
-        region: Option<Region>,
+        facts: &Facts<'_>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
         let mut images = Vec::new();
         for (cluster, arena) in clusters.iter().zip(arenas) {
-            let entries = resident::entries(arena.start);
-            let runtime = Runtime {
-                shadow_stack: survey.shadow_stack,
-                clock,
-                streams: memory.base + memory.geometry.streams() as u64,
-                limit: memory.geometry.limit(),
-                rseq_offset: survey.rseq_offset,
-                tid_offset: survey.tid_offset,
-                switch: entries.switch,
-                locked: entries.locked,
-                run: entries.run,
-                directories: memory.base + memory.geometry.directories_offset() as u64,
-                frames: Frames {
-                    address: memory.base + memory.geometry.frames_offset() as u64,
-                    slots: memory.geometry.frames,
-                    size: memory.geometry.frame_size() as u32,
-                },
-                counters: Counters {
-                    address: memory.base + memory.geometry.counters_offset() as u64,
-                    stride: memory.geometry.counter_stride() as u32,
-                    cpus: memory.geometry.cpus,
-                },
-            };
-            let config = resident::Config {
-                session: memory.base,
-                geometry: memory.geometry,
-                rseq_offset: survey.rseq_offset,
-                tid_offset: survey.tid_offset,
-                coarse_clock: clock.coarse,
-                clock_step: clock.step,
-                traps: 0,
-                old_trap: (0, 0),
-            };
             // Breakpoints between detours: a stray jump must not execute on.
             let head = vec![INT3; resident::size()];
-            let mut compiler = Compiler::new(runtime, arena.start, head);
-            for &index in &cluster.probes {
-                let mut one = make(&probes[index], arena.start, &mut compiler, region);
-                for change in one.iter_mut().flat_map(|made| &mut made.changes) {
-                    change.breakpoint |= probes[index].stand_in;
-                }
-                made[index] = Some(one);
-            }
-            let bytes = compiler.into_image();
-            assert!(
-                bytes.len() as u64 <= arena.len,
-                "the arena was sized for its detours"
-            );
+            let bytes = compile_into(probes, cluster, arena, head, facts, &mut made);
             images.push(Image {
                 arena: *arena,
+                near: cluster.near.clone(),
+                used: 0,
                 bytes,
-                config,
+                config: facts.config(),
             });
         }
-        let made = made
-            .into_iter()
-            .map(|m| m.unwrap_or(Err(SiteError::Occupied)));
         Code {
-            made: made.collect(),
+            made: all_made(made),
             images,
-            free: 0,
             references: counters(probes)
                 .into_iter()
                 .map(|counter| Reference { counter, state: 0 })
                 .collect(),
         }
+    }
+
+    /// Returns the number of an image with `size` free bytes, whose arena jumps from and to all of
+    /// `near` reach.
+    pub(super) fn with_room(&self, near: &Range<u64>, size: u64) -> Option<usize> {
+        self.images.iter().position(|image| {
+            image.free() >= size && image.near.start <= near.start && near.end <= image.near.end
+        })
+    }
+
+    /// Adds an image for a new arena, and writes the resident there; returns its number.
+    pub(super) fn open(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        arena: Arena,
+        near: Range<u64>,
+        facts: &Facts<'_>,
+    ) -> Result<usize, TargetError> {
+        let config = facts.config();
+        let blob = resident::place(arena.start, &config);
+        write(pid, remote, arena.start, &blob)?;
+        step("resident of a further arena written");
+        self.images.push(Image {
+            arena,
+            near,
+            used: blob.len() as u64,
+            bytes: Vec::new(),
+            config,
+        });
+        Ok(self.images.len() - 1)
+    }
+
+    /// Compiles the detours of further probes behind the code of existing images, one for each
+    /// cluster, and writes them there. No thread executes these bytes yet: nothing leads to them.
+    /// Returns the outcome for each probe.
+    pub(super) fn compile_more(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        probes: &[Probe],
+        (clusters, places): (&[Cluster], &[usize]),
+        facts: &Facts<'_>,
+    ) -> Result<Vec<Result<Made, SiteError>>, TargetError> {
+        let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
+        for (cluster, place) in clusters.iter().zip(places) {
+            let image = &mut self.images[*place];
+            let head = vec![INT3; image.used.next_multiple_of(ENTRY) as usize];
+            let mut bytes = compile_into(probes, cluster, &image.arena, head, facts, &mut made);
+            bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
+            let own: Vec<Probe> = cluster.probes.iter().map(|i| probes[*i].clone()).collect();
+            for counter in counters(&own) {
+                if self.references.iter().any(|known| known.counter == counter) {
+                    continue;
+                }
+                let state = image.arena.start + bytes.len() as u64;
+                bytes.extend([0; counter::STATE_SIZE as usize]);
+                self.references.push(Reference { counter, state });
+            }
+            assert!(
+                bytes.len() as u64 <= image.arena.len,
+                "there is room for it"
+            );
+            let at = image.arena.start + image.used;
+            write(pid, remote, at, &bytes[image.used as usize..])?;
+            image.used = bytes.len() as u64;
+            step("further detours written");
+        }
+        Ok(all_made(made))
+    }
+
+    /// Reserves `size` bytes in any arena; returns their address, a multiple of 16.
+    fn reserve(&mut self, pid: i32, size: u64) -> Result<u64, TargetError> {
+        let near = self.images.first().map_or(0, |image| image.arena.start);
+        let fits = |image: &&mut Image| image.free() >= size;
+        let image = self.images.iter_mut().find(fits);
+        let image = image.ok_or(TargetError::NoSpace { pid, near, size })?;
+        let at = image.used.next_multiple_of(ENTRY);
+        image.used = at + size;
+        Ok(image.arena.start + at)
+    }
+
+    /// Reserves memory for the rows of a batch of system calls, if there is room.
+    pub(super) fn rows_room(&mut self, pid: i32, rows: usize) -> Option<u64> {
+        self.reserve(pid, ROW * rows as u64).ok()
+    }
+
+    /// Returns the addresses around the first arena, where tables may be.
+    pub(super) fn near(&self) -> Range<u64> {
+        let first = self.images.first();
+        first.map_or(0..0, |image| image.near.clone())
+    }
+
+    /// True if an arena has `size` free bytes.
+    pub(super) fn has_room(&self, size: u64) -> bool {
+        self.images.iter().any(|image| image.free() >= size)
     }
 
     /// Collects the breakpoints that will be used; drops probes that need one that is not allowed.
@@ -516,7 +683,8 @@ impl Code {
 
     /// Returns an address in the first arena where a table can be written.
     pub(super) fn table_room(&self) -> u64 {
-        self.free
+        let first = &self.images[0];
+        first.arena.start + first.used
     }
 
     /// Writes the arenas; the first contains the table of breakpoints.
@@ -540,8 +708,8 @@ impl Code {
             reference.state = first.arena.start + first.bytes.len() as u64;
             first.bytes.extend([0; counter::STATE_SIZE as usize]);
         }
-        self.free = first.arena.start + first.bytes.len() as u64;
         for image in &mut self.images {
+            image.used = image.bytes.len() as u64;
             let blob = resident::place(image.arena.start, &image.config);
             image.bytes[..blob.len()].copy_from_slice(&blob);
             write(pid, remote, image.arena.start, &image.bytes)?;
@@ -552,16 +720,20 @@ impl Code {
         Ok(())
     }
 
-    /// Replaces the first table of breakpoints by another, which contains all entries of the first.
+    /// Replaces the table of breakpoints by another, which contains all places of the first. A
+    /// handler that runs meanwhile uses either: the address of the table is one word, and the old
+    /// table stays as it is.
     pub(super) fn replace_traps(
-        &self,
+        &mut self,
         pid: i32,
         remote: &RemoteMemory,
         traps: &Traps,
     ) -> Result<(), TargetError> {
-        write(pid, remote, self.free, &resident::trap_table(&traps.0))?;
+        let table = resident::trap_table(&traps.0);
+        let at = self.reserve(pid, table.len() as u64)?;
+        write(pid, remote, at, &table)?;
         step("second table of breakpoints written");
-        write(pid, remote, self.entries().traps, &self.free.to_le_bytes())?;
+        write(pid, remote, self.entries().traps, &at.to_le_bytes())?;
         step("second table of breakpoints in place");
         Ok(())
     }
@@ -579,14 +751,21 @@ impl Code {
             Some(made.copies(&probe.shape.displaced))
         });
         let copies: Vec<(u64, u64)> = copies.flatten().collect();
-        let table = resident::trap_table(&copies);
-        let at = self.free.next_multiple_of(ENTRY);
-        assert!(
-            table.len() as u64 <= copies_room(probes),
-            "there is room for it"
-        );
+        self.replace_copies(pid, remote, &copies)
+    }
+
+    /// Replaces the table of copies by another, which contains all rows of the first, as
+    /// [`replace_traps`](Self::replace_traps) does.
+    pub(super) fn replace_copies(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        copies: &[(u64, u64)],
+    ) -> Result<(), TargetError> {
+        let table = resident::trap_table(copies);
+        let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
-        self.free = at + table.len() as u64;
+        step("table of copies written");
         write(pid, remote, self.entries().copies, &at.to_le_bytes())
     }
 

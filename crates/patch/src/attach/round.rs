@@ -12,20 +12,22 @@
 //! handler that has returned (Go's signal stacks are full of them), and does not count.
 
 use super::code::{Code, Made, Traps};
+use super::places::{Asked, AskedProbe};
 use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
-use crate::counter::ReferenceCounter;
+use crate::counter::{Reference, ReferenceCounter};
 use crate::detach::{Installed, is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::ledger;
-use crate::ledger::FAULTS;
+use crate::ledger::{FAULTS, Ledger};
 use crate::patch::{Batch, Change, Found};
-use crate::session::{Agent, SessionMemory};
+use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::stacks;
 use capriole_host::steps::step;
 use capriole_host::threads::{Stopped, StoppedThread};
 use capriole_host::tracer;
+use capriole_insn::liveness::RegSet;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::{Shape, Tactic};
@@ -43,28 +45,97 @@ pub(super) enum Occupied {
     GuardsOnly,
 }
 
-/// A probe that is being written, and its state.
+/// A compiled patch of a site, and its state. A site whose probes were added one after the other,
+/// or are armed one without the other, has several, of which one at most is written at a time.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) shape: Shape,
-    stand_in: bool,
-    counters: Vec<ReferenceCounter>,
+    pub(super) stand_in: bool,
+    pub(super) counters: Vec<ReferenceCounter>,
     /// Index of the site whose jump is part of this one's jump; `Some(None)` if that site is
     /// missing.
     pub(super) builds_on: Option<Option<usize>>,
     pub(super) made: Result<Made, SiteError>,
     pub(super) state: SiteState,
+    /// Number of the ledger whose journal has room for its changes.
+    pub(super) part: usize,
+    /// True once its changes are in the journal.
+    pub(super) journalled: bool,
+    /// Entry of the same site that this one replaces when it is written.
+    pub(super) from: Option<usize>,
+    /// Its place; `None` for a guard.
+    pub(super) place: Option<usize>,
+    /// The requested probes whose work it does.
+    pub(super) members: Vec<usize>,
+    /// Registers that it keeps at each of its points.
+    pub(super) kept: Vec<(u64, RegSet)>,
 }
 
-/// The probes of an attach.
+impl Entry {
+    /// Makes the entry of a compiled probe, not to be written yet.
+    pub(super) fn new(probe: &Probe, made: Result<Made, SiteError>) -> Entry {
+        Entry {
+            shape: probe.shape.clone(),
+            stand_in: probe.stand_in,
+            counters: probe.counters.clone(),
+            builds_on: None,
+            made,
+            state: SiteState::Disarmed,
+            part: 0,
+            journalled: false,
+            from: None,
+            place: None,
+            members: Vec::new(),
+            kept: probe.points.iter().map(|p| (p.site, p.live.gprs)).collect(),
+        }
+    }
+
+    /// True if its bytes, or a breakpoint that stands in for them, are in the program.
+    pub(super) fn is_written(&self) -> bool {
+        matches!(self.state, SiteState::Final | SiteState::StandIn)
+    }
+}
+
+/// A ledger of the session.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) ledger: Ledger,
+    /// Number of journal entries.
+    pub(super) len: usize,
+    /// Number of journal entries that are there or will be.
+    pub(super) promised: usize,
+    /// Number of memfds that stubs were mapped from.
+    pub(super) stubs: usize,
+    /// Number of arenas.
+    pub(super) arenas: usize,
+}
+
+/// A reference counter of some probes.
+#[derive(Debug)]
+struct Counted {
+    reference: Reference,
+    journalled: bool,
+    raised: bool,
+}
+
+/// The probes of a session.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
     /// Indices of the sites still to be written, ascending.
     pub(super) waiting: Vec<usize>,
+    /// Indices of written entries that the next write takes out.
+    pub(super) leaving: Vec<usize>,
+    /// Entries that the last write could not arm again.
+    pub(super) failed: Vec<(usize, SiteError)>,
     pub(super) code: Code,
+    /// The session's ledgers; the first is that of the attach.
+    pub(super) parts: Vec<Part>,
+    /// The requested probes, in the order of the outcomes, and their places.
+    pub(super) asked: Asked,
+    counted: Vec<Counted>,
     /// True if threads blocked or ignored SIGTRAP when stand-ins were needed.
-    traps_refused: bool,
+    pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
 }
@@ -81,47 +152,78 @@ fn inside(shape: &Shape) -> Option<Range<u64>> {
     }
 }
 
-/// Returns [`Entry::builds_on`] for each probe. Computed before the process is stopped.
-fn neighbours(probes: &[Probe]) -> Vec<Option<Option<usize>>> {
+/// Returns [`Entry::builds_on`] for each of the entries from `first` on. Computed before the process
+/// is stopped.
+pub(super) fn neighbours(entries: &[Entry], first: usize) -> Vec<Option<Option<usize>>> {
     let mut writes = HashMap::new();
-    for (index, probe) in probes.iter().enumerate() {
-        for write in probe.shape.placed.iter().flat_map(|placed| &placed.writes) {
+    for (index, entry) in entries.iter().enumerate() {
+        for write in entry.shape.placed.iter().flat_map(|placed| &placed.writes) {
             writes.insert(write.address, (index, &write.after));
         }
     }
-    let builds_on = |probe: &Probe| {
-        let (at, bytes) = probe.shape.placed.as_ref()?.builds_on.as_ref()?;
+    let builds_on = |entry: &Entry| {
+        let (at, bytes) = entry.shape.placed.as_ref()?.builds_on.as_ref()?;
         let found = writes.get(at).filter(|(_, after)| after.starts_with(bytes));
         Some(found.map(|(index, _)| *index))
     };
-    probes.iter().map(builds_on).collect()
+    entries[first..].iter().map(builds_on).collect()
 }
 
 impl Round {
-    pub(super) fn new(probes: &[Probe], mut code: Code, guarded: Guarded) -> Round {
+    pub(super) fn new(
+        probes: &[Probe],
+        mut code: Code,
+        guarded: Guarded,
+        (ledger, arenas): (Ledger, usize),
+    ) -> Round {
         let made = std::mem::take(&mut code.made);
-        let neighbours = neighbours(probes);
-        let entries: Vec<Entry> = made
-            .into_iter()
-            .zip(probes)
-            .zip(neighbours)
-            .map(|((made, probe), builds_on)| Entry {
-                shape: probe.shape.clone(),
-                stand_in: probe.stand_in,
-                counters: probe.counters.clone(),
-                builds_on,
-                made,
+        let made = made.into_iter().zip(probes);
+        let mut entries: Vec<Entry> = made
+            .map(|(made, probe)| Entry {
                 state: SiteState::Waiting,
+                ..Entry::new(probe, made)
             })
             .collect();
+        for (index, builds_on) in neighbours(&entries, 0).into_iter().enumerate() {
+            entries[index].builds_on = builds_on;
+        }
         let waiting = (0..entries.len()).filter(|i| entries[*i].made.is_ok());
         Round {
             waiting: waiting.collect(),
+            leaving: Vec::new(),
+            failed: Vec::new(),
             entries,
             code,
+            // All room is promised to the probes of the attach.
+            parts: vec![Part {
+                ledger,
+                len: 0,
+                promised: ledger.room(),
+                stubs: 1,
+                arenas,
+            }],
+            asked: Asked::default(),
+            counted: Vec::new(),
             traps_refused: false,
             guarded,
         }
+    }
+
+    /// Returns the entry that is at the site of `index` now, or will be next.
+    pub(super) fn current(&self, index: usize) -> usize {
+        let place = self.entries[index].place;
+        let current = place.and_then(|place| self.asked.places[place].current);
+        current.unwrap_or(index)
+    }
+
+    /// True if the jump of the site of `index` is in the program.
+    fn has_jump(&self, index: usize) -> bool {
+        let current = &self.entries[self.current(index)];
+        let is_final = |entry: &Entry| entry.state == SiteState::Final;
+        is_final(current)
+            || current
+                .from
+                .is_some_and(|from| is_final(&self.entries[from]))
     }
 
     /// True if a breakpoint could stand in for a jump now.
@@ -134,42 +236,78 @@ impl Round {
     }
 
     pub(super) fn outcomes(&self) -> Vec<Result<Site, SiteError>> {
-        let outcome = |entry: &Entry| {
+        let outcome = |probe: &AskedProbe| {
+            let place = &self.asked.places[probe.place.clone()?];
+            let entry = &self.entries[place.current.ok_or(SiteError::Occupied)?];
             let made = entry.made.as_ref().map_err(Clone::clone)?;
             Ok(Site {
                 address: entry.shape.covered.start,
                 detour: made.detour.entry(),
                 detour_size: made.detour.size(),
                 tactic: entry.shape.tactic,
-                state: entry.state,
+                state: match probe.armed {
+                    true => entry.state,
+                    false => SiteState::Disarmed,
+                },
             })
         };
-        self.entries[..self.guarded.asked]
-            .iter()
-            .map(outcome)
-            .collect()
+        self.asked.probes.iter().map(outcome).collect()
+    }
+
+    /// Notes why an entry was not written. One that was armed before can be armed again later.
+    fn fail(&mut self, index: usize, error: SiteError) {
+        let entry = &mut self.entries[index];
+        let from = entry.from.take();
+        if entry.journalled || from.is_some() {
+            entry.state = SiteState::Disarmed;
+            // The entry that it would have replaced stays.
+            if let (Some(from), Some(place)) = (from, entry.place) {
+                self.asked.places[place].current = Some(from);
+                let waits = self.entries[from].state == SiteState::StandIn;
+                if let (true, Err(at)) = (waits, self.waiting.binary_search(&from)) {
+                    self.waiting.insert(at, from);
+                }
+            }
+            self.failed.push((index, error));
+        } else {
+            entry.made = Err(error);
+        }
     }
 
     /// Drops sites whose bytes are not as expected.
     fn verify(&mut self, batch: &mut Batch<'_>) {
-        let entries = &mut self.entries;
-        self.waiting.retain(|index| {
-            let entry = &mut entries[*index];
+        let entries = &self.entries;
+        let mut unexpected = Vec::new();
+        let is_as_expected = |index: &usize| {
+            let entry = &entries[*index];
             let Ok(made) = &entry.made else { return false };
-            let stands_in = entry.state == SiteState::StandIn;
-            let expected = match stands_in {
-                true => Found::Between,
-                false => Found::Before,
+            // An entry that is replaced has the same shape, so it changes the same bytes.
+            let written = entry.from.map(|from| &entries[from]);
+            let written = written.filter(|written| written.is_written());
+            let before = written.unwrap_or(entry);
+            let expected = match before.state {
+                SiteState::Final => Found::After,
+                SiteState::StandIn => Found::Between,
+                SiteState::Waiting | SiteState::TakenOut | SiteState::Disarmed => Found::Before,
             };
+            let changes = before.made.as_ref().map_or(&made.changes, |b| &b.changes);
+            // A jump that is in place was written when these bytes were as they have to be.
+            let relies = expected != Found::After;
             let mut relied = entry.shape.placed.iter().flat_map(|p| &p.relies_on);
-            let is_as_expected = made.changes.iter().all(|c| batch.inspect(c) == expected)
-                && relied.all(|(at, bytes)| batch.holds(*at, bytes));
+            let is_as_expected = changes.iter().all(|c| batch.inspect(c) == expected)
+                && (!relies || relied.all(|(at, bytes)| batch.holds(*at, bytes)));
             // An installed stand-in is in the journal and leads to its detour.
-            if !is_as_expected && !stands_in {
-                entry.made = Err(SiteError::Modified);
+            if !is_as_expected && entry.state != SiteState::StandIn {
+                unexpected.push(*index);
             }
             is_as_expected
-        });
+        };
+        let mut waiting = std::mem::take(&mut self.waiting);
+        waiting.retain(is_as_expected);
+        self.waiting = waiting;
+        for index in unexpected {
+            self.fail(index, SiteError::Modified);
+        }
     }
 
     /// Drops sites that build on dropped ones.
@@ -177,9 +315,15 @@ impl Round {
         let entries = &self.entries;
         let missing = |index: &usize| {
             let reason = match entries[*index].builds_on? {
-                Some(on) => match &entries[on].made {
-                    Ok(_) => return None,
-                    Err(error) => error.to_string(),
+                Some(on) => match &entries[self.current(on)] {
+                    Entry {
+                        made: Err(error), ..
+                    } => error.to_string(),
+                    Entry {
+                        state: SiteState::Disarmed,
+                        ..
+                    } => "it is disarmed".to_owned(),
+                    Entry { .. } => return None,
                 },
                 None => "it was not asked for".to_owned(),
             };
@@ -187,7 +331,7 @@ impl Round {
         };
         let missing: Vec<_> = self.waiting.iter().filter_map(missing).collect();
         for (index, error) in missing {
-            self.entries[index].made = Err(error);
+            self.fail(index, error);
             self.waiting.retain(|waiting| *waiting != index);
         }
     }
@@ -201,9 +345,15 @@ impl Round {
         maps: &[Mapping],
     ) -> (BTreeSet<usize>, Vec<(usize, u64, usize)>) {
         let entries = &self.entries;
+        // Nobody is inside a jump that is in place, and the next one covers the same bytes.
+        let has_jump = |index: &usize| {
+            let from = entries[*index].from;
+            from.is_some_and(|from| entries[from].state == SiteState::Final)
+        };
         let ranges = self
             .waiting
             .iter()
+            .filter(|index| !has_jump(index))
             .filter_map(|index| Some((inside(&entries[*index].shape)?, *index)));
         let mut ranges: Vec<(Range<u64>, usize)> = ranges.collect();
         ranges.sort_by_key(|(range, _)| range.start);
@@ -252,7 +402,8 @@ impl Round {
             }
             // The thread may have hit the breakpoint that stands in here: the SIGTRAP handler expects to
             // find that thread where it was.
-            let stands_in = entry.state == SiteState::StandIn;
+            let stands = |entry: &Entry| entry.state == SiteState::StandIn;
+            let stands_in = stands(entry) || entry.from.is_some_and(|from| stands(&entries[from]));
             let about_to_trap = stands_in
                 && rip == entry.shape.covered.start + 1
                 && (thread.signal == libc::SIGTRAP || sigtrap_pending(thread.tid));
@@ -275,7 +426,6 @@ impl Round {
         stopped: &mut Stopped,
         remote: &RemoteMemory,
         maps: &[Mapping],
-        memory: &SessionMemory,
         installed: &mut Installed,
         policy: Occupied,
     ) -> Result<bool, TargetError> {
@@ -287,8 +437,9 @@ impl Round {
         // A site that builds on another site's jump waits for that jump.
         let waits = |index: &usize| {
             let on = self.entries[*index].builds_on??;
-            let ready = self.entries[on].state == SiteState::Final
-                || self.waiting.binary_search(&on).is_ok() && !occupied.contains(&on);
+            let now = self.current(on);
+            let ready = self.has_jump(on)
+                || self.waiting.binary_search(&now).is_ok() && !occupied.contains(&now);
             (!ready).then_some(*index)
         };
         let waits: Vec<usize> = self.waiting.iter().filter_map(waits).collect();
@@ -312,17 +463,27 @@ impl Round {
                 policy == Occupied::StandIn && entry.stand_in && entry.state == SiteState::Waiting
             })
             .collect();
-        let written = ready.iter().chain(&stand_ins).map(|i| &self.entries[*i]);
-        let new = written.filter(|entry| entry.state == SiteState::Waiting);
-        let new = new.filter_map(|entry| entry.made.as_ref().ok());
-        let new: Vec<Change> = new.flat_map(|made| &made.changes).copied().collect();
+        let arriving: Vec<usize> = ready.iter().chain(&stand_ins).copied().collect();
+        self.lower(pid, remote, maps, &arriving)?;
+        self.take_out(&mut batch)?;
         // Write all entries at once: every thread is stopped meanwhile.
-        let journal: Vec<ledger::Entry> = new.iter().copied().map(ledger::Entry::Change).collect();
-        memory
-            .ledger
-            .append(remote, installed.journalled(), &journal)?;
-        installed.changes.extend(new);
+        for number in 0..self.parts.len() {
+            let own = arriving.iter().map(|i| &self.entries[*i]);
+            let own = own.filter(|entry| !entry.journalled && entry.part == number);
+            let own = own.filter_map(|entry| entry.made.as_ref().ok());
+            let new: Vec<Change> = own.flat_map(|made| &made.changes).copied().collect();
+            let journal: Vec<ledger::Entry> =
+                new.iter().copied().map(ledger::Entry::Change).collect();
+            let part = &mut self.parts[number];
+            part.ledger.append(remote, part.len, &journal)?;
+            part.len += journal.len();
+            installed.changes.extend(new);
+        }
+        for index in &arriving {
+            self.entries[*index].journalled = true;
+        }
         step("journal written");
+        self.lead_stubs(pid, remote, &arriving)?;
         // Threads first: a copy in a detour behaves like the original with or without the jump in
         // place, but the middle of a written jump is not code.
         for (at, new, index) in moves {
@@ -350,8 +511,10 @@ impl Round {
         }
         batch.write()?;
         step("all sites written");
-        if installed.references.is_empty() && policy != Occupied::GuardsOnly {
-            self.raise(pid, remote, maps, memory, installed)?;
+        for index in &arriving {
+            if let Some(from) = self.entries[*index].from.take() {
+                self.entries[from].state = SiteState::Disarmed;
+            }
         }
         for index in ready {
             self.entries[index].state = SiteState::Final;
@@ -360,34 +523,163 @@ impl Round {
             self.entries[index].state = SiteState::StandIn;
         }
         self.waiting = later;
+        if policy != Occupied::GuardsOnly {
+            self.raise(pid, remote, maps, installed)?;
+        }
         Ok(true)
+    }
+
+    /// Takes the [leaving](Self::leaving) entries out, as a detach does: the jumps that build on
+    /// others first. The detours, the stubs and the tables of breakpoints stay, so a thread that is
+    /// in a detour, or has hit a breakpoint, goes on as always; and no thread is inside the bytes
+    /// that change, since a jump, a breakpoint or the start of an instruction is all that any thread
+    /// could reach there. After each write the program runs correctly, and the journal leads back to
+    /// its own bytes.
+    fn take_out(&mut self, batch: &mut Batch<'_>) -> Result<(), TargetError> {
+        let leaving = std::mem::take(&mut self.leaving);
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        let made = |index: &usize| self.entries[*index].made.as_ref().ok();
+        let changes: Vec<&Change> = leaving
+            .iter()
+            .filter_map(made)
+            .flat_map(|made| &made.changes)
+            .collect();
+        let last = changes.iter().map(|c| c.phase).max().unwrap_or(0);
+        for phase in (0..=last).rev() {
+            for change in changes.iter().filter(|change| change.phase == phase) {
+                match batch.inspect(change) {
+                    Found::Before | Found::Foreign => {}
+                    Found::After | Found::Between => batch.revert(change)?,
+                    // Another tool has written there: see `beside`.
+                    Found::Disturbed => drop(batch.take_back(change)),
+                }
+            }
+            batch.write()?;
+            step("probes of a phase disarmed");
+        }
+        for index in leaving {
+            self.entries[index].state = SiteState::Disarmed;
+        }
+        Ok(())
+    }
+
+    /// Lets the stubs of entries lead to these entries' detours, where other entries of their sites
+    /// have used the same stubs.
+    ///
+    /// A stub's address is prescribed by the program's bytes, so all entries of a site share it. It
+    /// is a single jump, so no thread is inside it; one that is at its start takes the new way, which
+    /// is as good as the old. It lies in one page ([`Asked::can_switch`]), so it is written as a whole
+    /// or not at all; both ways lead to a detour that stays mapped.
+    fn lead_stubs(
+        &self,
+        pid: i32,
+        remote: &RemoteMemory,
+        arriving: &[usize],
+    ) -> Result<(), TargetError> {
+        for index in arriving {
+            let entry = &self.entries[*index];
+            let has_others = |place: usize| self.asked.places[place].variants.len() > 1;
+            let Ok(made) = &entry.made else { continue };
+            if !entry.place.is_some_and(has_others) {
+                continue;
+            }
+            for (address, bytes) in made.stubs() {
+                let address = *address;
+                let written = remote.write(address, bytes);
+                written.map_err(|source| TargetError::Memory {
+                    pid,
+                    what: "write",
+                    address,
+                    source,
+                })?;
+                step("stub led to another detour");
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the addresses of the reference counters of the probes that are written, or are going
+    /// to be.
+    fn wanted(&self, is_wanted: impl Fn(usize, &Entry) -> bool) -> BTreeSet<u64> {
+        let entries = self.entries.iter().enumerate();
+        let probed = entries.filter(|(index, entry)| {
+            let is_in = entry.is_written() || entry.state == SiteState::Waiting;
+            entry.made.is_ok() && is_in && is_wanted(*index, entry)
+        });
+        let counters = probed.flat_map(|(_, entry)| &entry.counters);
+        counters.map(|counter| counter.address).collect()
+    }
+
+    /// Decrements the reference counters that no probe needs once the leaving ones are out, and the
+    /// arriving ones have replaced others.
+    fn lower(
+        &mut self,
+        pid: i32,
+        remote: &RemoteMemory,
+        maps: &[Mapping],
+        arriving: &[usize],
+    ) -> Result<(), TargetError> {
+        if !self.counted.iter().any(|counted| counted.raised) {
+            return Ok(());
+        }
+        let replaced: BTreeSet<usize> = arriving
+            .iter()
+            .filter_map(|index| self.entries[*index].from)
+            .collect();
+        let wanted =
+            self.wanted(|index, _| !self.leaving.contains(&index) && !replaced.contains(&index));
+        for counted in &mut self.counted {
+            if counted.raised && !wanted.contains(&counted.reference.counter.address) {
+                counted.reference.lower(pid, remote, maps)?;
+                counted.raised = false;
+            }
+        }
+        Ok(())
     }
 
     /// Increments the reference counters of probes, so that the program reaches code where probes
     /// are, or will soon be.
     fn raise(
-        &self,
+        &mut self,
         pid: i32,
         remote: &RemoteMemory,
         maps: &[Mapping],
-        memory: &SessionMemory,
         installed: &mut Installed,
     ) -> Result<(), TargetError> {
-        let probed = self.entries.iter().filter(|entry| entry.made.is_ok());
-        let wanted: BTreeSet<u64> = probed
-            .flat_map(|e| &e.counters)
-            .map(|c| c.address)
-            .collect();
-        for reference in &self.code.references {
-            if !wanted.contains(&reference.counter.address) {
+        let known = self.counted.len();
+        let new = self.code.references[known..].iter();
+        self.counted.extend(new.map(|reference| Counted {
+            reference: *reference,
+            journalled: false,
+            raised: false,
+        }));
+        if self.counted.is_empty() {
+            return Ok(());
+        }
+        let wanted = self.wanted(|_, _| true);
+        for counted in &mut self.counted {
+            let reference = counted.reference;
+            if counted.raised || !wanted.contains(&reference.counter.address) {
                 continue;
             }
-            let entry = ledger::Entry::Reference(*reference);
-            memory
-                .ledger
-                .append(remote, installed.journalled(), &[entry])?;
-            installed.references.push(*reference);
-            step("journal of a reference counter written");
+            if !counted.journalled {
+                // The last part has room for the counters that came last.
+                let entry = ledger::Entry::Reference(reference);
+                let has_room = |part: &&mut Part| part.len < part.ledger.room();
+                let mut parts = self.parts.iter_mut().rev();
+                let part = parts.find(has_room).ok_or(TargetError::Damaged {
+                    pid,
+                    what: "the journal is full",
+                })?;
+                part.ledger.append(remote, part.len, &[entry])?;
+                part.len += 1;
+                installed.references.push(reference);
+                counted.journalled = true;
+                step("journal of a reference counter written");
+            }
+            counted.raised = true;
             reference.raise(pid, remote, maps)?;
         }
         Ok(())
@@ -411,11 +703,19 @@ impl Round {
     }
 
     /// Returns all breakpoints in use, and those that may have to stand in.
-    fn traps(&self) -> Traps {
+    pub(super) fn traps(&self) -> Traps {
         let mut traps = Traps::default();
-        for entry in &self.entries {
+        for (index, entry) in self.entries.iter().enumerate() {
             let Ok(made) = &entry.made else { continue };
-            if entry.state == SiteState::Waiting && entry.stand_in {
+            // One entry of each site, also if it is disarmed: a thread may have hit its breakpoint.
+            if self.current(index) != index {
+                continue;
+            }
+            let is_in = matches!(
+                entry.state,
+                SiteState::Waiting | SiteState::StandIn | SiteState::Disarmed
+            );
+            if is_in && entry.stand_in {
                 let address = entry.shape.covered.start;
                 traps.add(address, made.detour.entry());
             }
@@ -433,7 +733,7 @@ impl Attached {
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
         let mut stopped = Stopped::all(pid)?;
-        if self.outcomes.is_empty() {
+        if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
                 let status = self.process.thread_status(thread.tid as u32);
@@ -449,17 +749,27 @@ impl Attached {
             }
         }
         let maps = self.process.maps()?;
-        let written = self.round.write(
-            &mut stopped,
-            &remote,
-            &maps,
-            &self.memory,
-            &mut self.installed,
-            policy,
-        )?;
+        let written =
+            self.round
+                .write(&mut stopped, &remote, &maps, &mut self.installed, policy)?;
         self.watched = None;
         self.standstill.all += stopped.resume();
         Ok(written)
+    }
+
+    /// Has breakpoints handled at all sites that have one, or may get one.
+    pub(super) fn handle_traps(&mut self, remote: &RemoteMemory) -> Result<(), TargetError> {
+        let pid = self.process.pid() as i32;
+        let traps = self.round.traps();
+        self.make_room(remote, traps.size())?;
+        self.round.code.replace_traps(pid, remote, &traps)?;
+        if !self.installed.handles_traps() {
+            let agent = Agent::hire(&self.process, remote)?;
+            traps.install(&agent, remote, &self.memory, &self.round.code)?;
+            self.standstill.one += agent.dismiss();
+            self.installed.actions = self.memory.ledger.header(remote)?.actions();
+        }
+        Ok(())
     }
 
     /// Puts breakpoints at occupied sites; these lead to the same detours.
@@ -470,14 +780,7 @@ impl Attached {
             return Ok(());
         }
         let remote = RemoteMemory::open(pid)?;
-        let traps = self.round.traps();
-        self.round.code.replace_traps(pid, &remote, &traps)?;
-        if !self.installed.handles_traps() {
-            let agent = Agent::hire(&self.process, &remote)?;
-            traps.install(&agent, &remote, &self.memory, &self.round.code)?;
-            self.standstill.one += agent.dismiss();
-            self.installed.actions = self.memory.ledger.header(&remote)?.actions();
-        }
+        self.handle_traps(&remote)?;
         self.write(Occupied::StandIn)?;
         Ok(())
     }
@@ -498,7 +801,7 @@ impl Attached {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
             tracer::check_filters(&self.process)?;
             tracer::apart(|| self.write(Occupied::Wait))?;
-            self.outcomes = self.round.outcomes();
+            self.settle();
         }
         Ok(self.round.waiting.len())
     }

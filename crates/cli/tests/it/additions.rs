@@ -1,0 +1,667 @@
+//! Probes that are added, disarmed and armed while a session lives: no call of an armed probe is
+//! missing, none of a disarmed one is there, the program finds all its results right, and after
+//! whatever step the tracer is killed, `capriole detach` puts its bytes back.
+
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use capriole_codegen::detour::{ClockReading, Record, Work};
+use capriole_host::error::TargetError;
+use capriole_host::steps;
+use capriole_object::symbols::OtherSymbol;
+use capriole_object::{ObjectFile, Objects};
+use capriole_patch::attach::{Attached, Probe, SiteError, SiteState, attach};
+use capriole_patch::counter::ReferenceCounter;
+use capriole_patch::recover;
+use capriole_planner::guards;
+use capriole_ring::layout::Geometry;
+use capriole_tactic::site::Tactic;
+use iced_x86::Register;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Numbers without order, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+
+    fn some(&mut self, all: impl Iterator<Item = usize>) -> Vec<usize> {
+        all.filter(|_| self.below(3) == 0).collect()
+    }
+}
+
+/// The time stamp counter, from which records have their times.
+fn now() -> u64 {
+    // SAFETY: reads a counter that every x86-64 processor has.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// Has a probe record arguments 1 and 2 as event `event`.
+fn as_event(mut probe: Probe, event: usize) -> Probe {
+    let record = Record::new(event as u32, vec![Register::RDI, Register::RSI]);
+    for point in probe.points.iter_mut().filter(|p| !p.work.is_empty()) {
+        point.work = vec![record.clone().into()];
+    }
+    probe
+}
+
+fn state(attached: &Attached, probe: usize) -> SiteState {
+    attached.outcomes[probe].as_ref().expect("a site").state
+}
+
+/// When a probe was armed, and when disarmed: from after one operation to before the next.
+#[derive(Default)]
+struct History {
+    armed: Vec<(u64, u64)>,
+    disarmed: Vec<(u64, u64)>,
+    /// Whether it is armed now, and since when; `None`: it is waiting for its site.
+    now: Option<(bool, u64)>,
+}
+
+impl History {
+    /// Before an operation.
+    fn close(&mut self, at: u64) {
+        match self.now.take() {
+            Some((true, since)) => self.armed.push((since, at)),
+            Some((false, since)) => self.disarmed.push((since, at)),
+            None => {}
+        }
+    }
+}
+
+/// The first event is never disarmed: it tells which calls there were, and when.
+fn assert_exact(calls: &[Call], names: &[String], histories: &[History]) -> usize {
+    let mut times: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    let mut seen: BTreeMap<u32, BTreeMap<(u64, u64), usize>> = BTreeMap::new();
+    for call in calls.iter().filter(|call| call.thread < 20_000) {
+        if call.event == 0 {
+            let times = times.entry(call.thread).or_default();
+            if let Some((_, last)) = times.last() {
+                assert_eq!(
+                    call.seq,
+                    last + 1,
+                    "thread {}: calls are missing",
+                    call.thread
+                );
+            }
+            times.push((call.time, call.seq));
+        }
+        let seen = seen.entry(call.event).or_default();
+        *seen.entry((call.thread, call.seq)).or_default() += 1;
+    }
+    let mut checked = 0;
+    for (event, history) in histories.iter().enumerate().skip(1) {
+        let none = BTreeMap::new();
+        let seen = seen.get(&(event as u32)).unwrap_or(&none);
+        for (periods, wanted) in [(&history.armed, 1), (&history.disarmed, 0)] {
+            for (start, end) in periods {
+                for (thread, times) in times.iter().filter(|(thread, _)| **thread < 10_000) {
+                    // Between two calls of the first function each of the others was called once.
+                    for pair in times.windows(2) {
+                        if pair[0].0 >= *start && pair[1].0 <= *end {
+                            let found = seen.get(&(*thread, pair[0].1)).copied().unwrap_or(0);
+                            assert_eq!(
+                                found, wanted,
+                                "event {event} ({}), thread {thread}, call {}",
+                                names[event], pair[0].1
+                            );
+                            checked += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    checked
+}
+
+/// A session of a program in which probes come and go.
+struct Changing {
+    recording: Recording,
+    names: Vec<String>,
+    histories: Vec<History>,
+    random: Random,
+}
+
+impl Changing {
+    fn close(&mut self) {
+        let at = now();
+        self.histories.iter_mut().for_each(|h| h.close(at));
+    }
+
+    fn open(&mut self, armed: &BTreeSet<usize>) {
+        let attached = &self.recording.attached;
+        for (probe, history) in self.histories.iter_mut().enumerate() {
+            let is_in = attached.outcomes[probe]
+                .as_ref()
+                .is_ok_and(|site| matches!(site.state, SiteState::Final | SiteState::StandIn));
+            assert!(armed.contains(&probe) || !is_in, "{probe} is not armed");
+            if armed.contains(&probe) == is_in {
+                history.now = Some((is_in, now()));
+            }
+        }
+    }
+
+    fn run(&mut self, all: &Probes, count: usize) {
+        let mut armed: BTreeSet<usize> = (0..self.names.len()).collect();
+        self.open(&armed);
+        let mut waited = 0;
+        for round in 0..count {
+            self.close();
+            let attached = &mut self.recording.attached;
+            match self.random.below(4) {
+                0 if self.names.len() < 60 => {
+                    let chosen = self.random.some(0..all.probes.len());
+                    let first = self.names.len();
+                    let number =
+                        |(i, at): (usize, &usize)| as_event(all.probes[*at].clone(), first + i);
+                    let probes = chosen.iter().enumerate().map(number).collect();
+                    let added = attached.add(probes).expect("they can be added");
+                    assert_eq!(added, first..first + chosen.len(), "round {round}");
+                    for (probe, at) in added.zip(&chosen) {
+                        let outcome = &attached.outcomes[probe];
+                        assert!(
+                            outcome.is_ok(),
+                            "round {round}, {}: {outcome:?}",
+                            all.names[*at]
+                        );
+                        armed.insert(probe);
+                        self.names.push(all.names[*at].clone());
+                        self.histories.push(History::default());
+                    }
+                }
+                0 | 1 => {
+                    let chosen = self.random.some(1..self.names.len());
+                    let failed = attached.arm(&chosen).expect("they can be armed");
+                    assert_eq!(failed, [], "round {round}");
+                    armed.extend(chosen);
+                }
+                2 => {
+                    let chosen = self.random.some(1..self.names.len());
+                    let out = attached.disarm(&chosen).expect("they can be disarmed");
+                    let wanted = chosen.iter().filter(|probe| armed.remove(probe));
+                    assert_eq!(out, wanted.copied().collect::<Vec<_>>(), "round {round}");
+                }
+                _ => {
+                    waited += usize::from(attached.has_waiting());
+                    attached.optimise().expect("it lives");
+                }
+            }
+            let attached = &self.recording.attached;
+            for probe in 0..self.names.len() {
+                let is_out = state(attached, probe) == SiteState::Disarmed;
+                assert_eq!(
+                    is_out,
+                    !armed.contains(&probe),
+                    "round {round}, probe {probe}"
+                );
+            }
+            self.open(&armed);
+            self.recording.record(Duration::from_millis(2));
+        }
+        self.close();
+        println!(
+            "{} probes, {waited} rounds with occupied sites",
+            self.names.len()
+        );
+    }
+}
+
+fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, arguments);
+    let process = running.process();
+    let before = looks(&process);
+    let mut all = Probes::of(&process, HAMMER, reach);
+    all.keep(|name| functions.contains(&name));
+    // The first is the one whose calls are counted.
+    let first = all
+        .names
+        .iter()
+        .position(|name| name == "work")
+        .expect("work");
+    all.names.swap(0, first);
+    all.probes.swap(0, first);
+    let base = Probes {
+        probes: (0..2).map(|i| as_event(all.probes[i].clone(), i)).collect(),
+        names: all.names[..2].to_vec(),
+    };
+    let mut changing = Changing {
+        recording: attach_to(&process, &base, 256 << 20),
+        names: base.names.clone(),
+        histories: (0..2).map(|_| History::default()).collect(),
+        random: Random(0x2545_f491_4f6c_dd1d),
+    };
+    changing.run(&all, rounds(200, 2000));
+    running.assert_alive();
+    let Changing {
+        recording,
+        names,
+        histories,
+        ..
+    } = changing;
+    let calls = recording.detach().expect("the buffer was large enough");
+    let checked = assert_exact(&calls, &names, &histories);
+    println!("{} calls, {checked} checked", calls.len());
+    assert!(checked > 1000, "only {checked}");
+    assert_no_session(&process);
+    assert_text_is_the_files(&process, false);
+    assert_looks(&process, &before, "at the end");
+    running.finish();
+}
+
+const JUMPS: &[&str] = &[
+    "work",
+    "work_nops",
+    "work_short",
+    "work_many",
+    "work_varargs",
+    "work_float",
+    "work_switch",
+    "work_ret",
+];
+
+/// Threads, signals that run in handlers on other stacks, and forks in between.
+#[test]
+fn in_a_program_with_threads_signals_and_children() {
+    let pause = ["--threads", "3", "--pause", "100000", "--signals", "--fork"];
+    change(&pause, JUMPS, Reach::Best);
+}
+
+#[test]
+fn with_breakpoints_everywhere() {
+    let functions = [JUMPS, &["work_loop"]].concat();
+    change(
+        &["--threads", "2", "--pause", "200000"],
+        &functions,
+        Reach::Breakpoint,
+    );
+}
+
+/// Jumps that share bytes with others, in threads that a breakpoint would kill.
+#[test]
+fn jumps_that_build_on_others() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--threads", "3"]);
+    let process = running.process();
+    let all = Probes::joined(&process, &[":tight_*", ":tight_*%return"]);
+    let mut recording = attach_to(&process, &all, 64 << 20);
+    let attached = &mut recording.attached;
+    let builds: Vec<usize> = (0..all.probes.len())
+        .filter(|i| {
+            let placed = all.probes[*i].shape.placed.as_ref();
+            placed.is_some_and(|placed| placed.builds_on.is_some())
+        })
+        .collect();
+    assert!(builds.len() > 2);
+    // All jumps that others build on, without those others: these are taken out as well.
+    let bases: Vec<usize> = (0..all.probes.len())
+        .filter(|i| !builds.contains(i))
+        .collect();
+    let out = attached.disarm(&bases).expect("disarmed");
+    assert_eq!(out.len(), all.probes.len());
+    assert_text_is_the_guards(attached, &program);
+    // None of these can be armed without the jump that it builds on.
+    let failed = attached.arm(&builds).expect("it lives");
+    let failed: Vec<usize> = failed
+        .into_iter()
+        .map(|(probe, error)| {
+            assert!(matches!(error, SiteError::Neighbour(_)), "{error}");
+            probe
+        })
+        .collect();
+    assert_eq!(failed, builds);
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    let mut added = 0;
+    for _ in 0..rounds(200, 2000) {
+        let attached = &mut recording.attached;
+        let known = attached.outcomes.len();
+        let chosen = random.some(0..known);
+        match random.below(3) {
+            0 => drop(attached.disarm(&chosen).expect("disarmed")),
+            1 => drop(attached.arm(&chosen).expect("armed")),
+            _ if known < 80 => {
+                let probes = random.some(0..all.probes.len());
+                let probes = probes.iter().map(|i| as_event(all.probes[*i].clone(), 100));
+                let probes = attached.add(probes.collect()).expect("added");
+                added += probes.filter(|i| attached.outcomes[*i].is_ok()).count();
+            }
+            _ => drop(attached.optimise().expect("it lives")),
+        }
+        // Nobody reads the records, which are far too many.
+        std::thread::sleep(Duration::from_millis(1));
+        running.assert_alive();
+    }
+    println!("{added} added");
+    assert!(added > 10);
+    let everything: Vec<usize> = (0..recording.attached.outcomes.len()).collect();
+    recording.attached.disarm(&everything).expect("disarmed");
+    assert_text_is_the_guards(&recording.attached, &program);
+    recording.attached.arm(&everything).expect("armed");
+    recording.attached.detach().expect("detached");
+    assert_text_is_the_files(&process, true);
+    assert_no_session(&process);
+    running.finish();
+}
+
+/// The bytes of the program itself, in which there are no guards.
+fn assert_text_is_the_guards(attached: &Attached, program: &Path) {
+    assert_eq!(attached.process.exe().expect("exe"), program);
+    assert_text_is_the_files(&attached.process, true);
+}
+
+/// A site where there is a guard, one that shares bytes with another, and one whose needs the session
+/// was not made for.
+#[test]
+fn what_cannot_be_added_is_told() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let running = Running::start(&program, &["--threads", "1", "--pause", "1000"]);
+    let process = running.process();
+    let mut probes = Probes::of(&process, &[":work", ":work_short"], Reach::Best);
+    probes.keep(|name| name == "work_short");
+    let mut recording = attach_to(&process, &probes, 8 << 20);
+    let attached = &mut recording.attached;
+    let short = probes.probes[0].clone();
+    assert_eq!(short.shape.tactic, Tactic::Region);
+    // A breakpoint at an instruction that the region covers, as a plan of its own.
+    let mut inside = short.clone();
+    inside.shape.displaced.remove(0);
+    inside.shape.covered.start = inside.shape.displaced[0].ip();
+    inside.shape.site = inside.shape.covered.start - 1;
+    inside.points[0].site = inside.shape.site;
+    let mut following = short.clone();
+    following.points[0].returns = following.points[0].work.clone();
+    let mut enters = short.clone();
+    enters.points[0].work = vec![Work::Enter {
+        call: 0,
+        kept: Vec::new(),
+        filter: None,
+    }];
+    let guard = guards::of_process(&process).expect("guards").threads[0].clone();
+    let guard = guard.with(vec![Record::new(7, vec![Register::RDI]).into()]);
+    let added = attached
+        .add(vec![inside, following, enters, guard, short])
+        .expect("added");
+    let outcome = |i: usize| attached.outcomes[added.start + i].as_ref();
+    assert_eq!(outcome(0).err(), Some(&SiteError::Shared));
+    assert!(matches!(outcome(1), Err(SiteError::Unprepared(_))));
+    assert!(matches!(outcome(2), Err(SiteError::Unprepared(_))));
+    assert_eq!(outcome(3).err(), Some(&SiteError::Guarded));
+    assert_eq!(outcome(4).expect("a site").state, SiteState::Final);
+    let failed = attached.arm(&[added.start]).expect("it lives");
+    assert_eq!(failed, [(added.start, SiteError::Shared)]);
+    let out = attached.disarm(&[added.start, 99]).expect("it lives");
+    assert!(out.is_empty(), "{out:?}");
+    recording.detach();
+    assert_text_is_the_files(&process, false);
+    running.finish();
+}
+
+/// The same process cannot attach twice; what it has in the program stays.
+#[test]
+fn a_second_attach_by_the_same_process_is_refused() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let running = Running::start(&program, &["--threads", "2", "--pause", "30000"]);
+    let process = running.process();
+    let mut probes = Probes::of(&process, &[":work"], Reach::Best);
+    probes.keep(|name| name == "work");
+    let mut recording = attach_to(&process, &probes, 64 << 20);
+    let guards = guards::of_process(&process).expect("guards");
+    let geometry = |journal| Geometry::for_buffer(8 << 20, 64, journal);
+    let again = attach(
+        &process,
+        probes.probes.clone(),
+        &guards,
+        ClockReading::default(),
+        geometry,
+    );
+    let own = std::process::id() as i32;
+    assert!(
+        matches!(again, Err(TargetError::AlreadyRecorded { owner, .. }) if owner == own),
+        "{:?}",
+        again.err()
+    );
+    // Another program is none of the first one's business.
+    let other = Running::start(&program, &["--threads", "1"]);
+    let second = attach_to(
+        &other.process(),
+        &Probes::of(&other.process(), &[":work_nops"], Reach::Best),
+        8 << 20,
+    );
+    second.detach();
+    recording.record(Duration::from_millis(5));
+    assert!(recording.attached.is_mapped());
+    let calls = recording.detach().expect("nothing is lost");
+    assert!(!assert_gap_free(&probes.names, &calls).is_empty());
+    assert_no_session(&process);
+    // A session that is over stands in nobody's way.
+    attach_to(&process, &probes, 8 << 20).detach();
+    other.finish();
+    running.finish();
+}
+
+/// `capriole detach` takes added probes out as well; then nothing can be added.
+#[test]
+fn somebody_else_detaches() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let running = Running::start(&program, &["--threads", "2", "--pause", "30000"]);
+    let process = running.process();
+    let before = looks(&process);
+    let all = Probes::of(&process, &[":work*"], Reach::Best);
+    let one = |i: usize| as_event(all.probes[i].clone(), i);
+    let base = Probes {
+        probes: vec![one(0)],
+        names: all.names[..1].to_vec(),
+    };
+    let mut recording = attach_to(&process, &base, 8 << 20);
+    let attached = &mut recording.attached;
+    attached.add(vec![one(0), one(1), one(2)]).expect("added");
+    attached.disarm(&[1, 2]).expect("disarmed");
+    let sessions = recover::find(&process).expect("it lives");
+    assert_eq!(sessions.len(), 1, "they are one session");
+    let output = capriole(&["detach", &running.pid.to_string()]);
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(!told(&output).contains("left alone"), "{}", told(&output));
+    let error = attached.add(vec![one(3)]).expect_err("it is over");
+    assert!(
+        matches!(error, TargetError::NothingAttached { .. }),
+        "{error}"
+    );
+    assert!(attached.disarm(&[0]).is_err() && attached.arm(&[1]).is_err());
+    assert_text_is_the_files(&process, false);
+    assert_no_session(&process);
+    assert_looks(&process, &before, "detached");
+    running.finish();
+}
+
+/// A counter is raised as long as an armed probe needs it, and not twice.
+#[test]
+fn reference_counters_follow() {
+    let Some(program) = build(Compiler::Gcc, "watched.c", &["-DTEST_additions"]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let file = ObjectFile::open(&program).expect("an ELF file");
+    let symbol = file.other_symbol("watched_counter").expect("symbols");
+    let Some(OtherSymbol::Data(counter)) = symbol else {
+        panic!("no counter");
+    };
+    let offset = file.file_offset(counter).expect("in the file");
+    let objects = Objects::of_process(&process).expect("objects");
+    let object = &sites(&objects, &[":watched_step"])[0].object;
+    let counter = ReferenceCounter::of(object, offset).expect("a counter");
+    let mut all = Probes::of(&process, &[":watched_step", ":watched_other"], Reach::Best);
+    all.probes
+        .iter_mut()
+        .for_each(|probe| probe.counters = vec![counter]);
+    let one = |i: usize, event| as_event(all.probes[i].clone(), event);
+    let mut says = |wanted: &str| {
+        running.say("go");
+        assert_eq!(running.line(), wanted);
+    };
+    let mut bare = one(0, 0);
+    bare.counters.clear();
+    let base = Probes {
+        probes: vec![bare],
+        names: all.names[..1].to_vec(),
+    };
+    let mut recording = attach_to(&process, &base, 8 << 20);
+    let attached = &mut recording.attached;
+    says("counter 0 calls 0");
+    assert_eq!(attached.add(vec![one(1, 1)]).expect("added"), 1..2);
+    says("counter 1 calls 100");
+    assert_eq!(attached.add(vec![one(0, 2)]).expect("added"), 2..3);
+    says("counter 1 calls 100");
+    attached.disarm(&[1]).expect("disarmed");
+    says("counter 1 calls 100");
+    attached.disarm(&[2]).expect("disarmed");
+    says("counter 0 calls 0");
+    assert_eq!(attached.arm(&[1, 2]).expect("armed"), []);
+    says("counter 1 calls 100");
+    recording.record(Duration::from_millis(5));
+    let calls = recording.detach().expect("nothing is lost");
+    let count = |event| calls.iter().filter(|call| call.event == event).count();
+    assert_eq!([count(0), count(1), count(2)], [400, 300, 300]);
+    says("counter 0 calls 0");
+    running.finish();
+}
+
+/// What the tracer that is killed does, and what is recorded.
+const TRACER: &str = "CAPRIOLE_TEST_TRACER";
+
+/// Not a test: the tracer of [`killed_at_each_step`], in a process of its own.
+#[test]
+fn tracer() {
+    let Ok(words) = std::env::var(TRACER) else {
+        return;
+    };
+    let mut words = words.split(' ');
+    let pid = words
+        .next()
+        .and_then(|word| word.parse().ok())
+        .expect("a pid");
+    let process = capriole_proc::process::Process::open(pid).expect("it runs");
+    let events: Vec<&str> = words.collect();
+    let all = match events[0].starts_with(":tight") {
+        true => Probes::joined(&process, &events),
+        false => Probes::of(&process, &events, Reach::Best),
+    };
+    let count = all.probes.len();
+    let one = |i: usize| as_event(all.probes[i].clone(), i);
+    let base = Probes {
+        probes: (0..count / 2).map(one).collect(),
+        names: all.names.clone(),
+    };
+    let guards = guards::of_process(&process).expect("guards");
+    let mut recording = attach_guarded(&process, &base, &guards, 8 << 20);
+    let attached = &mut recording.attached;
+    println!("attached {}", steps::taken());
+    // Some are there already, and some are new.
+    let chosen = (0..count).filter(|i| i % 2 == 0 || *i >= count / 2);
+    let added = attached.add(chosen.map(one).collect()).expect("added");
+    attached
+        .disarm(&[0, added.start, added.end - 1])
+        .expect("disarmed");
+    attached.add((0..count).map(one).collect()).expect("added");
+    attached.arm(&[0, added.end - 1]).expect("armed");
+    println!("done {}", steps::taken());
+}
+
+fn trace(running: &Running, events: &str, die_at: usize) -> Output {
+    let exe = std::env::current_exe().expect("this test");
+    let mut command = Command::new(exe);
+    command.args(["--exact", "additions::tracer", "--nocapture"]);
+    command.env(TRACER, format!("{} {events}", running.pid));
+    command.env("CAPRIOLE_DIE_AT", die_at.to_string());
+    command.output().expect("it starts")
+}
+
+/// The tracer of a program dies at one step after the other of adding, disarming and arming. The
+/// program goes on, and is as it was when the remains are taken out.
+fn killed_at_each_step(program: &Path, arguments: &[&str], events: &str) {
+    let mut running = Running::start(program, arguments);
+    let process = running.process();
+    let before = looks(&process);
+    let clean_up = |running: &mut Running, when: &str| {
+        running.assert_alive();
+        let output = capriole(&["detach", &running.pid.to_string()]);
+        let said = told(&output);
+        assert!(
+            output.status.success() || said.contains("has no probes of capriole"),
+            "{when}: {said}"
+        );
+        assert!(!said.contains("left alone"), "{when}: {said}");
+        running.assert_alive();
+        assert_no_session(&process);
+        assert_text_is_the_files(&process, false);
+        assert_looks(&process, &before, when);
+    };
+    let whole = trace(&running, events, usize::MAX);
+    let said = told(&whole);
+    assert!(whole.status.success(), "{said}");
+    clean_up(&mut running, "after all steps");
+    let number = |word: &str| -> usize {
+        let line = said.lines().find_map(|line| line.strip_prefix(word));
+        line.and_then(|line| line.trim().parse().ok())
+            .expect("a number")
+    };
+    let (attached, done) = (number("attached "), number("done "));
+    assert!(done > attached + 20, "{said}");
+    for step in steps_to_die_at().map(|step| attached + step) {
+        if step > done {
+            break;
+        }
+        let output = trace(&running, events, step);
+        let when = format!("killed at step {step}: {}", told(&output));
+        // A few steps more or less are taken from run to run.
+        let died = output.status.signal() == Some(libc::SIGKILL);
+        assert!(died || output.status.success(), "{when}");
+        clean_up(&mut running, &when);
+    }
+    println!("{} steps after the attach", done - attached);
+    running.finish();
+}
+
+#[test]
+fn a_tracer_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let events = ":work :work_short :work_nops :work_loop :work_switch :work_ret";
+    killed_at_each_step(&program, &["--threads", "2"], events);
+}
+
+#[test]
+fn a_tracer_of_jumps_across_pages_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "page_crossing.c", &[]) else {
+        return;
+    };
+    killed_at_each_step(&program, &[], ":cross_1 :cross_2 :cross_3 :cross_4");
+}
+
+#[test]
+fn a_tracer_of_shared_jumps_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
+        return;
+    };
+    killed_at_each_step(&program, &[], ":tight_* :tight_*%return");
+}
