@@ -214,3 +214,35 @@ fn what_cannot_be_measured_so_is_said() {
     let output = output.expect("capriole starts");
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
 }
+
+#[test]
+fn help() {
+    let output = command(&["--help"]).output().expect("it starts");
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        told(&output)
+    );
+    let help = String::from_utf8(output.stdout).expect("UTF-8");
+    insta::assert_snapshot!(help, @r"
+    Measure what probes cost on this machine
+
+    Usage: capriole bench [OPTIONS] [WHAT]
+
+    Arguments:
+      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), or marker (static markers, off and on) [default: hit] [possible values: hit, attach, program, marker]
+
+    Options:
+          --rounds <ROUNDS>      Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
+          --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
+          --cpu <CPU>            hit, marker: measure on this CPU
+          --threads <N>          hit: add rows with this many threads to those with one [default: the number of CPUs]
+          --rows <NAME,...>      hit, marker: only these rows and the rows they are compared with; the first part of a name selects all rows that begin with it
+          --svg <FILE>           hit: also draw a chart
+          --sites <SITES>        attach: maximum number of sites [default: 40000]
+          --buffer-size <SIZE>   program: size of the memory shared with the recorded program [default: 1G]
+          --json                 Print JSON
+      -h, --help                 Print help
+      -V, --version              Print version
+    ");
+}

@@ -2,7 +2,9 @@
 
 use crate::error::{Context, Result};
 use capriole_codegen::detour::ClockReading;
+use capriole_ring::layout::frame;
 use capriole_trace::clock::{Clock, tsc};
+use std::time::Duration;
 
 /// Options that control how sites are probed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,4 +61,23 @@ pub fn simulated_step() -> Result<u32> {
     let number = step.to_str().and_then(|step| step.parse().ok());
     let number = number.filter(|step| *step <= 1 << 20);
     number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
+}
+
+/// Converts a time to ticks, rounded up, as precisely as the clock allows shortly after its
+/// start. If the clock advances in steps, rounds down to a whole step: a call that took this
+/// time may measure up to a step less.
+///
+/// # Errors
+/// The clock has too few points.
+pub fn ticks(clock: &Clock, time: Duration) -> Result<u64> {
+    let model = clock.model()?;
+    let hz = u128::from(model.freq_hz);
+    let ticks = (time.as_nanos() * hz).div_ceil(1_000_000_000);
+    let ticks = match u128::from(model.step) {
+        0 | 1 => ticks,
+        step => ticks / step * step,
+    };
+    // A call slot cannot hold a longer time.
+    let most = (1 << (64 - frame::CALL_BITS)) - 1;
+    Ok(u64::try_from(ticks).unwrap_or(u64::MAX).min(most))
 }

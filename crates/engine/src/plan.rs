@@ -1,12 +1,10 @@
 //! The pipeline from events to probes in a process: [`Planned`] before the process is touched,
 //! [`Probed`] once the probes are in.
 
-use crate::error::{Context, Error, Result, bail};
-use crate::fields::Purpose;
+use crate::error::{Context, Error, Result, err};
 use crate::message;
 use crate::options::ProbeOptions;
-use crate::returns::Returns;
-use crate::select::{self, Impossible, Probes, Selected};
+use crate::select::{self, Impossible, Mode, Probes, Selected};
 use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
 use capriole_host::{TargetError, signals};
@@ -38,33 +36,45 @@ pub struct Planned {
     clock: ClockReading,
 }
 
+/// What is to be probed, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The events.
+    pub events: &'a [EventSpec],
+    /// How sites are probed.
+    pub options: &'a ProbeOptions,
+    /// How events are selected.
+    pub mode: Mode,
+    /// True if the program's own messages are recorded as well.
+    pub messages: bool,
+}
+
 impl Planned {
-    /// Finds and plans the sites of `events`; `works` returns the work for the probe of each, or
+    /// Finds and plans the sites of events; `works` returns the work for the probe of each, or
     /// why that cannot be done.
     ///
     /// # Errors
-    /// An event is not found, or was named and cannot be probed; with `--keep-going`, only if none
-    /// can be probed.
+    /// An event is not found, or was named and cannot be probed; with
+    /// [`ProbeOptions::keep_going`], only if none can be probed.
     pub fn new(
         process: &Process,
-        events: &[EventSpec],
-        options: &ProbeOptions,
-        (purpose, returns): (Purpose, Returns),
+        request: &Request<'_>,
         works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
     ) -> Result<Planned> {
+        let Request { options, mode, .. } = *request;
         let objects = Objects::of_process(process)?;
         let planner = Planner::of_process(process)
             .with_breakpoints(options.breakpoints)
             .with_trusted_addresses(options.trust_address)
             .with_one_instruction(options.one_instruction);
-        let mut events = events.to_vec();
-        if purpose == Purpose::Record {
+        let mut events = request.events.to_vec();
+        if request.messages {
             events.extend(message::events(&objects, &events));
         }
         let (mut selected, impossible) = match options.keep_going {
-            true => select::select_possible(&objects, &planner, &events, purpose, returns)?,
+            true => select::select_possible(&objects, &planner, &events, mode)?,
             false => {
-                let selected = select::select(&objects, &planner, &events, purpose, returns);
+                let selected = select::select(&objects, &planner, &events, mode);
                 (selected?, Vec::new())
             }
         };
@@ -138,14 +148,9 @@ impl Planned {
                 }
             }
         }
-        let both = || self.selected.iter().zip(&self.dropped);
-        let named = both().find(|(e, d)| e.named && d.is_some());
-        let mut asked = both().filter(|(event, _)| !event.implied);
-        let none = asked.all(|(_, dropped)| dropped.is_some());
-        if let Some((event, Some(reason))) = named.or(both().next().filter(|_| none)) {
-            let message = format!("{} cannot be probed: {reason}", event.name());
+        if let Some(error) = missing(&self.selected, &self.dropped) {
             attached.detach()?;
-            bail!(NotProbeable, "{message}");
+            return Err(error);
         }
         Ok(Probed {
             selected: self.selected,
@@ -155,6 +160,69 @@ impl Planned {
             attached,
         })
     }
+
+    /// Adds the probes to a session that is in the process already. It has the guards, and the
+    /// reading of the clock, of its attach.
+    ///
+    /// # Errors
+    /// No probe could be inserted, or the probe of a named event could not. The session is then as
+    /// it was.
+    pub(crate) fn add_to(mut self, attached: &mut Attached) -> Result<More> {
+        signals::hold();
+        let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
+        let numbers = attached.add(probes)?;
+        let mut names = Vec::new();
+        for (number, events) in numbers.clone().zip(events) {
+            names.push(
+                events
+                    .first()
+                    .map_or_else(String::new, |at| self.selected[*at].name()),
+            );
+            if let Err(error) = &attached.outcomes[number] {
+                for index in events {
+                    self.dropped[index] = Some(error.to_string());
+                }
+            }
+        }
+        let probes: Vec<usize> = numbers.collect();
+        if let Some(error) = missing(&self.selected, &self.dropped) {
+            attached.disarm(&probes)?;
+            return Err(error);
+        }
+        Ok(More {
+            selected: self.selected,
+            dropped: self.dropped,
+            probes,
+            names,
+        })
+    }
+}
+
+/// Returns an error if a named event has no probe, or none has one.
+fn missing(selected: &[Selected], dropped: &[Option<String>]) -> Option<Error> {
+    let both = || selected.iter().zip(dropped);
+    let named = both().find(|(e, d)| e.named && d.is_some());
+    let mut asked = both().filter(|(event, _)| !event.implied);
+    let none = asked.all(|(_, dropped)| dropped.is_some());
+    let (event, reason) = named.or(both().next().filter(|_| none))?;
+    let reason = reason.as_deref()?;
+    Some(err!(
+        NotProbeable,
+        "{} cannot be probed: {reason}",
+        event.name()
+    ))
+}
+
+/// Probes that were added to a session.
+pub(crate) struct More {
+    /// Every site that the events select.
+    pub selected: Vec<Selected>,
+    /// For each site, why it has no probe.
+    pub dropped: Vec<Option<String>>,
+    /// Numbers of the probes, ascending.
+    pub probes: Vec<usize>,
+    /// For each of them, the name of its first event.
+    pub names: Vec<String>,
 }
 
 /// Converts the error of an attach, and removes what the attach left in the program.
@@ -259,22 +327,15 @@ impl Probed {
     /// # Errors
     /// The probes are still in the program; the error says why.
     pub fn detach(&self) -> Result<Detached, TargetError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.attached.detach() {
-                // The program ended during the detach: nothing is left to remove.
-                Err(_) if self.attached.process.is_over() => return Ok(Detached::default()),
-                // A parent in vfork can be stopped once its child has executed its program; and
-                // `capriole detach` may be running as well.
-                Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
-                    if tries < DETACH_TRIES =>
-                {
-                    std::thread::sleep(DETACH_PAUSE);
-                }
-                result => return result,
-            }
-        }
+        detach(&self.attached)
+    }
+
+    /// Returns the numbers of the probes that serve these events, ascending.
+    pub(crate) fn probes(&self) -> Vec<usize> {
+        let mut probes: Vec<usize> = self.probe_of.iter().flatten().copied().collect();
+        probes.sort_unstable();
+        probes.dedup();
+        probes
     }
 
     /// Describes what is left in the program after an error.
@@ -286,6 +347,29 @@ impl Probed {
             format!("its probes are still in the program: `capriole detach {pid}` takes them out")
         } else {
             "the program goes on without probes".to_owned()
+        }
+    }
+}
+
+/// Removes the probes of a session.
+///
+/// # Errors
+/// The probes are still in the program; the error says why.
+pub(crate) fn detach(attached: &Attached) -> Result<Detached, TargetError> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attached.detach() {
+            // The program ended during the detach: nothing is left to remove.
+            Err(_) if attached.process.is_over() => return Ok(Detached::default()),
+            // A parent in vfork can be stopped once its child has executed its program; and
+            // `capriole detach` may be running as well.
+            Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })
+                if tries < DETACH_TRIES =>
+            {
+                std::thread::sleep(DETACH_PAUSE);
+            }
+            result => return result,
         }
     }
 }

@@ -22,6 +22,8 @@ pub enum Program {
     Running(Process),
     /// A program that we started; it is paused before its first function.
     Started(Launched),
+    /// A program that we started, and that runs now.
+    Released(Process, Child),
 }
 
 impl Program {
@@ -89,26 +91,43 @@ impl Program {
         match self {
             Program::Running(process) => process,
             Program::Started(launched) => &launched.process,
+            Program::Released(process, _) => process,
         }
     }
 
     /// Ends a program that we started, so that it is not left running unwatched.
     pub fn abandon(self) {
-        if let Program::Started(mut launched) = self {
-            let _ = launched.child.kill();
-            drop(launched.hold);
-            let _ = launched.child.wait();
+        match self {
+            Program::Running(_) => {}
+            Program::Started(mut launched) => {
+                let _ = launched.child.kill();
+                drop(launched.hold);
+                let _ = launched.child.wait();
+            }
+            Program::Released(_, mut child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    /// Lets a program that we started run.
+    #[must_use]
+    pub fn released(self) -> Program {
+        match self {
+            Program::Started(launched) => {
+                drop(launched.hold); // now it runs
+                Program::Released(launched.process, launched.child)
+            }
+            program => program,
         }
     }
 
     /// Lets a program that we started run, and returns it to be waited for.
     pub fn release(self) -> Option<Child> {
-        match self {
-            Program::Running(_) => None,
-            Program::Started(launched) => {
-                drop(launched.hold); // now it runs
-                Some(launched.child)
-            }
+        match self.released() {
+            Program::Running(_) | Program::Started(_) => None,
+            Program::Released(_, child) => Some(child),
         }
     }
 }

@@ -390,6 +390,31 @@ enum Unselected {
     All(Error),
 }
 
+/// How events are selected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mode {
+    /// Use of the events' hits.
+    pub purpose: Purpose,
+    /// How returns are detected.
+    pub returns: Returns,
+    /// Number of the first event: 0, or behind those that the session has already.
+    pub first_id: u32,
+    /// First area of slots for calls, likewise.
+    pub first_area: u32,
+}
+
+impl Mode {
+    /// Selects the first events of a session.
+    #[must_use]
+    pub fn new(purpose: Purpose, returns: Returns) -> Mode {
+        Mode {
+            purpose,
+            returns,
+            ..Mode::default()
+        }
+    }
+}
+
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
@@ -400,11 +425,10 @@ pub fn select(
     objects: &Objects,
     planner: &Planner,
     events: &[EventSpec],
-    purpose: Purpose,
-    returns: Returns,
+    mode: Mode,
 ) -> Result<Vec<Selected>> {
     let nothing = HashSet::new();
-    let selected = select_without(objects, planner, events, &nothing, purpose, returns);
+    let selected = select_without(objects, planner, events, &nothing, mode);
     selected.map_err(|unselected| match unselected {
         Unselected::Events(errors) => all_of(errors),
         Unselected::All(error) => error,
@@ -419,13 +443,12 @@ pub fn select_possible(
     objects: &Objects,
     planner: &Planner,
     events: &[EventSpec],
-    purpose: Purpose,
-    returns: Returns,
+    mode: Mode,
 ) -> Result<(Vec<Selected>, Vec<Impossible>)> {
     let mut impossible: BTreeMap<usize, Error> = BTreeMap::new();
     let mut without = HashSet::new();
     loop {
-        let selected = select_without(objects, planner, events, &without, purpose, returns);
+        let selected = select_without(objects, planner, events, &without, mode);
         let errors = match selected {
             Ok(selected) => {
                 let told = impossible.into_iter().map(|(at, error)| Impossible {
@@ -472,19 +495,18 @@ fn select_without(
     planner: &Planner,
     events: &[EventSpec],
     without: &HashSet<usize>,
-    purpose: Purpose,
-    returns: Returns,
+    mode: Mode,
 ) -> Result<Vec<Selected>, Unselected> {
     let mut found: Vec<(Site, usize)> = Vec::new();
     // Reasons by definition and function.
     let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
-    let by_stack = |spec: &EventSpec| returns == Returns::Stack && spec.at == At::Return;
+    let by_stack = |spec: &EventSpec| mode.returns == Returns::Stack && spec.at == At::Return;
     // Collect the first error of each event, to report them all at once.
     let mut errors: BTreeMap<usize, Error> = BTreeMap::new();
     let wanted = events.iter().enumerate();
     for (definition, spec) in wanted.filter(|(at, _)| !without.contains(at)) {
         let whole = spec.arguments.iter().any(|a| a.name == names::DURATION);
-        if returns == Returns::Stack && (whole || spec.keeps.is_some_and(|words| words > 0)) {
+        if mode.returns == Returns::Stack && (whole || spec.keeps.is_some_and(|words| words > 0)) {
             let error = err!(
                 NotProbeable,
                 "event `{}`: values at the entry and shortest times need probes at a function's \
@@ -512,12 +534,12 @@ fn select_without(
             }
         }
     }
-    let areas = match areas(events, &found) {
+    let areas = match areas(events, &found, mode.first_area) {
         Ok(areas) => areas,
         Err(error) if errors.is_empty() => return Err(Unselected::All(error)),
         Err(_) => return Err(Unselected::Events(errors)),
     };
-    let mut reader = Reader::new(purpose);
+    let mut reader = Reader::new(mode.purpose);
     let mut fields: Vec<Result<Arc<Fields>, Error>> = Vec::new();
     let mut last: Option<(&EventSpec, &Site)> = None;
     for (site, definition) in &found {
@@ -566,7 +588,7 @@ fn select_without(
     let mut seen = HashSet::new();
     // Counting has a table for each definition, so it keeps duplicates.
     let asked = events.iter().filter(|spec| !spec.implied).count();
-    let several = asked > 1 && purpose == Purpose::Record;
+    let several = asked > 1 && mode.purpose == Purpose::Record;
     let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
         let (body, leaving) = (site.body.clone(), site.leaving.clone());
         let marker = site.marker.as_ref().map(|marker| marker.full_name());
@@ -644,7 +666,7 @@ fn select_without(
         let own = own && (role != Role::TailCall || left_out.is_none());
         // For a marker at several places, one that works is enough; the others are reported.
         let own = own && (site.marker.is_none() || !works[definition]);
-        let next = selected.len() as u32;
+        let next = mode.first_id + selected.len() as u32;
         let id = match (&site.leaving, leaves(&site), &site.marker) {
             (Some(leaving), Some(kind), _) => *ids
                 .entry((definition, leaving.function, kind))
@@ -750,7 +772,7 @@ fn layout(fields: &Fields, site: &Site) -> Layout {
 }
 
 /// Assigns each definition the area of slots for calls that it begins or ends.
-fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> Result<Vec<u32>> {
+fn areas(events: &[EventSpec], found: &[(Site, usize)], first: u32) -> Result<Vec<u32>> {
     // An entry and the exits that follow it share an area.
     let entries: Vec<usize> = (0..events.len())
         .filter(|at| events[*at].keeps.is_some())
@@ -762,7 +784,7 @@ fn areas(events: &[EventSpec], found: &[(Site, usize)]) -> Result<Vec<u32>> {
         }
     }
     let mut areas = vec![0; events.len()];
-    for (entry, area) in entries.iter().zip(slots::areas(&functions)?) {
+    for (entry, area) in entries.iter().zip(slots::areas(&functions, first)?) {
         for part in areas.iter_mut().skip(*entry).take(2) {
             *part = area;
         }

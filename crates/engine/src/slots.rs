@@ -13,11 +13,12 @@ pub fn number(function: u64, area: u32) -> u32 {
 }
 
 /// Assigns each event an area of call slots, so that events for the same function have different
-/// areas. `functions` lists the functions of each event.
+/// areas. `functions` lists the functions of each event; areas
+/// below `first` are in use.
 ///
 /// # Errors
 /// More areas would be needed than there are.
-pub fn areas(functions: &[HashSet<u64>]) -> Result<Vec<u32>> {
+pub fn areas(functions: &[HashSet<u64>], first: u32) -> Result<Vec<u32>> {
     let mut areas: Vec<u32> = Vec::new();
     for own in functions {
         let others = || functions.iter().zip(&areas);
@@ -25,7 +26,7 @@ pub fn areas(functions: &[HashSet<u64>]) -> Result<Vec<u32>> {
             let mut taken = others().filter(|(_, other)| *other == area);
             taken.all(|(of, _)| of.is_disjoint(own))
         };
-        let Some(area) = (0..frame::MOST_AREAS).find(is_free) else {
+        let Some(area) = (first..frame::MOST_AREAS).find(is_free) else {
             bail!(
                 Limit,
                 "more than {} events follow calls of the same function to their end; ask for \

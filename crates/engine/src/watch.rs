@@ -2,7 +2,6 @@
 //! were occupied.
 
 use crate::error::{Context, Result};
-use crate::plan::Probed;
 use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
@@ -101,6 +100,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOK_SHARE: u32 = 100;
 
 /// Watches for the end of a recording, and retries occupied sites now and then.
+#[derive(Debug)]
 pub struct Watch {
     process: Process,
     pidfd: Option<OwnedFd>,
@@ -125,8 +125,7 @@ impl Watch {
     ///
     /// # Errors
     /// The process id is invalid.
-    pub fn new(probed: &Probed, limit: Option<Duration>) -> Result<Watch> {
-        let process = &probed.attached.process;
+    pub fn new(process: &Process, names: Vec<String>, limit: Option<Duration>) -> Result<Watch> {
         let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
         let now = Instant::now();
         Ok(Watch {
@@ -140,11 +139,22 @@ impl Watch {
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
             next_look: now + LOOK,
-            names: probed.names(),
+            names,
             notices: Vec::new(),
             held: false,
             lanes: Lanes::default(),
         })
+    }
+
+    /// Adds the names of further probes.
+    pub fn add_names(&mut self, names: Vec<String>) {
+        self.names.extend(names);
+    }
+
+    /// Returns the name of a probe's first event.
+    #[must_use]
+    pub fn name(&self, probe: usize) -> &str {
+        self.names.get(probe).map_or("", |name| name)
     }
 
     /// Returns the time left until the limit.

@@ -11,6 +11,14 @@ use crate::clock::ClockModel;
 /// versions is in the crate's documentation.
 pub const FORMAT_VERSION: u32 = 3;
 
+/// The architecture whose programs this build records.
+pub const ARCH: &str = std::env::consts::ARCH;
+
+/// Architecture of traces from before there was another one.
+fn x86_64() -> String {
+    "x86_64".to_owned()
+}
+
 /// The contents of `info/capriole.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Document {
@@ -20,6 +28,10 @@ pub struct Document {
     pub tracer: Tracer,
     /// The trace's UUID in hexadecimal, as in `metadata` and in every packet.
     pub uuid: String,
+    /// Architecture of the recorded machine code, [`ARCH`] when written by this crate. Traces
+    /// without it are from x86-64.
+    #[serde(default = "x86_64")]
+    pub arch: String,
     /// The traced program.
     pub target: Target,
     /// Start and end of the recording.

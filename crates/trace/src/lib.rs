@@ -48,6 +48,7 @@ pub mod clock;
 mod damage;
 mod directory;
 mod document;
+pub mod live;
 mod output;
 mod packet;
 mod place;
@@ -63,7 +64,7 @@ mod writer;
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use directory::DirectoryError;
 pub use document::{
-    Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
+    ARCH, Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
     RefusalInfo, Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};

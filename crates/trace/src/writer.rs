@@ -11,7 +11,7 @@ use capriole_event::FieldType;
 use crate::clock::ClockModel;
 use crate::directory::{Directory, DirectoryError, METADATA, json_path};
 use crate::document::{
-    Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
+    ARCH, Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
     Tracer,
 };
 use crate::output::OutputStream;
@@ -146,6 +146,7 @@ impl TraceWriter {
                 version: env!("CARGO_PKG_VERSION").to_string(),
             },
             uuid: uuid_text(&uuid),
+            arch: ARCH.to_owned(),
             target: info.target.clone(),
             time: TimeSpan {
                 start_realtime_ns: points.first().map_or(0, |point| point.realtime_ns),

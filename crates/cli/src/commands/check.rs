@@ -14,7 +14,7 @@ use crate::probing::ReturnsBy;
 use anyhow::bail;
 use capriole::fields::Purpose;
 use capriole::select;
-use capriole::select::Selected;
+use capriole::select::{Mode, Selected};
 use capriole_object::Objects;
 use capriole_text::output;
 use capriole_text::say;
@@ -64,8 +64,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         &objects,
         &planner,
         &events,
-        Purpose::Record,
-        arguments.returns.into(),
+        Mode::new(Purpose::Record, arguments.returns.into()),
     )?;
     let threads = Threads::of(&objects);
     if arguments.json {

@@ -5,10 +5,8 @@ mod markers;
 
 use crate::exit::Usage;
 use anyhow::bail;
-use capriole::fields::Purpose;
-use capriole::returns::Returns;
 use capriole::select;
-use capriole::select::Selected;
+use capriole::select::{Mode, Selected};
 use capriole_insn::Extent;
 use capriole_planner::planner::{Planned, Planner};
 use capriole_planner::resolve::Site;
@@ -86,7 +84,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let path = path.map(|p| select::existing(&p)).transpose()?;
     let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
-    let selected = select::select(&objects, &planner, &events, Purpose::Record, Returns::Exits)?;
+    let selected = select::select(&objects, &planner, &events, Mode::default())?;
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
         (false, false) if arguments.args => args::write(&selected, &mut out)?,

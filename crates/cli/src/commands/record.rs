@@ -9,19 +9,19 @@ use capriole::entry::with_companion;
 use capriole::fields::Purpose;
 use capriole::filtered::Filtered;
 use capriole::options;
-use capriole::plan::{Planned, Probed};
+use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
 use capriole::returns::Unseen;
 use capriole::select;
-use capriole::select::Selected;
+use capriole::select::{Mode, Selected};
 use capriole::watch::Ended;
 use capriole::{machine, message};
 use capriole_event::EventSpec;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
-use capriole_ring::layout::{self, Geometry, frame};
+use capriole_ring::layout::{self, Geometry};
 use capriole_text::units;
 use capriole_text::units::{parse_duration, parse_size};
 use capriole_text::{say, tell};
@@ -93,7 +93,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = definitions::parse_plain(&arguments.events, &arguments.files)?;
     let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
     let clock = options::clock()?;
-    let least = arguments.min_duration.map(|time| ticks(&clock, time));
+    let least = arguments
+        .min_duration
+        .map(|time| options::ticks(&clock, time));
     let least = least.transpose()?;
     for (at, text) in arguments.graph.iter().enumerate() {
         // Drop duplicates here: with `--min-duration`, `select()` cannot.
@@ -108,22 +110,6 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     record(&arguments, program, probed, recorder)
 }
 
-/// Converts a time to ticks, rounded up, as precisely as the clock allows shortly after its
-/// start. If the clock advances in steps, rounds down to a whole step: a call that took this
-/// time may measure up to a step less.
-fn ticks(clock: &Clock, time: Duration) -> anyhow::Result<u64> {
-    let model = clock.model()?;
-    let hz = u128::from(model.freq_hz);
-    let ticks = (time.as_nanos() * hz).div_ceil(1_000_000_000);
-    let ticks = match u128::from(model.step) {
-        0 | 1 => ticks,
-        step => ticks / step * step,
-    };
-    // A call slot cannot hold a longer time.
-    let most = (1 << (64 - frame::CALL_BITS)) - 1;
-    Ok(u64::try_from(ticks).unwrap_or(u64::MAX).min(most))
-}
-
 /// Does everything that can fail before the program is touched, then attaches.
 fn prepare(
     arguments: &Arguments,
@@ -131,14 +117,15 @@ fn prepare(
     process: &Process,
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {
-    let purpose = (Purpose::Record, arguments.returns.into());
-    let planned = Planned::new(
-        process,
+    let request = Request {
         events,
-        &arguments.means.into(),
-        purpose,
-        |selected| Ok(Selected::record_all(selected).into_iter().map(Ok).collect()),
-    )?;
+        options: &arguments.means.into(),
+        mode: Mode::new(Purpose::Record, arguments.returns.into()),
+        messages: true,
+    };
+    let planned = Planned::new(process, &request, |selected| {
+        Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
+    })?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {message}");

@@ -218,7 +218,7 @@ fn watch(
     shown: &mut Shown,
     started: Instant,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(probed, arguments.duration)?;
+    let mut watch = Watch::new(&probed.attached.process, probed.names(), arguments.duration)?;
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),

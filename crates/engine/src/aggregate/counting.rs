@@ -8,14 +8,15 @@ use crate::error::{Context, Result, err};
 use crate::fields::{Fields, Purpose};
 use crate::machine;
 use crate::options::{ProbeOptions, clock};
-use crate::plan::{Planned, Probed};
+use crate::plan::{Planned, Probed, Request};
 use crate::returns::Returns;
-use crate::select::{self, Selected};
+use crate::select::{self, Mode, Selected};
 use capriole_codegen::detour::Work;
 use capriole_event::EventSpec;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_ring::tables::Tables;
+use capriole_trace::clock::Clock;
 use std::path::PathBuf;
 
 /// An event, and the purpose of its hits.
@@ -39,7 +40,7 @@ pub enum Hits {
 
 impl Definition {
     /// Returns the definition of an event, preceded by one for its entry if values are kept there.
-    fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
+    pub fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
         with_companion(spec).map(|spec| {
             let hits = match spec.keeps {
                 Some(_) => Hits::Entries,
@@ -50,7 +51,7 @@ impl Definition {
     }
 
     /// Returns the definitions of the entry and the exits of timed calls.
-    fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
+    pub fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
         let parts = [(entry, Hits::Entries), (exit, Hits::Exits)];
         parts.map(|(spec, hits)| Definition { spec, hits })
     }
@@ -102,44 +103,18 @@ pub fn attach(
         true => Some(clock()?),
         false => None,
     };
-    let purpose = (Purpose::Count, returns);
-    let mut tables = Tables::default();
+    let mut all = Tables::default();
     let mut kept = Vec::new();
     let mut fetches = false;
-    let planned = Planned::new(process, &events, options, purpose, |selected| {
-        for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
-            if *hits == Hits::Entries {
-                kept.push(None);
-                continue;
-            }
-            let sites = selected.iter().filter(|e| e.definition == definition);
-            // The event has no site here and was left out.
-            if sites.clone().next().is_none() {
-                kept.push(None);
-                continue;
-            }
-            let first = sites.clone().map(|e| e.id).min();
-            let last = sites.clone().map(|e| e.id).max();
-            let ids = first.unwrap_or(0)..last.map_or(0, |last| last + 1);
-            let usable = sites.filter(|e| e.left_out.is_none());
-            let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
-            let made = Kept::new(spec, &fields, ids, keys, &mut tables)?;
-            kept.push(Some(match (hits, &clock) {
-                (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
-                _ => made,
-            }));
-        }
-        let work = |e: &Selected| {
-            if e.left_out.is_some() {
-                return Ok(Vec::new());
-            }
-            let works = match &kept[e.definition] {
-                Some(kept) => kept.work(e.id, &e.fields),
-                None => enter(e),
-            };
-            works.with_context(|| format!("event `{}`", events[e.definition].text))
-        };
-        let works: Vec<Result<Vec<Work>>> = selected.iter().map(work).collect();
+    let request = Request {
+        events: &events,
+        options,
+        mode: Mode::new(Purpose::Count, returns),
+        messages: false,
+    };
+    let planned = Planned::new(process, &request, |selected| {
+        kept = tables(definitions, selected, keys, clock.as_ref(), &mut all)?;
+        let works = works(&events, selected, &kept);
         let plain = |work: &Work| matches!(work, Work::Count { .. });
         fetches = !works.iter().flatten().flatten().all(plain);
         Ok(works)
@@ -152,13 +127,66 @@ pub fn attach(
             true => Geometry::for_scratch(cpus, journal),
             false => Geometry::for_buffer(0, cpus, journal),
         };
-        let geometry = geometry.with_tables(&tables);
+        let geometry = geometry.with_tables(&all);
         match frames {
             Some((areas, words)) => geometry.with_frames(areas, words),
             None => geometry,
         }
     })?;
     Ok((probed, kept))
+}
+
+/// Makes the table of each definition; `None` for one that only begins calls, and for one without
+/// a site.
+///
+/// # Errors
+/// There is not enough room.
+pub fn tables(
+    definitions: &[Definition],
+    selected: &[Selected],
+    keys: u32,
+    clock: Option<&Clock>,
+    tables: &mut Tables,
+) -> Result<Vec<Option<Kept>>> {
+    let mut all = Vec::new();
+    for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
+        let sites = selected.iter().filter(|e| e.definition == definition);
+        // An event without a site was left out.
+        let (first, last) = match (sites.clone().map(|e| e.id).min(), hits) {
+            (None, _) | (_, Hits::Entries) => {
+                all.push(None);
+                continue;
+            }
+            (Some(first), _) => (first, sites.clone().map(|e| e.id).max().unwrap_or(first)),
+        };
+        let usable = sites.filter(|e| e.left_out.is_none());
+        let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
+        let made = Kept::new(spec, &fields, first..last + 1, keys, tables)?;
+        all.push(Some(match (hits, clock) {
+            (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
+            _ => made,
+        }));
+    }
+    Ok(all)
+}
+
+/// Returns the work of each site's probe, with the tables of [`tables`].
+pub fn works(
+    events: &[EventSpec],
+    selected: &[Selected],
+    kept: &[Option<Kept>],
+) -> Vec<Result<Vec<Work>>> {
+    let work = |event: &Selected| {
+        if event.left_out.is_some() {
+            return Ok(Vec::new());
+        }
+        let works = match &kept[event.definition] {
+            Some(kept) => kept.work(event.id, &event.fields),
+            None => enter(event),
+        };
+        works.with_context(|| format!("event `{}`", events[event.definition].text))
+    };
+    selected.iter().map(work).collect()
 }
 
 /// Returns the work that begins calls at their entry.

@@ -56,7 +56,7 @@ impl Source {
         Snapshot {
             time,
             groups: groups
-                .map(|(kept, events)| kept.read(&self.reader, selected, events))
+                .map(|(kept, events)| kept.read(&self.reader, (selected, 0), events))
                 .collect(),
             lost: self.reader.lost(),
         }

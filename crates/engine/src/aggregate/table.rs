@@ -291,8 +291,14 @@ impl Kept {
         works.map_err(|error| err!(Field, "{}", error.with_names(name)))
     }
 
-    /// Reads the rows of `events`, which have a probe; `selected` lists all events.
-    pub fn read(&self, reader: &TableReader, selected: &[Selected], events: &[usize]) -> Group {
+    /// Reads the rows of `events`, which have a probe; `selected` lists all events that were
+    /// selected together, the first of them with the number `first`.
+    pub fn read(
+        &self,
+        reader: &TableReader,
+        (selected, first): (&[Selected], u32),
+        events: &[usize],
+    ) -> Group {
         let mut contents = reader.read(&self.table);
         let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
         let ticks_per_second = self.clock.as_ref().and_then(|clock| {
@@ -312,7 +318,7 @@ impl Kept {
                 .collect(),
             events: events.to_vec(),
             rows: rows
-                .map(|row| self.row(row, selected, ticks_per_second))
+                .map(|row| self.row(row, (selected, first), ticks_per_second))
                 .collect(),
             dropped: contents.dropped,
             capacity: self.capacity,
@@ -374,8 +380,13 @@ impl Kept {
         }
     }
 
-    fn row(&self, row: &tables::Row, selected: &[Selected], ticks_per_second: Option<u64>) -> Row {
-        let fields = &selected[row.event as usize].fields;
+    fn row(
+        &self,
+        row: &tables::Row,
+        (selected, first): (&[Selected], u32),
+        ticks_per_second: Option<u64>,
+    ) -> Row {
+        let fields = &selected[(row.event - first) as usize].fields;
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);

@@ -26,8 +26,9 @@ use std::sync::Arc;
 use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
 use framehop::{MayAllocateDuringUnwind, Unwinder as _};
 
+use capriole_text::printable;
 use capriole_trace::CallStack;
-use capriole_trace::{Document, EventInfo};
+use capriole_trace::{ARCH, Document, EventInfo};
 use module::Module;
 use walk::Place;
 
@@ -89,8 +90,16 @@ impl CallStacks {
     /// Creates an unwinder for the events of this trace.
     pub fn of(document: &Document) -> CallStacks {
         let recorded = document.time.start_realtime_ns;
-        let mut modules: Vec<Module> = document
-            .mappings
+        let mut remarks = Vec::new();
+        let mut mappings = &document.mappings[..];
+        if document.arch != ARCH {
+            remarks.push(format!(
+                "call stacks of {} cannot be unwound by this build, which is for {ARCH}",
+                printable(&document.arch)
+            ));
+            mappings = &[];
+        }
+        let mut modules: Vec<Module> = mappings
             .iter()
             .filter(|mapping| mapping.start < mapping.end)
             .map(|mapping| Module::new(mapping.clone(), recorded))
@@ -104,7 +113,7 @@ impl CallStacks {
             calls: Vec::new(),
             plausible: HashMap::new(),
             from_signals: HashMap::new(),
-            remarks: Vec::new(),
+            remarks,
         }
     }
 

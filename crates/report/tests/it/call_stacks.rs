@@ -297,3 +297,25 @@ fn unknown_code_and_short_copies_are_told_apart() {
     let found = stacks.backtrace(&hit(0x9000, Role::Entry), &empty);
     assert_eq!((found.calls.len(), found.end), (1, End::Truncated));
 }
+
+#[test]
+fn stacks_of_another_architecture_are_not_unwound() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().join("trace");
+    write(&directory, &records(), &[]);
+    let path = directory.join("info/capriole.json");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let own = format!("\"arch\": \"{}\"", capriole_trace::ARCH);
+    assert!(text.contains(&own), "{text}");
+    std::fs::write(&path, text.replace(&own, "\"arch\": \"riscv64\"")).unwrap();
+    let trace = Trace::open(&directory).unwrap();
+    assert_eq!(trace.document().arch, "riscv64");
+    let stacks = CallStacks::of(trace.document());
+    let [remark] = stacks.remarks() else {
+        panic!("one remark")
+    };
+    assert!(remark.contains("riscv64"), "{remark}");
+    // A trace that says nothing is from x86-64.
+    std::fs::write(&path, text.replace(&format!("  {own},\n"), "")).unwrap();
+    assert_eq!(Trace::open(&directory).unwrap().document().arch, "x86_64");
+}

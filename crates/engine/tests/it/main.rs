@@ -1,0 +1,3 @@
+//! The library, on programs that run.
+
+mod sessions;

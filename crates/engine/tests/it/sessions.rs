@@ -1,0 +1,243 @@
+//! Sessions: events come and go while the program runs, and every call is accounted for.
+
+use capriole::{Code, Happened, Record, Session, Status, Value};
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::{Running, assert_no_session, assert_text_is_the_files};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+const THREADS: usize = 3;
+const CALLS: usize = 200;
+const EVENT: &str = ":saved_work thread=$arg1 seq=$arg2 text=+0($arg3):string";
+
+fn program() -> Option<PathBuf> {
+    build(Compiler::Gcc, "saved.c", &[])
+}
+
+/// Has the program make its calls, and waits until they are made.
+fn calls(running: &mut Running) {
+    running.say(&format!("{THREADS} {CALLS} 0"));
+    assert_eq!(running.line(), "done");
+}
+
+/// Every thread's calls are there, once each and in order, with the text that belongs to each.
+fn assert_whole(records: &[Record]) {
+    let mut threads: BTreeMap<u64, u64> = BTreeMap::new();
+    for record in records {
+        let number = |name: &str| record.field(name).and_then(Value::as_u64);
+        let (thread, seq) = (
+            number("thread").expect("a number"),
+            number("seq").expect("a number"),
+        );
+        let next = threads.entry(thread).or_insert(0);
+        assert_eq!(seq, *next, "{record}");
+        *next += 1;
+        let text = Value::Text(format!("{thread}:{seq}").into_bytes());
+        assert_eq!(record.field("text"), Some(&text), "{record}");
+        assert_eq!(
+            (&*record.name, record.happened),
+            ("saved_work", Happened::Hit)
+        );
+    }
+    let all: Vec<u64> = threads.into_values().collect();
+    assert_eq!(all, [CALLS as u64; THREADS]);
+}
+
+#[test]
+fn events_come_and_go() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    assert_no_session(&running.process());
+    assert_eq!(session.read().expect("nothing"), []);
+
+    let first = session.add(EVENT).expect("the event");
+    assert_eq!((first.sites, &first.refused[..]), (1, &[][..]));
+    calls(&mut running);
+    assert_whole(&session.read().expect("records"));
+
+    session.disable(&first).expect("out");
+    session.disable(&first).expect("out already");
+    calls(&mut running);
+    assert_eq!(session.read().expect("nothing"), []);
+    assert_eq!(session.enable(&first).expect("in"), []);
+    calls(&mut running);
+    assert_whole(&session.read().expect("records"));
+
+    // Another event at the same place, and one elsewhere.
+    let second = session
+        .add(":saved_work seq=$arg2 if seq < 10")
+        .expect("the event");
+    let other = session.add("libc:fgets").expect("the event");
+    calls(&mut running);
+    let records = session.read().expect("records");
+    let of = |id| records.iter().filter(move |record| record.event == id);
+    assert_whole(&of(first.id).cloned().collect::<Vec<_>>());
+    assert_eq!(of(second.id).count(), 10 * THREADS);
+    // It waits for its next line already, or is just about to.
+    assert!(of(other.id).count() <= 1);
+
+    session.remove(&first).expect("out");
+    calls(&mut running);
+    let records = session.read().expect("records");
+    assert!(records.iter().all(|record| record.event != first.id));
+    let seconds = records.iter().filter(|record| record.event == second.id);
+    assert_eq!(seconds.count(), 10 * THREADS);
+    assert!(session.enable(&first).expect("it is gone").is_empty());
+
+    assert_eq!((session.lost(), session.status()), (0, Status::Running));
+    calls(&mut running);
+    let rest = session.detach().expect("out");
+    assert_eq!(
+        rest.iter()
+            .filter(|record| record.event == second.id)
+            .count(),
+        10 * THREADS
+    );
+    assert_text_is_the_files(&running.process(), false);
+    assert_no_session(&running.process());
+    calls(&mut running);
+    running.finish();
+}
+
+#[test]
+fn what_is_counted_is_read_as_rows() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    // Records first: the room for tables is there from the beginning.
+    let recorded = session.add(EVENT).expect("the event");
+    let sums = session
+        .add(":saved_work seq=$arg2 sum(seq) max(seq)")
+        .expect("the event");
+    let keyed = session
+        .add(":saved_work thread=$arg1 count() by thread")
+        .expect("the event");
+    let timed = session.add("latency(:saved_work)").expect("the event");
+    calls(&mut running);
+    assert_whole(&session.read().expect("records"));
+    let all = (THREADS * CALLS) as u64;
+    let rows = |id| -> Vec<_> {
+        let tables = session.rows(id).into_iter();
+        tables
+            .flat_map(|table| table.rows)
+            .filter(|row| row.calls > 0)
+            .collect()
+    };
+    let [row] = &rows(sums.id)[..] else {
+        panic!("one row")
+    };
+    assert_eq!(row.calls, all);
+    let shown = format!("{:?}", row.measures);
+    let sum = THREADS * CALLS * (CALLS - 1) / 2;
+    assert!(shown.contains(&format!("word: {sum}")), "{shown}");
+    let by_thread: Vec<u64> = rows(keyed.id).iter().map(|row| row.calls).collect();
+    assert_eq!(by_thread, [CALLS as u64; THREADS]);
+    let timed: u64 = rows(timed.id).iter().map(|row| row.calls).sum();
+    assert_eq!(timed, all);
+    assert!(session.rows(&recorded).is_empty());
+    drop(session);
+    assert_text_is_the_files(&running.process(), false);
+    assert_no_session(&running.process());
+    running.finish();
+}
+
+#[test]
+fn calls_have_two_ends() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    session
+        .add_calls(":saved_work thread=$arg1", None)
+        .expect("the calls");
+    calls(&mut running);
+    let records = session.read().expect("records");
+    let ends = |happened| {
+        records
+            .iter()
+            .filter(|record| record.happened == happened)
+            .count()
+    };
+    let all = THREADS * CALLS;
+    assert_eq!((ends(Happened::Entry), ends(Happened::Return)), (all, all));
+    running.finish();
+    let started = Instant::now();
+    while session.status() == Status::Running && started.elapsed() < Duration::from_secs(20) {
+        session.wait(Duration::from_millis(5));
+        session.read().expect("records");
+    }
+    assert_eq!(session.status(), Status::Ended(capriole::Ended::Exited));
+    let error = session.add(EVENT).expect_err("it is over");
+    assert_eq!(error.code(), Code::Vanished);
+}
+
+#[test]
+fn a_program_that_is_launched_has_its_probes_before_it_runs() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let words = ["--threads", "2", "--calls", "300"].map(Into::into);
+    let words = [&[program.into_os_string()], &words[..]].concat();
+    let mut session = Session::launch(&words).expect("it starts");
+    session
+        .add(":work thread=$arg1 seq=$arg2")
+        .expect("the event");
+    let main = session.add(":main").expect("the event");
+    session.run();
+    let mut records = Vec::new();
+    let started = Instant::now();
+    while session.status() == Status::Running {
+        session.wait(Duration::from_millis(5));
+        records.extend(session.read().expect("records"));
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "it does not end"
+        );
+    }
+    let work = records.iter().filter(|record| record.event != main.id);
+    assert_eq!(work.count(), 2 * 300);
+    assert_eq!(
+        records
+            .iter()
+            .filter(|record| record.event == main.id)
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn errors_have_codes_and_leave_the_session_as_it_was() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let code = |event: &str, session: &mut Session| {
+        let error = session.add(event).expect_err("an error");
+        assert!(!error.full().contains("--"), "a command's words: {error}");
+        error.code()
+    };
+    let error = Session::attach(u32::MAX).expect_err("no such process");
+    assert_eq!(error.code(), Code::NoProcess);
+    let mut session = Session::attach(running.pid).expect("a session");
+    for with_probes in [false, true] {
+        assert_eq!(code("libc:malloc size=", &mut session), Code::Syntax);
+        assert_eq!(code(":nothing_there", &mut session), Code::NotFound);
+        assert_eq!(code("libnothing:f", &mut session), Code::NotFound);
+        assert_eq!(code(":saved_work n=nobody", &mut session), Code::Field);
+        if !with_probes {
+            session.add(EVENT).expect("the event");
+        }
+    }
+    calls(&mut running);
+    assert_whole(&session.read().expect("records"));
+    let second = Session::attach(running.pid)
+        .expect("nothing is touched yet")
+        .add(EVENT);
+    assert_eq!(
+        second.expect_err("one at a time").code(),
+        Code::AlreadyRecorded
+    );
+    calls(&mut running);
+    assert_whole(&session.read().expect("records"));
+    session.detach().expect("out");
+    running.finish();
+}

@@ -1,0 +1,127 @@
+//! Decoding of records as they come out of session memory, without a trace directory.
+
+use crate::document::EventInfo;
+use crate::packet::{long, word};
+use crate::record::{EventTable, RECORD_BYTES};
+use crate::value::Fields;
+
+/// A decoded record, borrowed from its packet.
+#[derive(Debug, Clone)]
+pub struct LiveRecord<'a> {
+    /// Time in ticks of the time stamp counter.
+    pub tsc: u64,
+    /// The thread's id; 0 if unknown.
+    pub tid: u32,
+    /// Description of the event.
+    pub info: &'a EventInfo,
+    payload: &'a [u8],
+}
+
+impl<'a> LiveRecord<'a> {
+    /// Returns the fields' values, in the order of `info.fields`.
+    #[must_use]
+    pub fn fields(&self) -> Fields<'a> {
+        Fields::new(self.info, self.payload)
+    }
+}
+
+/// Decodes the contents of packets. Nothing in them is trusted: bytes that are no record end the
+/// packet and are counted.
+#[derive(Debug, Default)]
+pub struct LiveDecoder {
+    events: Vec<EventInfo>,
+    table: EventTable,
+    skipped: u64,
+}
+
+impl LiveDecoder {
+    /// Creates a decoder that knows no event yet.
+    #[must_use]
+    pub fn new() -> LiveDecoder {
+        LiveDecoder::default()
+    }
+
+    /// Adds an event. Returns false, and changes nothing, if there is one with its id.
+    pub fn add(&mut self, event: EventInfo) -> bool {
+        if self.table.index(event.id).is_some() {
+            return false;
+        }
+        self.table.add(&event);
+        self.events.push(event);
+        true
+    }
+
+    /// Returns the events, in the order in which they were added.
+    #[must_use]
+    pub fn events(&self) -> &[EventInfo] {
+        &self.events
+    }
+
+    /// Passes each record of a packet to `each`, in the order in which they were written.
+    pub fn packet(&mut self, content: &[u8], mut each: impl FnMut(LiveRecord<'_>)) {
+        let mut rest = content;
+        while !rest.is_empty() {
+            let Ok((index, size)) = self.table.record(rest) else {
+                self.skipped += rest.len() as u64;
+                return;
+            };
+            each(LiveRecord {
+                tsc: long(rest, 0),
+                tid: word(rest, 12),
+                info: &self.events[index],
+                payload: &rest[RECORD_BYTES..size],
+            });
+            rest = &rest[size..];
+        }
+    }
+
+    /// Number of bytes that were no records.
+    #[must_use]
+    pub fn skipped(&self) -> u64 {
+        self.skipped
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::event;
+    use crate::value::Value;
+
+    fn record(id: u32, time: u64, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; RECORD_BYTES];
+        bytes[..8].copy_from_slice(&time.to_le_bytes());
+        bytes[8..12].copy_from_slice(&id.to_le_bytes());
+        bytes[12..16].copy_from_slice(&77u32.to_le_bytes());
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    fn decoded(decoder: &mut LiveDecoder, content: &[u8]) -> Vec<(u64, u32, u64)> {
+        let mut all = Vec::new();
+        decoder.packet(content, |record| {
+            let Some(Value::Hexadecimal(number)) = record.fields().next() else {
+                panic!("not a number");
+            };
+            all.push((record.tsc, record.tid, number));
+        });
+        all
+    }
+
+    #[test]
+    fn records_are_decoded_until_something_is_none() {
+        let mut decoder = LiveDecoder::new();
+        assert!(decoder.add(event(3, &["x64"], false)));
+        assert!(!decoder.add(event(3, &["x64"], false)));
+        let mut content = record(3, 10, &5u64.to_le_bytes());
+        content.extend(record(3, 11, &6u64.to_le_bytes()));
+        assert_eq!(decoded(&mut decoder, &content), [(10, 77, 5), (11, 77, 6)]);
+        assert_eq!(decoder.skipped(), 0);
+        // An event that nobody knows, and a record that is cut off.
+        content.extend(record(4, 12, &[]));
+        assert_eq!(decoded(&mut decoder, &content).len(), 2);
+        assert_eq!(decoder.skipped(), 16);
+        assert_eq!(decoded(&mut decoder, &content[..40]).len(), 1);
+        assert_eq!(decoder.skipped(), 32);
+    }
+}
