@@ -2,6 +2,7 @@
 //! missing, none of a disarmed one is there, the program finds all its results right, and after
 //! whatever step the tracer is killed, `capriole detach` puts its bytes back.
 
+use crate::parked::{REGIONS, places, regions};
 use crate::programs::{Compiler, build};
 use crate::target::*;
 use capriole_codegen::detour::{ClockReading, Record, Work};
@@ -664,4 +665,94 @@ fn a_tracer_of_shared_jumps_killed_at_each_step() {
         return;
     };
     killed_at_each_step(&program, &[], ":tight_* :tight_*%return");
+}
+
+/// Sites that are occupied when probes there are armed, added and disarmed: a word on a stack leads
+/// into the bytes, as a return address would.
+#[test]
+fn at_sites_that_are_occupied() {
+    let Some(mut running) = regions() else { return };
+    let process = running.process();
+    let all = Probes::of(&process, REGIONS, Reach::Best);
+    let count = all.probes.len();
+    let mut recording = attach_to(&process, &all, 16 << 20);
+    let attached = &mut recording.attached;
+    let everything: Vec<usize> = (0..count).collect();
+    let text = |when: &str| {
+        println!("{when}");
+        assert_text_is_the_files(&process, true);
+    };
+    let mut occupied = 0;
+    for (which, address) in places(&all) {
+        let probe = &all.probes[which];
+        let covered = probe.shape.covered;
+        if address <= covered.start || address >= covered.end {
+            continue;
+        }
+        let what = format!("{} at {address:#x}", all.names[which]);
+        // As long as the jump is there, nobody can be inside: whatever the word is, it is none's.
+        let hold = format!("hold {address:x}");
+        running.say(&hold);
+        assert_eq!(running.line(), hold);
+        let first = attached
+            .add(vec![as_event(probe.clone(), which)])
+            .expect("added")
+            .start;
+        assert_eq!(state(attached, first), SiteState::Final, "{what}");
+        let known: Vec<usize> = (0..attached.outcomes.len()).collect();
+        attached.disarm(&known).expect("disarmed");
+        text(&what);
+        // Once it is out, the site is occupied, and a breakpoint stands in.
+        assert_eq!(attached.arm(&[which]).expect("armed"), [], "{what}");
+        assert_eq!(state(attached, which), SiteState::StandIn, "{what}");
+        // Another probe joins it there, and goes again.
+        let second = attached
+            .add(vec![as_event(probe.clone(), which)])
+            .expect("added")
+            .start;
+        assert_eq!(state(attached, second), SiteState::StandIn, "{what}");
+        assert_eq!(state(attached, which), SiteState::StandIn, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+        running.assert_alive();
+        assert_eq!(
+            attached.disarm(&[which]).expect("disarmed"),
+            [which],
+            "{what}"
+        );
+        assert_eq!(state(attached, second), SiteState::StandIn, "{what}");
+        assert_eq!(
+            attached.disarm(&[second]).expect("disarmed"),
+            [second],
+            "{what}"
+        );
+        assert!(!attached.has_waiting(), "{what}");
+        text(&what);
+        running.assert_alive();
+        assert_eq!(attached.arm(&[second, first]).expect("armed"), [], "{what}");
+        assert_eq!(state(attached, first), SiteState::StandIn, "{what}");
+        // The second time for the word that was left on the stack.
+        for line in ["let go", "hold 0", "let go"] {
+            running.say(line);
+            assert_eq!(running.line(), line);
+        }
+        attached.arm(&everything).expect("armed");
+        for _ in 0..200 {
+            if attached.optimise().expect("it lives") == 0 {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for probe in [which, first, second] {
+            assert_eq!(state(attached, probe), SiteState::Final, "{what}");
+        }
+        attached.disarm(&[first, second]).expect("disarmed");
+        assert_eq!(state(attached, which), SiteState::Final, "{what}");
+        running.assert_alive();
+        occupied += 1;
+    }
+    assert!(occupied > 10, "only {occupied}");
+    attached.detach().expect("detached");
+    assert_text_is_the_files(&process, true);
+    assert_no_session(&process);
+    running.finish();
 }

@@ -216,16 +216,16 @@ fn at_each_instruction_of_a_detour() {
 }
 
 /// The functions of the program `regions`.
-const REGIONS: &[&str] = &[":region_*"];
+pub const REGIONS: &[&str] = &[":region_*"];
 
-fn regions() -> Option<Running> {
+pub fn regions() -> Option<Running> {
     let program = build(Compiler::Gcc, "regions.c", &[])?;
     Some(Running::start(&program, &["--threads", "2"]))
 }
 
 /// Returns every instruction of the bytes that change, and the first one after them, each with
 /// the index of its probe.
-fn places(probes: &Probes) -> Vec<(usize, u64)> {
+pub fn places(probes: &Probes) -> Vec<(usize, u64)> {
     let mut places = Vec::new();
     for (which, probe) in probes.probes.iter().enumerate() {
         places.extend(probe.shape.displaced.iter().map(|i| (which, i.ip())));
