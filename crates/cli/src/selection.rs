@@ -995,7 +995,15 @@ fn is_alike(spec: &EventSpec, site: &Site) -> bool {
         Base::Register(_) => go && argument.name == calls::GOROUTINE,
         // Arguments on the stack depend on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
-        _ => false,
+        Base::Vector(_)
+        | Base::StackPointer
+        | Base::StackWord(_)
+        | Base::CallStack(_)
+        | Base::Comm
+        | Base::Immediate(_)
+        | Base::Text(_)
+        | Base::Address(_)
+        | Base::FileOffset(_) => false,
     };
     !spec.arguments.iter().any(depends)
 }

@@ -389,6 +389,23 @@ struct Builder<'a> {
     bits: u8,
 }
 
+impl Source {
+    /// True if the source itself is a whole string, with nothing to follow or to read.
+    fn is_text(&self) -> bool {
+        match self {
+            Source::Comm | Source::Text(_) => true,
+            Source::Register(_)
+            | Source::Vector(_)
+            | Source::Indexed { .. }
+            | Source::Immediate(_)
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. } => false,
+        }
+    }
+}
+
 impl Field {
     /// Returns the maximum number of bytes that its content takes in a record.
     fn size(&self) -> u64 {
@@ -419,7 +436,13 @@ impl Field {
             Source::Register(register) => Word::Register(register),
             Source::Vector(number) => Word::Register(Register::XMM0 + u32::from(number)),
             Source::Immediate(value) => Word::Constant(value),
-            _ => return None,
+            Source::Indexed { .. }
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. }
+            | Source::Text(_) => return None,
         };
         Some((word, width))
     }
@@ -451,13 +474,23 @@ impl Field {
     /// True if the field may turn out to be unreadable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
-        let of_call = matches!(self.source, Source::Latency(_) | Source::Kept { .. });
+        let of_call = match self.source {
+            Source::Latency(_) | Source::Kept { .. } => true,
+            Source::Register(_)
+            | Source::Vector(_)
+            | Source::Indexed { .. }
+            | Source::Immediate(_)
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Text(_) => false,
+        };
         !self.pointers.is_empty() || of_call
     }
 
     /// True if its content is a string.
     fn is_text(&self) -> bool {
-        matches!(self.source, Source::Comm | Source::Text(_)) || self.content == Content::Text
+        self.source.is_text() || self.content == Content::Text
     }
 }
 
@@ -467,7 +500,10 @@ impl Fetch {
         let field = self.fields.get(field).filter(|field| !field.is_text())?;
         match field.content {
             Content::Number(width) => Some(width),
-            _ => None,
+            Content::Numbers { .. }
+            | Content::Text
+            | Content::Texts { .. }
+            | Content::CallStack { .. } => None,
         }
     }
 
@@ -530,7 +566,14 @@ impl Fetch {
         let registers = self.fields.iter().flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
             Source::Indexed { base, index, .. } => [base, Some(index)],
-            _ => [None, None],
+            Source::Vector(_)
+            | Source::Immediate(_)
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. }
+            | Source::Text(_) => [None, None],
         });
         let registers = registers.flatten().filter(|r| *r != Register::RSP);
         registers.collect::<BTreeSet<_>>().into_iter().collect()
@@ -879,7 +922,7 @@ impl<'a> Builder<'a> {
                 ..step(step::IMMEDIATE)
             }),
         }
-        if !matches!(field.source, Source::Comm | Source::Text(_)) {
+        if !field.source.is_text() {
             self.content(field, index, limit, step)?;
         }
         for (_, mut step, text) in self

@@ -136,9 +136,12 @@ impl Tally {
     /// Returns the maximum size in bytes of a key made of these fields; 0 without fields.
     pub fn key_size(keys: &[Field]) -> u32 {
         let size = |field: &Field| match field.content {
-            _ if matches!(field.source, Source::Comm | Source::Text(_)) => field.size(),
+            _ if field.source.is_text() => field.size(),
             Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
-            _ => field.size(),
+            Content::Number(_)
+            | Content::Numbers { .. }
+            | Content::Texts { .. }
+            | Content::CallStack { .. } => field.size(),
         };
         let faults = keys.iter().any(Field::can_fault);
         keys.iter().map(size).sum::<u64>() as u32 + if faults { 8 } else { 0 }
@@ -159,7 +162,7 @@ impl Fetch {
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {
                     return Err(FetchError::NotInMemory(index));
                 }
-                _ => {}
+                Content::Number(_) | Content::Text => {}
             }
         }
         let values = tally.cells.iter().filter_map(|(_, amount)| amount.field());
