@@ -1154,12 +1154,8 @@ pub fn refuse_named(selected: &[Selected]) -> anyhow::Result<()> {
 /// True if the site might be probed if the program were loaded elsewhere: fixed bytes of a jump led
 /// to an address that was not free, or to one that another probe uses.
 fn depends_on_addresses(refused: &Refused) -> bool {
-    let depends = |refusal: &Refusal| {
-        matches!(
-            refusal,
-            Refusal::NoStubAddress | Refusal::NoMemoryNear { .. } | Refusal::BytesInUse { .. }
-        )
-    };
+    let depends =
+        |refusal: &Refusal| matches!(refusal, Refusal::NoStubAddress | Refusal::BytesInUse { .. });
     refused.refusals.iter().any(|(_, refusal)| depends(refusal))
 }
 
