@@ -1,7 +1,12 @@
 //! Compiles and links the resident into one flat blob.
 
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[allow(dead_code)]
+#[path = "../ring/src/numbers.rs"]
+mod numbers;
 
 fn run(command: &mut Command) {
     let status = command
@@ -19,12 +24,14 @@ fn main() {
         "entry.S",
         "resident.ld",
         "returns.S",
-        "returns.h",
         "returns.ld",
     ] {
         println!("cargo:rerun-if-changed=src/{file}");
     }
     println!("cargo:rerun-if-env-changed=CC");
+    write_numbers(&out.join("numbers.h"));
+    // Not by the crate `cc`: it would add the flags in CFLAGS, and some (-flto, -march) make code
+    // that must not run inside a probe.
     for (source, object) in [
         ("src/entry.S", "entry.o"),
         ("src/resident.c", "resident.o"),
@@ -36,11 +43,23 @@ fn main() {
             .args("-fcf-protection=none -fno-jump-tables -fvisibility=hidden".split(' '))
             .args("-fno-asynchronous-unwind-tables -fno-unwind-tables".split(' '))
             .args("-fno-tree-loop-distribute-patterns -fno-strict-aliasing".split(' '))
+            .arg("-I")
+            .arg(&out)
             .args([source, "-o"])
             .arg(out.join(object)));
     }
     link(&out, "resident", &["entry.o", "resident.o"]);
     link(&out, "returns", &["returns.o"]);
+}
+
+/// Writes the numbers that Rust and C share as a C header. A literal has the smallest type that
+/// holds its value.
+fn write_numbers(path: &Path) {
+    let mut text = String::from("/* Generated from crates/ring/src/numbers.rs. */\n");
+    for (name, value) in numbers::ALL.iter().copied().flatten() {
+        writeln!(text, "#define {name} {value:#x}").expect("a string takes everything");
+    }
+    std::fs::write(path, text).expect("OUT_DIR can be written");
 }
 
 /// Links the objects into the flat blob `NAME.bin`, by the linker script `NAME.ld`.

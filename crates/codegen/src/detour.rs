@@ -305,7 +305,12 @@ impl Work {
         let others = match self {
             Work::Tally(straight) => straight.registers(),
             Work::Long(long) => &long.registers,
-            _ => &[],
+            Work::Record(_)
+            | Work::Enter { .. }
+            | Work::Count { .. }
+            | Work::Run { .. }
+            | Work::Unregister
+            | Work::Help { .. } => &[],
         };
         let words = self.words().iter().filter_map(|word| word.register());
         words.chain(others.iter().copied())

@@ -32,7 +32,9 @@ pub use tally::{Amount, KEY_TEXT_LIMIT, Tally, histogram};
 use crate::condition::{Condition, Exit, Normal, Relation, Subject, Test, Tree, Width, normal};
 use crate::detour::{Compare, Filter, Long, Operand, Record, Word, Work};
 use capriole_insn::RegSet;
-use capriole_ring::layout::frame;
+use capriole_ring::numbers::op::Effect;
+use capriole_ring::numbers::session::STACK_HEAD;
+use capriole_ring::numbers::{frame, op, program, record, step, test};
 use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +43,7 @@ use thiserror::Error;
 /// Maximum number of bytes recorded of a string.
 pub const STRING_LIMIT: u16 = 1024;
 /// Bytes of a record before its fields.
-const HEADER: u64 = capriole_ring::layout::record::FIELDS as u64;
+const HEADER: u64 = record::FIELDS as u64;
 
 /// Start of a field: the value that its pointers, if any, start from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -156,24 +158,25 @@ impl Program {
     /// True if the resident may make a system call for it, in the program's own thread.
     #[must_use]
     pub fn may_call(&self) -> bool {
-        use step::{COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD};
-        let calls = [COMM, POINTER, READ, STACK, STRING, STRINGS, THREAD];
-        self.steps().any(|step| calls.contains(&step[0]))
+        self.steps().any(|step| match op::effect(step[step::OP]) {
+            Some(Effect::Call) | None => true,
+            Some(Effect::Register | Effect::Neither) => false,
+        })
     }
 
     /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
-        let reads = |step: &&[u8]| matches!(step[0], step::REGISTER | step::INDEX);
-        let numbers = self.steps().filter(reads).map(|step| step[1]);
+        let reads = |step: &&[u8]| op::effect(step[step::OP]) == Some(Effect::Register);
+        let numbers = self.steps().filter(reads).map(|step| step[step::A]);
         RegSet(numbers.fold(0, |set, number| set | 1 << number))
     }
 
-    /// Returns the steps, [`STEP_SIZE`] bytes each.
+    /// Returns the steps, [`step::SIZE`] bytes each.
     fn steps(&self) -> impl Iterator<Item = &[u8]> {
         let count = self.bytes.first_chunk();
         let count = count.map_or(0, |n| u32::from_le_bytes(*n) as usize);
-        let steps = self.bytes.get(PROGRAM_HEADER..).unwrap_or_default();
-        steps.chunks_exact(STEP_SIZE).take(count)
+        let steps = self.bytes.get(program::HEADER..).unwrap_or_default();
+        steps.chunks_exact(step::SIZE).take(count)
     }
 }
 
@@ -248,101 +251,6 @@ const MOST: u64 = 1 << 15;
 /// Maximum number of registers that straight code can read: it needs the others as scratch
 /// registers.
 const MOST_REGISTERS: usize = 11;
-/// Size in bytes of the header before the steps, and of a step.
-const PROGRAM_HEADER: usize = 16;
-const STEP_SIZE: usize = 16;
-
-mod step {
-    pub const REGISTER: u8 = 0;
-    pub const IMMEDIATE: u8 = 1;
-    pub const POINTER: u8 = 2;
-    pub const KEEP: u8 = 3;
-    pub const READ: u8 = 4;
-    pub const STRING: u8 = 5;
-    pub const STRINGS: u8 = 6;
-    pub const COMM: u8 = 7;
-    pub const TEXT: u8 = 8;
-    pub const TEST: u8 = 9;
-    pub const TEST_THREAD: u8 = 10;
-    pub const TEST_CPU: u8 = 11;
-    pub const TEST_TEXT: u8 = 12;
-    pub const UNLESS: u8 = 13;
-    pub const WHEN: u8 = 14;
-    pub const DROP_CONTENT: u8 = 15;
-    pub const REJECT: u8 = 16;
-    pub const THREAD: u8 = 17;
-    pub const CPU: u8 = 18;
-    pub const KEY: u8 = 19;
-    pub const ROW: u8 = 20;
-    pub const TALLY: u8 = 21;
-    pub const UNREADABLE: u8 = 22;
-    pub const NARROW: u8 = 23;
-    pub const LATENCY: u8 = 24;
-    pub const VECTOR: u8 = 25;
-    pub const STACK: u8 = 26;
-    pub const KEPT: u8 = 27;
-    pub const FORGET: u8 = 28;
-    pub const ENTER: u8 = 29;
-    pub const INDEX: u8 = 30;
-}
-
-/// The numbers of this format, with their names in the resident's header: (name, value).
-pub const NUMBERS: [(&str, u64); 47] = [
-    ("STEP_SIZE", STEP_SIZE as u64),
-    ("PROGRAM_FAULTS", FAULTS as u64),
-    ("STEP_REGISTER", step::REGISTER as u64),
-    ("STEP_IMMEDIATE", step::IMMEDIATE as u64),
-    ("STEP_POINTER", step::POINTER as u64),
-    ("STEP_KEEP", step::KEEP as u64),
-    ("STEP_READ", step::READ as u64),
-    ("STEP_STRING", step::STRING as u64),
-    ("STEP_STRINGS", step::STRINGS as u64),
-    ("STEP_COMM", step::COMM as u64),
-    ("STEP_TEXT", step::TEXT as u64),
-    ("STEP_TEST", step::TEST as u64),
-    ("STEP_TEST_THREAD", step::TEST_THREAD as u64),
-    ("STEP_TEST_CPU", step::TEST_CPU as u64),
-    ("STEP_TEST_TEXT", step::TEST_TEXT as u64),
-    ("STEP_UNLESS", step::UNLESS as u64),
-    ("STEP_WHEN", step::WHEN as u64),
-    ("STEP_DROP_CONTENT", step::DROP_CONTENT as u64),
-    ("STEP_REJECT", step::REJECT as u64),
-    ("TEST_SIGNED", SIGNED as u64),
-    ("TEST_EQUAL", 0),
-    ("TEST_LESS", 32),
-    ("TEST_LESS_OR_EQUAL", 64),
-    ("TEST_BITS", 96),
-    ("PROGRAM_TALLY", TALLIES as u64),
-    ("STEP_THREAD", step::THREAD as u64),
-    ("STEP_CPU", step::CPU as u64),
-    ("STEP_KEY", step::KEY as u64),
-    ("STEP_ROW", step::ROW as u64),
-    ("STEP_TALLY", step::TALLY as u64),
-    ("STEP_UNREADABLE", step::UNREADABLE as u64),
-    ("STEP_NARROW", step::NARROW as u64),
-    ("STEP_LATENCY", step::LATENCY as u64),
-    ("STEP_VECTOR", step::VECTOR as u64),
-    ("STEP_STACK", step::STACK as u64),
-    ("STACK_HEAD", STACK_HEAD),
-    ("STEP_KEPT", step::KEPT as u64),
-    ("STEP_FORGET", step::FORGET as u64),
-    ("STEP_ENTER", step::ENTER as u64),
-    ("STEP_INDEX", step::INDEX as u64),
-    ("TALLY_ONE", tally::ONE as u64),
-    ("TALLY_SUM", tally::SUM as u64),
-    ("TALLY_MAXIMUM", tally::MAXIMUM as u64),
-    ("TALLY_BUCKET", tally::BUCKET as u64),
-    ("BUCKET_BITS", histogram::BITS as u64),
-    ("BUCKETS", histogram::BUCKETS as u64),
-    ("TABLE_SIZE", tally::TABLE_SIZE as u64),
-];
-
-/// Bytes before the copy of the stack: two registers, and the copy's length.
-const STACK_HEAD: u64 = 20;
-const FAULTS: u32 = 1;
-const TALLIES: u32 = 2;
-const SIGNED: u8 = 16;
-
 #[derive(Debug, Clone, Copy, Default)]
 struct Step {
     op: u8,
@@ -355,6 +263,20 @@ struct Step {
 }
 
 impl Step {
+    /// Encodes the step.
+    fn bytes(&self) -> [u8; step::SIZE] {
+        let mut bytes = [0; step::SIZE];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        put(step::OP, &[self.op]);
+        put(step::A, &[self.a]);
+        put(step::COUNT, &self.count.to_le_bytes());
+        put(step::LIMIT, &self.limit.to_le_bytes());
+        put(step::FIELD, &[self.field]);
+        put(step::BIT, &[self.bit]);
+        put(step::VALUE, &self.value.to_le_bytes());
+        bytes
+    }
+
     fn new(op: u8) -> Step {
         Step {
             op,
@@ -365,7 +287,7 @@ impl Step {
     /// Creates a step that operates on a number of this width.
     fn made(op: u8, how: u8, width: Width) -> Step {
         let bits = |(offset, width)| u16::from(offset) << 8 | u16::from(width);
-        let signed = if width.is_signed() { SIGNED } else { 0 };
+        let signed = if width.is_signed() { test::SIGNED } else { 0 };
         Step {
             a: width.bytes | how | signed,
             count: width.bits.map_or(0, bits),
@@ -392,6 +314,23 @@ struct Builder<'a> {
     tests: Vec<(usize, Step, &'a [u8])>,
     /// Number of result bits in use.
     bits: u8,
+}
+
+impl Source {
+    /// True if the source itself is a whole string, with nothing to follow or to read.
+    fn is_text(&self) -> bool {
+        match self {
+            Source::Comm | Source::Text(_) => true,
+            Source::Register(_)
+            | Source::Vector(_)
+            | Source::Indexed { .. }
+            | Source::Immediate(_)
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. } => false,
+        }
+    }
 }
 
 impl Field {
@@ -424,7 +363,13 @@ impl Field {
             Source::Register(register) => Word::Register(register),
             Source::Vector(number) => Word::Register(Register::XMM0 + u32::from(number)),
             Source::Immediate(value) => Word::Constant(value),
-            _ => return None,
+            Source::Indexed { .. }
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. }
+            | Source::Text(_) => return None,
         };
         Some((word, width))
     }
@@ -456,13 +401,23 @@ impl Field {
     /// True if the field may turn out to be unreadable.
     #[must_use]
     pub fn can_fault(&self) -> bool {
-        let of_call = matches!(self.source, Source::Latency(_) | Source::Kept { .. });
+        let of_call = match self.source {
+            Source::Latency(_) | Source::Kept { .. } => true,
+            Source::Register(_)
+            | Source::Vector(_)
+            | Source::Indexed { .. }
+            | Source::Immediate(_)
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Text(_) => false,
+        };
         !self.pointers.is_empty() || of_call
     }
 
     /// True if its content is a string.
     fn is_text(&self) -> bool {
-        matches!(self.source, Source::Comm | Source::Text(_)) || self.content == Content::Text
+        self.source.is_text() || self.content == Content::Text
     }
 }
 
@@ -472,7 +427,10 @@ impl Fetch {
         let field = self.fields.get(field).filter(|field| !field.is_text())?;
         match field.content {
             Content::Number(width) => Some(width),
-            _ => None,
+            Content::Numbers { .. }
+            | Content::Text
+            | Content::Texts { .. }
+            | Content::CallStack { .. } => None,
         }
     }
 
@@ -535,7 +493,14 @@ impl Fetch {
         let registers = self.fields.iter().flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
             Source::Indexed { base, index, .. } => [base, Some(index)],
-            _ => [None, None],
+            Source::Vector(_)
+            | Source::Immediate(_)
+            | Source::Comm
+            | Source::Thread
+            | Source::Cpu
+            | Source::Latency(_)
+            | Source::Kept { .. }
+            | Source::Text(_) => [None, None],
         });
         let registers = registers.flatten().filter(|r| *r != Register::RSP);
         registers.collect::<BTreeSet<_>>().into_iter().collect()
@@ -607,7 +572,7 @@ impl Fetch {
         let mut builder = Builder::new(self);
         builder.steps.push(Step {
             value: call.into(),
-            ..Step::new(step::FORGET)
+            ..Step::new(op::FORGET)
         });
         let tree = builder.condition(self.condition.as_ref())?;
         for index in 0..self.fields.len() {
@@ -617,10 +582,10 @@ impl Fetch {
         builder.steps.push(Step {
             value: call.into(),
             count: self.recorded as u16,
-            ..Step::new(step::ENTER)
+            ..Step::new(op::ENTER)
         });
         // Nothing is recorded.
-        builder.finish(TALLIES)
+        builder.finish(program::TALLY)
     }
 
     /// Splits the condition into the part that straight code can test, including the flags, and the
@@ -709,7 +674,7 @@ impl Fetch {
             builder.field(index, STRING_LIMIT)?;
         }
         builder.conclude(&tree);
-        builder.finish(if self.can_fault() { FAULTS } else { 0 })
+        builder.finish(if self.can_fault() { program::FAULTS } else { 0 })
     }
 }
 
@@ -762,10 +727,10 @@ impl<'a> Builder<'a> {
                     Subject::Field(index) => {
                         let width = self.fetch.width(*index);
                         let width = width.ok_or(FetchError::NotComparable(*index))?;
-                        (step::TEST, width)
+                        (op::TEST, width)
                     }
-                    Subject::Thread => (step::TEST_THREAD, Width::WORD),
-                    Subject::Cpu => (step::TEST_CPU, Width::WORD),
+                    Subject::Thread => (op::TEST_THREAD, Width::WORD),
+                    Subject::Cpu => (op::TEST_CPU, Width::WORD),
                 };
                 let (test, with, result) = match normal(*relation, *with, width) {
                     Normal::Constant(holds) => return Ok(Tree::Constant(holds)),
@@ -791,7 +756,7 @@ impl<'a> Builder<'a> {
                 let bit = self.bit()?;
                 let step = Step {
                     bit,
-                    ..Step::new(step::TEST_TEXT)
+                    ..Step::new(op::TEST_TEXT)
                 };
                 self.tests.push((*field, step, pattern));
                 Tree::Leaf(Bit { bit, result: true })
@@ -832,33 +797,33 @@ impl<'a> Builder<'a> {
             ..Step::new(op)
         };
         match &field.source {
-            Source::Comm => self.steps.push(step(step::COMM)),
-            Source::Thread => self.steps.push(step(step::THREAD)),
-            Source::Cpu => self.steps.push(step(step::CPU)),
+            Source::Comm => self.steps.push(step(op::COMM)),
+            Source::Thread => self.steps.push(step(op::THREAD)),
+            Source::Cpu => self.steps.push(step(op::CPU)),
             Source::Latency(call) => self.steps.push(Step {
                 value: u64::from(*call),
-                ..step(step::LATENCY)
+                ..step(op::LATENCY)
             }),
             Source::Kept { call, word } => self.steps.push(Step {
                 value: u64::from(*call),
                 count: *word,
-                ..step(step::KEPT)
+                ..step(op::KEPT)
             }),
             Source::Text(bytes) => {
                 let (count, value) = self.text(bytes);
                 self.steps.push(Step {
                     count,
                     value,
-                    ..step(step::TEXT)
+                    ..step(op::TEXT)
                 });
             }
             Source::Register(register) => self.steps.push(Step {
                 a: register.number() as u8,
-                ..step(step::REGISTER)
+                ..step(op::REGISTER)
             }),
             Source::Vector(number) => self.steps.push(Step {
                 a: *number,
-                ..step(step::VECTOR)
+                ..step(op::VECTOR)
             }),
             Source::Indexed {
                 base,
@@ -868,23 +833,23 @@ impl<'a> Builder<'a> {
             } => {
                 self.steps.push(Step {
                     value: *offset,
-                    ..step(step::IMMEDIATE)
+                    ..step(op::IMMEDIATE)
                 });
                 let base = base.map(|base| (base, 0));
                 for (register, shift) in base.into_iter().chain([(*index, *shift)]) {
                     self.steps.push(Step {
                         a: register.number() as u8,
                         bit: shift,
-                        ..step(step::INDEX)
+                        ..step(op::INDEX)
                     });
                 }
             }
             Source::Immediate(value) => self.steps.push(Step {
                 value: *value,
-                ..step(step::IMMEDIATE)
+                ..step(op::IMMEDIATE)
             }),
         }
-        if !matches!(field.source, Source::Comm | Source::Text(_)) {
+        if !field.source.is_text() {
             self.content(field, index, limit, step)?;
         }
         for (_, mut step, text) in self
@@ -892,13 +857,13 @@ impl<'a> Builder<'a> {
             .extract_if(.., |(f, ..)| *f == index)
             .collect::<Vec<_>>()
         {
-            if step.op == step::TEST_TEXT {
+            if step.op == op::TEST_TEXT {
                 (step.count, step.value) = self.text(text);
             }
             self.steps.push(step);
         }
         if !recorded {
-            self.steps.push(step(step::DROP_CONTENT));
+            self.steps.push(step(op::DROP_CONTENT));
         }
         Ok(())
     }
@@ -914,7 +879,7 @@ impl<'a> Builder<'a> {
         if let Content::CallStack { bytes } = field.content {
             self.steps.push(Step {
                 limit: bytes,
-                ..step(step::STACK)
+                ..step(op::STACK)
             });
             return Ok(());
         }
@@ -922,13 +887,13 @@ impl<'a> Builder<'a> {
             if !matches!(field.content, Content::Number(_)) {
                 return Err(FetchError::NotInMemory(index));
             }
-            self.steps.push(step(step::KEEP));
+            self.steps.push(step(op::KEEP));
             return Ok(());
         };
         for pointer in pointers {
             self.steps.push(Step {
                 value: *pointer as u64,
-                ..step(step::POINTER)
+                ..step(op::POINTER)
             });
         }
         let last = *last as u64;
@@ -937,24 +902,24 @@ impl<'a> Builder<'a> {
                 a: width.bytes,
                 count: 1,
                 value: last,
-                ..step(step::READ)
+                ..step(op::READ)
             },
             Content::Numbers { bytes, count } => Step {
                 a: bytes,
                 count,
                 value: last,
-                ..step(step::READ)
+                ..step(op::READ)
             },
             Content::Text => Step {
                 limit,
                 value: last,
-                ..step(step::STRING)
+                ..step(op::STRING)
             },
             Content::Texts { count } => Step {
                 count,
                 limit,
                 value: last,
-                ..step(step::STRINGS)
+                ..step(op::STRINGS)
             },
             Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
         });
@@ -963,7 +928,7 @@ impl<'a> Builder<'a> {
 
     /// Rejects the event unless the condition holds.
     fn conclude(&mut self, tree: &Tree<Bit>) {
-        let reject = Step::new(step::REJECT);
+        let reject = Step::new(op::REJECT);
         match tree {
             Tree::Constant(true) => {}
             Tree::Constant(false) => self.steps.push(reject),
@@ -980,7 +945,7 @@ impl<'a> Builder<'a> {
                     self.steps.push(Step {
                         count: (to - index - 1) as u16,
                         bit: branch.leaf.bit,
-                        ..Step::new(if set { step::WHEN } else { step::UNLESS })
+                        ..Step::new(if set { op::WHEN } else { op::UNLESS })
                     });
                 }
                 self.steps.push(reject);
@@ -989,11 +954,11 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self, flags: u32) -> Result<Program, FetchError> {
-        let texts = PROGRAM_HEADER + STEP_SIZE * self.steps.len();
+        let texts = program::HEADER + step::SIZE * self.steps.len();
         for index in self.to_place {
             self.steps[index].value += texts as u64;
         }
-        let faults = flags & FAULTS != 0;
+        let faults = flags & program::FAULTS != 0;
         let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
         // Fields that are not recorded take space temporarily, and so does a pointer.
         let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
@@ -1007,11 +972,7 @@ impl<'a> Builder<'a> {
         bytes.extend(flags.to_le_bytes());
         bytes.extend(size.to_le_bytes());
         for step in &self.steps {
-            bytes.extend([step.op, step.a]);
-            bytes.extend(step.count.to_le_bytes());
-            bytes.extend(step.limit.to_le_bytes());
-            bytes.extend([step.field, step.bit]);
-            bytes.extend(step.value.to_le_bytes());
+            bytes.extend(step.bytes());
         }
         bytes.extend(&self.texts);
         Ok(Program {
@@ -1025,10 +986,10 @@ impl<'a> Builder<'a> {
 /// Returns the code of a comparison, as a step encodes it.
 fn how(test: Test) -> u8 {
     match test {
-        Test::Equal => 0,
-        Test::Less => 32,
-        Test::LessOrEqual => 64,
-        Test::Bits => 96,
+        Test::Equal => test::EQUAL,
+        Test::Less => test::LESS,
+        Test::LessOrEqual => test::LESS_OR_EQUAL,
+        Test::Bits => test::BITS,
     }
 }
 

@@ -25,8 +25,6 @@ pub struct TypedFetch {
     pub field_type: FieldType,
     /// The type in the source.
     pub c_type: String,
-    /// Size in bytes of a character array recorded as a string, which may lack a final NUL.
-    pub longest: Option<u64>,
 }
 
 impl<'a> Debug<'a> {
@@ -104,7 +102,6 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted.unwrap_or(FieldType::number(Shown::Hexadecimal, 8)),
             c_type,
-            longest: None,
         })
     }
 
@@ -264,14 +261,8 @@ impl<'a> Debug<'a> {
             c_type: c_type.clone(),
             wanted: "a string",
         };
-        let mut longest = None;
         let address = match (self.shape(thing.kind)?, &thing.place) {
-            (Shape::Array { .. }, Place::Memory(sum)) => {
-                if thing.indexed == 0 {
-                    longest = self.size(thing.kind)?.filter(|&size| size > 0);
-                }
-                sum.clone()
-            }
+            (Shape::Array { .. }, Place::Memory(sum)) => sum.clone(),
             (Shape::Pointer { size: 8, .. } | Shape::Base { size: 8, .. }, place)
                 if thing.bits.is_none() =>
             {
@@ -297,7 +288,6 @@ impl<'a> Debug<'a> {
                 count: None,
             }),
             c_type,
-            longest,
         })
     }
 
@@ -321,7 +311,6 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted,
             c_type,
-            longest: None,
         })
     }
 
@@ -454,7 +443,6 @@ fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String
         link_address,
         field_type,
         c_type,
-        longest: None,
     }
 }
 

@@ -696,7 +696,19 @@ fn known_at_return(spec: &EventSpec) -> Result<()> {
                 "field `{argument}`: variables are not known at a return, only $retval, \
                  registers, the stack and memory; $entry:{name} is what it was at the entry"
             ),
-            _ => {}
+            Base::Register(_)
+            | Base::Vector(_)
+            | Base::Retval
+            | Base::Entry(_)
+            | Base::StackPointer
+            | Base::StackWord(_)
+            | Base::Latency
+            | Base::CallStack(_)
+            | Base::Comm
+            | Base::Immediate(_)
+            | Base::Text(_)
+            | Base::Address(_)
+            | Base::FileOffset(_) => {}
         }
     }
     Ok(())
@@ -764,25 +776,31 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
 /// Builds a field from a fetch with a known base, at a site. `bias` is added to addresses; call
 /// slots are in `area`.
 fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64, area: u32) -> Result<Field> {
-    match (&asked.base, &site.body) {
-        (Base::Argument(_) | Base::StackWord(_), Body::Inlined { .. }) => bail!(
+    let was_called = || match &site.body {
+        Body::Inlined { .. } => bail!(
             Field,
             "an inlined copy has no arguments in registers, and no return address on the stack; \
              write parameters by name, or $arg* for all"
         ),
-        (Base::Argument(_), Body::Clone) => bail!(
+        Body::Clone | Body::Own => Ok(()),
+    };
+    let has_own_arguments = || match &site.body {
+        Body::Clone => bail!(
             Field,
             "the compiler changed the arguments of this copy; write parameters by name, or \
              $arg* for all"
         ),
-        _ => {}
-    }
+        Body::Inlined { .. } | Body::Own => was_called(),
+    };
     let stack = Source::Register(Register::RSP);
     let mut pointers = Vec::new();
     let source = match &asked.base {
         Base::Register(gpr) => Source::Register(register(*gpr)),
         Base::Vector(number) => Source::Vector(*number),
-        Base::Argument(number) => match (in_registers(site)?, Gpr::of_argument(*number)) {
+        Base::Argument(number) => match (
+            has_own_arguments().and_then(|()| in_registers(site))?,
+            Gpr::of_argument(*number),
+        ) {
             (Passed::Go, _) => match Gpr::of_go_argument(*number) {
                 Some(gpr) => Source::Register(register(gpr)),
                 None => bail!(
@@ -806,6 +824,7 @@ fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64, area: u32
         },
         Base::StackPointer => stack,
         Base::StackWord(word) => {
+            was_called()?;
             pointers.push(8 * i64::from(*word));
             stack
         }

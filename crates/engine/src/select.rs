@@ -910,7 +910,15 @@ fn is_alike(spec: &EventSpec, site: &Site) -> bool {
         Base::Register(_) => go && argument.name == names::GOROUTINE,
         // Arguments on the stack depend on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
-        _ => false,
+        Base::Vector(_)
+        | Base::StackPointer
+        | Base::StackWord(_)
+        | Base::CallStack(_)
+        | Base::Comm
+        | Base::Immediate(_)
+        | Base::Text(_)
+        | Base::Address(_)
+        | Base::FileOffset(_) => false,
     };
     !spec.arguments.iter().any(depends)
 }
@@ -1062,12 +1070,8 @@ pub fn refuse_named(selected: &[Selected]) -> Result<()> {
 /// True if the site might be probed if the program were loaded elsewhere: fixed bytes of a jump led
 /// to an address that was not free, or to one that another probe uses.
 fn depends_on_addresses(refused: &Refused) -> bool {
-    let depends = |refusal: &Refusal| {
-        matches!(
-            refusal,
-            Refusal::NoStubAddress | Refusal::NoMemoryNear { .. } | Refusal::BytesInUse { .. }
-        )
-    };
+    let depends =
+        |refusal: &Refusal| matches!(refusal, Refusal::NoStubAddress | Refusal::BytesInUse { .. });
     refused.refusals.iter().any(|(_, refusal)| depends(refusal))
 }
 

@@ -104,10 +104,22 @@ impl Fetch {
     /// array.
     pub fn is_memory(&self) -> bool {
         !self.derefs.is_empty()
-            || matches!(
-                self.base,
-                Base::Address(_) | Base::FileOffset(_) | Base::Variable(_)
-            )
+            || match self.base {
+                Base::Address(_) | Base::FileOffset(_) | Base::Variable(_) => true,
+                Base::Register(_)
+                | Base::Vector(_)
+                | Base::Argument(_)
+                | Base::AllArguments
+                | Base::Retval
+                | Base::Entry(_)
+                | Base::StackPointer
+                | Base::StackWord(_)
+                | Base::Latency
+                | Base::CallStack(_)
+                | Base::Comm
+                | Base::Immediate(_)
+                | Base::Text(_) => false,
+            }
     }
 
     /// The type if none is given: `string` for `$comm` and string constants, `f64` for `%xmm0` and
@@ -122,7 +134,17 @@ impl Fetch {
             Base::Entry(entry) if self.derefs.is_empty() => {
                 entry.field_type.or_else(|| entry.fetch.default_type())
             }
-            _ => Some(FieldType::X64),
+            Base::Register(_)
+            | Base::Argument(_)
+            | Base::Retval
+            | Base::Entry(_)
+            | Base::StackPointer
+            | Base::StackWord(_)
+            | Base::Latency
+            | Base::Immediate(_)
+            | Base::Address(_)
+            | Base::FileOffset(_)
+            | Base::Variable(_) => Some(FieldType::X64),
         }
     }
 }

@@ -385,13 +385,6 @@ impl ObjectFile {
         }
     }
 
-    /// True if the loader writes to the code (`DT_TEXTREL`), so that its bytes in memory differ
-    /// from the file.
-    #[must_use]
-    pub fn has_text_relocations(&self) -> bool {
-        self.facts.text_relocations
-    }
-
     /// Returns the link address of the byte at a file offset, if it is loaded. If a page of the
     /// file is loaded twice, the executable segment takes precedence.
     #[must_use]

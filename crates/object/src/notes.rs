@@ -17,7 +17,6 @@ pub(crate) struct Facts {
     pub build_id: Option<Vec<u8>>,
     pub soname: Option<String>,
     pub go_note: bool,
-    pub text_relocations: bool,
     pub pie_flag: bool,
     /// Link addresses of the dynamic symbol and string tables, and the size of the latter.
     pub dynamic_symbols: Option<(u64, u64, u64)>,
@@ -69,10 +68,6 @@ impl Facts {
                 elf::DT_STRTAB => strings = Some(value),
                 elf::DT_STRSZ => strings_size = Some(value),
                 elf::DT_SYMTAB => symbols = Some(value),
-                elf::DT_TEXTREL => self.text_relocations = true,
-                elf::DT_FLAGS => {
-                    self.text_relocations |= value & elf::DF_TEXTREL.0 != 0;
-                }
                 elf::DT_FLAGS_1 => self.pie_flag = value & elf::DF_1_PIE.0 != 0,
                 _ => {}
             }

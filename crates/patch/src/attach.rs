@@ -50,7 +50,7 @@ use capriole_insn::liveness::{Live, RegSet};
 use capriole_proc::process::{Process, Seccomp};
 use capriole_proc::translator;
 use capriole_ring::layout::{Geometry, State, header, own};
-use capriole_tactic::site::{Shape, Tactic};
+use capriole_tactic::site::{Patch, Shape, Tactic};
 use std::collections::HashMap;
 use std::ops::{BitOr, Range};
 use std::time::Duration;
@@ -297,9 +297,9 @@ impl SiteState {
     /// `stand-in`, `waiting`, `taken-out` and `disarmed`.
     #[must_use]
     pub fn name(self, tactic: Tactic) -> &'static str {
-        match (self, tactic) {
-            (SiteState::Final, Tactic::Int3) => "breakpoint",
-            (SiteState::Final, _) => "optimised",
+        match (self, tactic.patch()) {
+            (SiteState::Final, Patch::Breakpoint) => "breakpoint",
+            (SiteState::Final, Patch::Jump) => "optimised",
             (SiteState::StandIn, _) => "stand-in",
             (SiteState::Waiting, _) => "waiting",
             (SiteState::TakenOut, _) => "taken-out",

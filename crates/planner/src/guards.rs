@@ -43,7 +43,6 @@ use capriole_patch::guards::{Guards, uses_any};
 use capriole_proc::maps::PAGE_SIZE;
 use capriole_proc::process::{Process, ProcessError};
 use capriole_resident::{CallNumber, FilterCall};
-use capriole_tactic::site::Tactic;
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -336,14 +335,14 @@ fn is_one_jump(plan: &Plan) -> bool {
             && placed.traps.is_empty()
             && placed.builds_on.is_none()
     });
-    plan.shape.tactic != Tactic::Int3 && alone && one_page
+    !plan.shape.tactic.is_breakpoint() && alone && one_page
 }
 
 /// True if a probe can be installed by one single write of a jump.
 pub(crate) fn is_one_write(plan: &Plan) -> bool {
     let start = plan.shape.covered.start;
     let one_page = start / PAGE_SIZE == (start + 4) / PAGE_SIZE;
-    let jump = plan.shape.tactic != Tactic::Int3 && plan.shape.placed.is_none();
+    let jump = !plan.shape.tactic.is_breakpoint() && plan.shape.placed.is_none();
     jump && one_page
 }
 

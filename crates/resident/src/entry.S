@@ -1,9 +1,9 @@
 /* Head of the blob, entries from the detours, and what C cannot say.
  * The blob is linked at address 0: a symbol's value is its offset. */
-#define RSEQ_SIGNATURE 0x53053053
+#include "numbers.h"
 
 	.section .head, "ax", @progbits
-	.long	0x52504143			/* "CAPR" */
+	.long	RESIDENT_MAGIC
 	.long	capriole_blob_end
 	.long	capriole_entry_switch
 	.long	capriole_entry_locked
@@ -23,7 +23,7 @@
 	.globl	capriole_config
 	.hidden	capriole_config
 capriole_config:
-	.fill	384, 1, 0
+	.fill	CONFIG_SIZE, 1, 0
 
 	/* struct rseq_cs { u32 version, flags; u64 start, length, abort } of
 	 * capriole_install; the tracer adds the blob's address to start and abort. */
@@ -158,7 +158,6 @@ capriole_entry_action:
 
 /* [argument] = address of a struct program, with RUN_RED_ZONE if the detour has gone below
  * the red zone; above it the event's id. All registers are looked at. */
-#define RUN_RED_ZONE 1
 	.balign	16
 capriole_entry_run:
 	SAVE_ALL

@@ -24,15 +24,15 @@
 pub mod returns;
 
 use capriole_ring::layout::Geometry;
+use capriole_ring::numbers::session::RESIDENT_MAGIC;
+use capriole_ring::numbers::{config, filter, flag};
 
 static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));
 
 /// The first bytes of a blob, and so of every arena.
-pub const MAGIC: [u8; 4] = *b"CAPR";
+pub const MAGIC: [u8; 4] = RESIDENT_MAGIC.to_le_bytes();
 
-/// The signature in front of the abort address of every restartable sequence, as glibc registers it
-/// on x86-64 (`RSEQ_SIG`).
-pub const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+pub use capriole_ring::numbers::session::RSEQ_SIGNATURE;
 
 /// Configuration of the resident: facts about the target, found by the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,15 +119,6 @@ pub struct FilterCall {
     pub mode: Option<u8>,
 }
 
-/// `FILTER_...` of `resident.h`.
-const NUMBER_REGISTER: u64 = 0x1_0000_0000;
-const NUMBER_MEMORY: u64 = 0x2_0000_0000;
-const OPTION_REGISTER: u64 = 0x4_0000_0000;
-const NUMBER_SHIFT: u32 = 36;
-const OPTION_SHIFT: u32 = 40;
-const MODE_REGISTER: u64 = 0x8_0000_0000;
-const MODE_SHIFT: u32 = 44;
-
 impl FilterCall {
     /// Encodes the argument for the entry.
     #[must_use]
@@ -135,30 +126,22 @@ impl FilterCall {
         let register = |register: u8, shift| u64::from(register & 15) << shift;
         let number = match self.number {
             CallNumber::Known(number) => u64::from(number),
-            CallNumber::Register(at) => NUMBER_REGISTER | register(at, NUMBER_SHIFT),
+            CallNumber::Register(at) => {
+                filter::NUMBER_REGISTER | register(at, filter::NUMBER_SHIFT)
+            }
             CallNumber::Memory(at, offset) => {
-                NUMBER_MEMORY | register(at, NUMBER_SHIFT) | u64::from(offset as u32)
+                filter::NUMBER_MEMORY
+                    | register(at, filter::NUMBER_SHIFT)
+                    | u64::from(offset as u32)
             }
         };
-        let option = |at| OPTION_REGISTER | register(at, OPTION_SHIFT);
-        let mode = |at| MODE_REGISTER | register(at, MODE_SHIFT);
+        let option = |at| filter::OPTION_REGISTER | register(at, filter::OPTION_SHIFT);
+        let mode = |at| filter::MODE_REGISTER | register(at, filter::MODE_SHIFT);
         number | self.option.map_or(0, option) | self.mode.map_or(0, mode)
     }
 }
 
-/// Flag of the original's address in the table of copies: the copy may be longer than the original,
-/// and all of it maps to the original's start.
-pub const COPY_EXACT: u64 = 1 << 63;
-
-/// Flag of the original's address in the table of copies: a probe's jump or breakpoint begins
-/// there.
-pub const COPY_CHANGED: u64 = 1 << 62;
-
-/// Byte offsets in the configuration.
-const TRAPS: usize = 56;
-const OLD_TRAP: usize = 72;
-const COPIES: usize = 96;
-const ACTIONS: usize = 184;
+pub use capriole_ring::numbers::copy::{CHANGED as COPY_CHANGED, EXACT as COPY_EXACT};
 
 /// Encodes the table of breakpoints from (address, where to continue) pairs; in the target it has
 /// to be at a multiple of 16. The table of copies has the same form: (start of a row of copies as
@@ -203,57 +186,63 @@ pub fn entries(base: u64) -> Entries {
         run: at(11),
         filtering: at(12),
         action: at(13),
-        actions: base + u64::from(head(6)) + ACTIONS as u64,
-        copies: base + u64::from(head(6)) + COPIES as u64,
-        traps: base + u64::from(head(6)) + TRAPS as u64,
-        old_trap: base + u64::from(head(6)) + OLD_TRAP as u64,
+        actions: at(6) + config::ACTIONS as u64,
+        copies: at(6) + config::COPIES as u64,
+        traps: at(6) + config::TRAPS as u64,
+        old_trap: at(6) + config::OLD_HANDLER as u64,
     }
 }
 
 /// Returns the configured blob for the address `base`.
-pub fn place(base: u64, config: &Config) -> Vec<u8> {
+pub fn place(base: u64, configured: &Config) -> Vec<u8> {
     let mut blob = BLOB.to_vec();
     let mut put = |at: usize, bytes: &[u8]| blob[at..at + bytes.len()].copy_from_slice(bytes);
-    let g = &config.geometry;
-    let address = |offset: usize| config.session + offset as u64;
-    let flags = u32::from(config.rseq_offset.is_some())
-        | u32::from(config.tid_offset.is_some()) << 1
-        | u32::from(config.coarse_clock) << 2;
+    let g = &configured.geometry;
+    let address = |offset: usize| configured.session + offset as u64;
+    let flags = [
+        (configured.rseq_offset.is_some(), flag::RSEQ),
+        (configured.tid_offset.is_some(), flag::TID),
+        (configured.coarse_clock, flag::COARSE),
+    ];
+    let flags = flags.iter().filter(|(is_set, _)| *is_set);
+    let frames = match g.frames {
+        0 => 0,
+        _ => address(g.frames_offset()),
+    };
     let at = head(6) as usize;
     for (offset, value) in [
-        (0, config.session),
-        (8, address(g.streams())),
-        (16, address(g.controls())),
-        (24, address(g.packets_offset())),
-        (TRAPS, config.traps),
-        (OLD_TRAP, config.old_trap.0),
-        (OLD_TRAP + 8, config.old_trap.1),
-        (136, address(g.directories_offset())),
-        (144, address(g.counters_offset())),
-        (176, address(g.own_offset())),
-        (
-            160,
-            if g.frames > 0 {
-                address(g.frames_offset())
-            } else {
-                0
-            },
-        ),
+        (config::SESSION, configured.session),
+        (config::STREAMS, address(g.streams())),
+        (config::CONTROLS, address(g.controls())),
+        (config::PACKETS, address(g.packets_offset())),
+        (config::TRAPS, configured.traps),
+        (config::OLD_HANDLER, configured.old_trap.0),
+        (config::OLD_FLAGS, configured.old_trap.1),
+        (config::DIRECTORIES, address(g.directories_offset())),
+        (config::COUNTERS, address(g.counters_offset())),
+        (config::OWN, address(g.own_offset())),
+        (config::FRAMES, frames),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
     for (offset, value) in [
-        (32, g.cpus),
-        (36, g.packets),
-        (40, g.packet_size.trailing_zeros()),
-        (44, flags),
-        (48, config.rseq_offset.unwrap_or(0) as u32),
-        (52, config.tid_offset.unwrap_or(0) as u32),
-        (92, config.clock_step),
-        (88, g.limit()),
-        (152, g.counter_stride() as u32),
-        (156, g.frames.wrapping_sub(1)),
-        (168, g.frame_size().trailing_zeros()),
+        (config::CPUS, g.cpus),
+        (config::PACKET_COUNT, g.packets),
+        (config::PACKET_SHIFT, g.packet_size.trailing_zeros()),
+        (config::FLAGS, flags.fold(0, |all, (_, flag)| all | flag)),
+        (
+            config::RSEQ_OFFSET,
+            configured.rseq_offset.unwrap_or(0) as u32,
+        ),
+        (
+            config::TID_OFFSET,
+            configured.tid_offset.unwrap_or(0) as u32,
+        ),
+        (config::CLOCK_STEP, configured.clock_step),
+        (config::LIMIT, g.limit()),
+        (config::COUNTER_STRIDE, g.counter_stride() as u32),
+        (config::FRAME_MASK, g.frames.wrapping_sub(1)),
+        (config::FRAME_SHIFT, g.frame_size().trailing_zeros()),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -273,91 +262,9 @@ pub fn place(base: u64, config: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capriole_ring::lanes;
-    use capriole_ring::layout::{self, control, directory, frame, header, own, record, stream};
     use iced_x86::{
         Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register,
     };
-
-    /// The C header and the Rust layout are written twice; they must agree.
-    #[test]
-    fn the_c_header_agrees_with_the_layout() {
-        let text = include_str!("resident.h");
-        let define = |name: &str| -> u64 {
-            let line = text
-                .lines()
-                .find_map(|l| l.strip_prefix(&format!("#define {name} ")))
-                .unwrap_or_else(|| panic!("{name} is not in resident.h"));
-            let word = line
-                .split_whitespace()
-                .next()
-                .unwrap_or("")
-                .trim_end_matches('u');
-            match word.strip_prefix("0x") {
-                Some(hex) => u64::from_str_radix(hex, 16).expect(name),
-                None => word.parse().expect(name),
-            }
-        };
-        assert_eq!(define("HEADER_NO_CALLS"), header::NO_CALLS as u64);
-        assert_eq!(define("HEADER_NOT_CALLED"), header::NOT_CALLED as u64);
-        assert_eq!(define("HEADER_LEAVE"), header::LEAVE as u64);
-        assert_eq!((own::NO_CALLS, own::CALLING, own::LEFT), (0, 4, 8));
-        assert_eq!(define("HEADER_FREE"), header::FREE as u64);
-        assert_eq!(define("LANES"), layout::LANES as u64);
-        assert_eq!(define("PACKET_HEADER"), layout::PACKET_HEADER as u64);
-        assert_eq!(define("NO_PACKET"), u64::from(layout::NO_PACKET));
-        assert_eq!(define("STREAM_SIZE"), stream::SIZE as u64);
-        assert_eq!(define("CONTROL_SIZE"), control::SIZE as u64);
-        assert_eq!(define("RECORD_FIELDS"), record::FIELDS as u64);
-        assert_eq!(define("COPY_EXACT"), COPY_EXACT);
-        assert_eq!(define("COPY_CHANGED"), COPY_CHANGED);
-        assert_eq!(define("RSEQ_SIGNATURE"), u64::from(RSEQ_SIGNATURE));
-        for (name, value) in [
-            ("FILTER_NUMBER_REGISTER", NUMBER_REGISTER),
-            ("FILTER_NUMBER_MEMORY", NUMBER_MEMORY),
-            ("FILTER_OPTION_REGISTER", OPTION_REGISTER),
-            ("FILTER_MODE_REGISTER", MODE_REGISTER),
-            ("FILTER_MODE_SHIFT", MODE_SHIFT.into()),
-            ("FILTER_NUMBER_SHIFT", NUMBER_SHIFT.into()),
-            ("FILTER_OPTION_SHIFT", OPTION_SHIFT.into()),
-        ] {
-            assert_eq!(define(name), value, "{name}");
-        }
-        assert_eq!((stream::HEAD, stream::LOST, stream::LOCK), (0, 8, 16));
-        assert_eq!((stream::BUSY, stream::TURNS), (24, 32));
-        assert_eq!(define("LOCK_TID_SHIFT"), u64::from(lanes::TID_SHIFT));
-        assert_eq!(define("LOCK_FRAME_SHIFT"), u64::from(lanes::FRAME_SHIFT));
-        assert_eq!(define("UNIT"), layout::UNIT as u64);
-        assert_eq!((control::SEQ, control::BEGIN, control::LOST), (0, 8, 16));
-        assert_eq!((control::PREV, control::PREV_LEN), (24, 28));
-        assert_eq!((control::CPU, control::LANE), (32, 36));
-        assert_eq!((directory::TAG, directory::LENGTH), (0, 4));
-        assert_eq!((frame::OWNER, frame::BEGIN), (0, 8));
-        assert_eq!((frame::KEPT, frame::WORD), (16, 16));
-        for (name, value) in [
-            ("FRAME_SIZE", frame::SIZE as u64),
-            ("FRAME_CALL_BITS", frame::CALL_BITS.into()),
-            ("FRAME_TIME_SHIFT", frame::TIME_SHIFT.into()),
-            ("FRAME_SPREAD", frame::SPREAD.into()),
-            ("FRAME_TAG_SHIFT", frame::TAG_SHIFT.into()),
-            ("DIRECTORY_DROPPED", directory::DROPPED as u64),
-            ("DIRECTORY_HEAD", directory::HEAD as u64),
-            ("DIRECTORY_KEY", directory::KEY as u64),
-            ("DIRECTORY_FREE", directory::FREE.into()),
-            ("DIRECTORY_CLAIMED", directory::CLAIMED.into()),
-            ("DIRECTORY_FIRST_TAG", directory::FIRST_TAG.into()),
-            ("DIRECTORY_WAYS", directory::WAYS.into()),
-            ("DIRECTORY_PROBED_SETS", directory::PROBED_SETS.into()),
-            ("DIRECTORY_HASH_FACTOR", directory::HASH_FACTOR.into()),
-            ("DIRECTORY_HASH_ROTATE", directory::HASH_ROTATE.into()),
-        ] {
-            assert_eq!(define(name), value, "{name}");
-        }
-        assert_eq!((record::TIME, record::ID, record::TID), (0, 8, 12));
-        for (name, value) in capriole_codegen::program::NUMBERS {
-            assert_eq!(define(name), value, "{name}");
-        }
-    }
 
     #[test]
     fn the_blob_has_its_head_and_is_small() {
@@ -454,7 +361,7 @@ mod tests {
     #[test]
     fn placing_fills_in_the_configuration() {
         let geometry = Geometry::for_buffer(1 << 20, 2, 10);
-        let config = Config {
+        let configured = Config {
             session: 0x7000_0000,
             geometry,
             rseq_offset: Some(-160),
@@ -464,11 +371,14 @@ mod tests {
             traps: 0x5000,
             old_trap: (1, 2),
         };
-        let blob = place(0x10_0000, &config);
+        let blob = place(0x10_0000, &configured);
         let at = head(6) as usize;
         assert_eq!(blob[at..at + 8], 0x7000_0000u64.to_le_bytes());
-        assert_eq!(blob[at + 44], 3);
-        assert_eq!(blob[at + 48..at + 52], (-160i32).to_le_bytes());
+        assert_eq!(blob[at + config::FLAGS], 3);
+        assert_eq!(
+            blob[at + config::RSEQ_OFFSET..][..4],
+            (-160i32).to_le_bytes()
+        );
         for cs in [head(7) as usize, head(7) as usize + 32] {
             let abort = u64::from_le_bytes(blob[cs + 24..cs + 32].try_into().expect("8 bytes"));
             let signature = (abort - 0x10_0000 - 4) as usize;

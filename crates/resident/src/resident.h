@@ -1,8 +1,9 @@
-/* Layout of session memory and of the resident's own tables, for the resident.
- * The Rust side is crates/ring/src/layout.rs and crates/resident/src/lib.rs;
- * a test reads the numbers below and compares them. */
+/* Layout of session memory and of the resident's own tables, for the resident. The numbers are
+ * those of crates/ring/src/numbers.rs, from which numbers.h is generated. */
 #ifndef CAPRIOLE_RESIDENT_H
 #define CAPRIOLE_RESIDENT_H
+
+#include "numbers.h"
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -11,18 +12,10 @@ typedef int s32;
 typedef unsigned long u64;
 typedef long s64;
 
-#define HEADER_NO_CALLS 192
-#define HEADER_NOT_CALLED 200
-#define HEADER_LEAVE 216
-#define HEADER_FREE 256
-#define LANES 129
-#define PACKET_HEADER 80
-#define NO_PACKET 0xffffffffu
-#define STREAM_SIZE 64
-#define UNIT 8
-#define CONTROL_SIZE 64
-#define RECORD_FIELDS 16
-#define RSEQ_SIGNATURE 0x53053053
+/* Checks a structure against the offsets that the Rust side uses. */
+#define AT(type, field, offset) \
+	_Static_assert(__builtin_offsetof(struct type, field) == (offset), #type "." #field)
+#define HAS_SIZE(type, size) _Static_assert(sizeof(struct type) == (size), #type)
 
 /* 64 bytes, one for each (lane, cpu). Any process that shares session memory may write anything
  * here at any time. */
@@ -34,10 +27,6 @@ struct stream {
 	u32 turns; /* how often the lane has been taken */
 	u32 pad[7]; /* includes the reader's own notes */
 };
-
-/* Lock of a lane: the holder's thread id, or 0, above the address of its struct place. */
-#define LOCK_TID_SHIFT 42
-#define LOCK_FRAME_SHIFT 5
 
 /* 64 bytes, one for each packet. */
 struct control {
@@ -58,56 +47,85 @@ struct record {
 	u64 field[];
 };
 
-_Static_assert(sizeof(struct stream) == STREAM_SIZE, "stream");
-_Static_assert(sizeof(struct control) == CONTROL_SIZE, "control");
-_Static_assert(sizeof(struct record) == RECORD_FIELDS, "record");
+AT(stream, head, STREAM_HEAD);
+AT(stream, lost, STREAM_LOST);
+AT(stream, lock, STREAM_LOCK);
+AT(stream, busy, STREAM_BUSY);
+AT(stream, turns, STREAM_TURNS);
+HAS_SIZE(stream, STREAM_SIZE);
+AT(control, seq, CONTROL_SEQ);
+AT(control, begin, CONTROL_BEGIN);
+AT(control, lost, CONTROL_LOST);
+AT(control, prev, CONTROL_PREV);
+AT(control, prev_len, CONTROL_PREV_LEN);
+AT(control, cpu, CONTROL_CPU);
+AT(control, lane, CONTROL_LANE);
+HAS_SIZE(control, CONTROL_SIZE);
+AT(record, time, RECORD_TIME);
+AT(record, id, RECORD_ID);
+AT(record, tid, RECORD_TID);
+AT(record, field, RECORD_FIELDS);
 
 /* Configuration that the tracer writes when it places the resident; read-only in the target. */
 struct config {
-	u64 session;     /* 0: address of session memory */
-	u64 streams;     /* 8: address of the stream table */
-	u64 controls;    /* 16: address of the controls */
-	u64 packets;     /* 24: address of packet 0 */
-	u32 cpus;        /* 32 */
-	u32 packet_count; /* 36 */
-	u32 packet_shift; /* 40: log2 of the packet size */
-	u32 flags;       /* 44: FLAG_... */
-	s32 rseq_offset; /* 48: of struct rseq from the thread pointer */
-	s32 tid_offset;  /* 52: of the thread id from the thread pointer */
-	u64 traps;       /* 56: address of a struct traps; the tracer may replace it by another one */
-	u64 pad;         /* 64 */
-	u64 old_handler; /* 72: the program's own SIGTRAP handler, 0 default, 1 ignored */
-	u64 old_flags;   /* 80 */
-	u32 limit;       /* 88: no record of any stream ends behind this position */
-	u32 clock_step;  /* 92: for tests: step of the time stamp counter; 0: unchanged */
-	u64 copies;      /* 96: address of a struct traps: (start of a copy, the original) */
-	u64 old_faults[4]; /* 104: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
-	u64 directories; /* 136: address of the tables' directories */
-	u64 counters;    /* 144: address of the counters of CPU 0 */
-	u32 counter_stride; /* 152: bytes to those of the next CPU; the shared ones follow the last */
-	u32 frame_mask;  /* 156: slots for open calls, less one */
-	u64 frames;      /* 160: address of the first slot; 0: there are none */
-	u32 frame_shift; /* 168: log2 of the bytes of a slot */
-	u32 pad2;        /* 172 */
-	u64 own;         /* 176: address of this process's own words, a struct own */
-	u64 actions[5][4]; /* 184: the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
+	u64 session;     /* address of session memory */
+	u64 streams;     /* address of the stream table */
+	u64 controls;    /* address of the controls */
+	u64 packets;     /* address of packet 0 */
+	u32 cpus;
+	u32 packet_count;
+	u32 packet_shift; /* log2 of the packet size */
+	u32 flags;       /* FLAG_... */
+	s32 rseq_offset; /* of struct rseq from the thread pointer */
+	s32 tid_offset;  /* of the thread id from the thread pointer */
+	u64 traps;       /* address of a struct traps; the tracer may replace it by another one */
+	u64 pad;
+	u64 old_handler; /* the program's own SIGTRAP handler, 0 default, 1 ignored */
+	u64 old_flags;
+	u32 limit;       /* no record of any stream ends behind this position */
+	u32 clock_step;  /* for tests: step of the time stamp counter; 0: unchanged */
+	u64 copies;      /* address of a struct traps: (start of a copy, the original) */
+	u64 old_faults[4]; /* the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
+	u64 directories; /* address of the tables' directories */
+	u64 counters;    /* address of the counters of CPU 0 */
+	u32 counter_stride; /* bytes to those of the next CPU; the shared ones follow the last */
+	u32 frame_mask;  /* slots for open calls, less one */
+	u64 frames;      /* address of the first slot; 0: there are none */
+	u32 frame_shift; /* log2 of the bytes of a slot */
+	u32 pad2;
+	u64 own;         /* address of this process's own words, a struct own */
+	u64 actions[5][4]; /* the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
 	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
 };
 
-#define FLAG_RSEQ 1    /* rseq_offset is valid: threads register restartable sequences */
-#define FLAG_TID 2     /* tid_offset is valid */
-#define FLAG_COARSE 4  /* two readings of the time stamp counter may be equal */
+AT(config, session, CONFIG_SESSION);
+AT(config, streams, CONFIG_STREAMS);
+AT(config, controls, CONFIG_CONTROLS);
+AT(config, packets, CONFIG_PACKETS);
+AT(config, cpus, CONFIG_CPUS);
+AT(config, packet_count, CONFIG_PACKET_COUNT);
+AT(config, packet_shift, CONFIG_PACKET_SHIFT);
+AT(config, flags, CONFIG_FLAGS);
+AT(config, rseq_offset, CONFIG_RSEQ_OFFSET);
+AT(config, tid_offset, CONFIG_TID_OFFSET);
+AT(config, traps, CONFIG_TRAPS);
+AT(config, old_handler, CONFIG_OLD_HANDLER);
+AT(config, old_flags, CONFIG_OLD_FLAGS);
+AT(config, limit, CONFIG_LIMIT);
+AT(config, clock_step, CONFIG_CLOCK_STEP);
+AT(config, copies, CONFIG_COPIES);
+AT(config, old_faults, CONFIG_OLD_FAULTS);
+AT(config, directories, CONFIG_DIRECTORIES);
+AT(config, counters, CONFIG_COUNTERS);
+AT(config, counter_stride, CONFIG_COUNTER_STRIDE);
+AT(config, frame_mask, CONFIG_FRAME_MASK);
+AT(config, frames, CONFIG_FRAMES);
+AT(config, frame_shift, CONFIG_FRAME_SHIFT);
+AT(config, own, CONFIG_OWN);
+AT(config, actions, CONFIG_ACTIONS);
+HAS_SIZE(config, CONFIG_SIZE);
 
-/* Argument of capriole_filtering: the lower half is the number of the call, unless the number is in
- * a register, or in memory at that offset from the address in a register. The first two arguments
- * are in other registers, or not known. */
-#define FILTER_NUMBER_REGISTER 0x100000000
-#define FILTER_NUMBER_MEMORY 0x200000000
-#define FILTER_OPTION_REGISTER 0x400000000
-#define FILTER_MODE_REGISTER 0x800000000
-#define FILTER_NUMBER_SHIFT 36
-#define FILTER_OPTION_SHIFT 40
-#define FILTER_MODE_SHIFT 44
+/* Bit in the number of a system call of the x32 ABI (asm/unistd_x32.h). */
 #define X32_SYSCALL_BIT 0x40000000
 
 /* Words private to each process: a forked child has its own copy. */
@@ -121,8 +139,14 @@ struct own {
 	u32 process;  /* the id of a forked child, once getpid has returned it */
 };
 
+AT(own, no_calls, OWN_NO_CALLS);
+AT(own, calling, OWN_CALLING);
+AT(own, left, OWN_LEFT);
+AT(own, leave, OWN_LEAVE);
+AT(own, known, OWN_KNOWN);
+
 /* A step of a program; capriole_run executes the steps for an event, in order. Never changed once
- * it is in use. The other side is crates/codegen/src/program.rs. */
+ * it is in use. The opcodes are described in numbers.rs. */
 struct step {
 	u8 op;      /* STEP_... */
 	u8 a;       /* register, bytes, or how to compare (TEST_...) */
@@ -140,89 +164,18 @@ struct program {
 	struct step step[];
 };
 
-#define STEP_SIZE 16
-#define PROGRAM_FAULTS 1
-/* Nothing is recorded: the fetched values are added to a table. */
-#define PROGRAM_TALLY 2
-
-/* Start of a field: register `a` (4: the stack pointer), or a number. */
-#define STEP_REGISTER 0
-#define STEP_IMMEDIATE 1
-/* Next: load the pointer at value + offset. */
-#define STEP_POINTER 2
-/* End of a field: the value itself; `count` times `a` bytes at its offset; the string there; the
- * strings that `count` pointers there point to. */
-#define STEP_KEEP 3
-#define STEP_READ 4
-#define STEP_STRING 5
-#define STEP_STRINGS 6
-/* Whole fields: the name of the thread, a text in the program (struct program). */
-#define STEP_COMM 7
-#define STEP_TEXT 8
-/* Comparisons with the field that was fetched last, and others. */
-#define STEP_TEST 9
-#define STEP_TEST_THREAD 10
-#define STEP_TEST_CPU 11
-#define STEP_TEST_TEXT 12
-/* Skips `count` steps unless, or when, a comparison holds. */
-#define STEP_UNLESS 13
-#define STEP_WHEN 14
-/* Removes the last field from the record; rejects the event. */
-#define STEP_DROP_CONTENT 15
-#define STEP_REJECT 16
-/* Fields that are not in memory: the id of the thread, the number of the CPU. */
-#define STEP_THREAD 17
-#define STEP_CPU 18
-/* Everything fetched so far is the key. Numbers follow, eight bytes each. */
-#define STEP_KEY 19
-/* Finds the row of the key, in the table (struct table) at `value`. If there is no room, the
- * program ends here, and the hit is counted if `a` is 1. */
-#define STEP_ROW 20
-/* Adds to cell `limit` of the row, if field `field` could be read: one, or number `bit` after the
- * key, narrowed as by STEP_TEST (a, count). */
-#define STEP_TALLY 21
-/* Adds one to cell `limit` if a field in the mask `value` could not be read. */
-#define STEP_UNREADABLE 22
-/* Narrows the last field as STEP_TEST does. */
-#define STEP_NARROW 23
-/* Time from the beginning of the call `value` to the record, in time stamps. */
-#define STEP_LATENCY 24
-/* The low half of the vector register with the number `a`. */
-#define STEP_VECTOR 25
-/* The stack pointer, rbp, a u32 count of the bytes of the stack that follow, and those: as many of
- * `limit` as can be read. A field like KEEP. */
-#define STEP_STACK 26
-#define STACK_HEAD 20
-/* Word `count` that the call `value` has kept since its entry. */
-#define STEP_KEPT 27
-/* Discards what is known of a call `value` at this place: it belongs to an earlier one. */
-#define STEP_FORGET 28
-/* Begins a call `value` that keeps the fetched values: `count` numbers, eight bytes each. */
-#define STEP_ENTER 29
-/* Adds to the value register `a` (4: the stack pointer), times two to the power of `bit`. */
-#define STEP_INDEX 30
-
-#define TEST_BYTES 15
-#define TEST_SIGNED 16
-#define TEST_MASK 0xe0
-#define TEST_EQUAL 0
-#define TEST_LESS 32
-#define TEST_LESS_OR_EQUAL 64
-#define TEST_BITS 96
-
-#define TALLY_MASK 0xe0
-#define TALLY_ONE 0
-#define TALLY_SUM 32
-/* The maximum of number ^ `value`. */
-#define TALLY_MAXIMUM 64
-/* Adds one to the bucket of the number: that cell, counted from the first bucket's. */
-#define TALLY_BUCKET 96
-
-/* Buckets of a histogram: below 2^BUCKET_BITS one for each number, then 2^BUCKET_BITS for each
- * power of two. Those of negative numbers follow. */
-#define BUCKET_BITS 3
-#define BUCKETS 496
-#define TABLE_SIZE 32
+AT(step, op, STEP_AT_OP);
+AT(step, a, STEP_AT_A);
+AT(step, count, STEP_AT_COUNT);
+AT(step, limit, STEP_AT_LIMIT);
+AT(step, field, STEP_AT_FIELD);
+AT(step, bit, STEP_AT_BIT);
+AT(step, value, STEP_AT_VALUE);
+HAS_SIZE(step, STEP_AT_SIZE);
+AT(program, steps, PROGRAM_STEPS);
+AT(program, flags, PROGRAM_FLAGS);
+AT(program, size, PROGRAM_SIZE);
+AT(program, step, PROGRAM_HEADER);
 
 /* A table of a session, see crates/ring/src/tables.rs. */
 struct table {
@@ -248,38 +201,28 @@ struct frame {
 	u64 kept[][2];
 };
 
-#define FRAME_SIZE 16
-#define FRAME_CALL_BITS 16
-#define FRAME_TIME_SHIFT 48
-#define FRAME_SPREAD 0x9e3779b1u
-#define FRAME_TAG_SHIFT 24
-
-#define DIRECTORY_DROPPED 0
-#define DIRECTORY_HEAD 64
-#define DIRECTORY_FREE 0
-#define DIRECTORY_CLAIMED 1
-#define DIRECTORY_FIRST_TAG 2
-#define DIRECTORY_WAYS 4
-#define DIRECTORY_PROBED_SETS 16
-#define DIRECTORY_HASH_FACTOR 0x9e3779b1u
-#define DIRECTORY_HASH_ROTATE 13
-#define DIRECTORY_KEY 8
-
-_Static_assert(sizeof(struct step) == STEP_SIZE, "step");
-_Static_assert(sizeof(struct table) == TABLE_SIZE, "table");
-_Static_assert(sizeof(struct frame) == FRAME_SIZE, "frame");
-_Static_assert(sizeof(struct row) == DIRECTORY_KEY, "row");
+AT(table, directory, TABLE_DIRECTORY);
+AT(table, rows, TABLE_ROWS);
+AT(table, key_size, TABLE_KEY_SIZE);
+AT(table, first_cell, TABLE_FIRST_CELL);
+AT(table, cells, TABLE_CELLS);
+AT(table, first_event, TABLE_FIRST_EVENT);
+AT(table, shift, TABLE_SHIFT);
+HAS_SIZE(table, TABLE_SIZE);
+AT(row, tag, DIRECTORY_TAG);
+AT(row, length, DIRECTORY_LENGTH);
+AT(row, key, DIRECTORY_KEY);
+AT(frame, owner, FRAME_OWNER);
+AT(frame, begin, FRAME_BEGIN);
+AT(frame, kept, FRAME_KEPT);
+HAS_SIZE(frame, FRAME_SIZE);
+_Static_assert(sizeof(((struct frame *)0)->kept[0]) == FRAME_WORD, "frame.kept");
 
 struct trap {
 	u64 site;
 	u64 detour;
 };
 
-/* In a table of copies: all of the copy maps to the start of the original. Without it a row of
- * copies is as long as the originals. */
-#define COPY_EXACT 0x8000000000000000
-/* The (first) original begins with the jump of a probe, or a breakpoint. */
-#define COPY_CHANGED 0x4000000000000000
 /* Distance from an instruction, in bytes, within which a handler that moves on counts as stepping
  * over it: over a jump and the instructions that it covers. */
 #define MAX_STEP 32

@@ -15,7 +15,7 @@
  *
  * No system call, no lock that is waited for, no memory but the region, the stack and the
  * two counters; general registers only, all of which are kept, and the status flags. */
-#include "returns.h"
+#include "numbers.h"
 
 #define MASK (RETURNS_SLOTS - 1)
 
@@ -132,7 +132,7 @@ capriole_follow:
 	cmpq	$0, (%rdi)
 	je	.Lmissed
 	mov	16(%rdi), %rax
-	cmp	$RETURNS_CALLS, %rax
+	cmp	$RETURNS_MOST_CALLS, %rax
 	jae	.Lmissed
 	mov	%r8, 24(%rdi, %rax, 8)
 	inc	%rax

@@ -22,10 +22,7 @@
 use crate::layout::{Geometry, LANES, stream};
 use crate::memory::Memory;
 
-/// Number of bits of a lock below the thread id.
-pub const TID_SHIFT: u32 = 42;
-/// Number of bits by which the address is shifted right.
-pub const FRAME_SHIFT: u32 = 5;
+pub use crate::numbers::lock::{FRAME_SHIFT, TID_SHIFT};
 
 /// A lane that is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,8 +18,8 @@
 //!            private to each process, a forked child has a copy
 //! ```
 //!
-//! Numbers are little endian. The resident (C) is compiled against `resident.h`; a test
-//! compares that header with this module.
+//! Numbers are little endian. Offsets and sizes that the code in the target uses as well are in
+//! [`numbers`](crate::numbers).
 //!
 //! # Session memory is not trusted
 //!
@@ -60,63 +60,19 @@
 //! thread that cannot do that adds atomically to the shared copy. A counter's value is the sum
 //! of all copies. CPUs share no cache line.
 
+pub use crate::numbers::session::{LANES, NO_PACKET, PACKET_HEADER, UNIT};
+pub use crate::numbers::{control, directory, frame, header, own, record, returns, stream};
+
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");
 /// Version of this layout. A session of another version can be restored, from its ledger, but
 /// not read.
 pub const VERSION: u32 = 6;
 
-/// Byte offsets in the header page.
-pub mod header {
-    /// u64: [`super::MAGIC`].
-    pub const MAGIC: usize = 0;
-    /// u32: [`super::VERSION`].
-    pub const VERSION: usize = 8;
-    /// u32: one of [`super::State`]; only a hint, which a process's own ledger overrules.
-    pub const STATE: usize = 12;
-    /// u64: address of session memory in the target.
-    pub const BASE: usize = 40;
-    /// u64: bytes of session memory.
-    pub const SIZE: usize = 48;
-    /// u32: CPUs that have streams.
-    pub const CPUS: usize = 56;
-    /// u32: number of lanes of each CPU.
-    pub const LANES: usize = 60;
-    /// u32: bytes of a packet, a power of two.
-    pub const PACKET_SIZE: usize = 64;
-    /// u32: number of packets.
-    pub const PACKETS: usize = 68;
-    /// u64: calls that were not followed because no slot was free. The u64 after it is
-    /// [`RETURNS_ABANDONED`].
-    pub const RETURNS_MISSED: usize = 160;
-    /// u64: calls that were followed and left without a return.
-    pub const RETURNS_ABANDONED: usize = 168;
-    /// u32: id + 1 of the event that records messages from outside; 0: none are accepted;
-    /// [`CLOSING`]: none are accepted any more, but one may still be being written.
-    pub const MESSAGES: usize = 176;
-    /// See [`MESSAGES`].
-    pub const CLOSING: u32 = u32::MAX;
-    /// u64: byte offset of the first packet.
-    pub const PACKETS_OFFSET: usize = 184;
-    /// u32: 1 when the resident makes no more system calls in some process of the session;
-    /// [`own::NO_CALLS`](super::own::NO_CALLS) is the same flag for each process.
-    pub const NO_CALLS: usize = 192;
-    /// u64: number of reads skipped because no system call was allowed.
-    pub const NOT_CALLED: usize = 200;
-    /// u32: 1 when some process of the session may have [`own::LEAVE`](super::own::LEAVE) set.
-    pub const LEAVE: usize = 216;
-    /// 64 × u64: one bit for each packet, 1 = free.
-    pub const FREE: usize = 256;
-}
-
 /// Bytes of the header.
 pub const HEADER_SIZE: usize = 4096;
 /// Maximum number of packets of a session.
 pub const MAX_PACKETS: usize = 64 * 64;
-/// Lanes of a CPU: lane 0 for restartable sequences, the rest for the locked path. That many
-/// threads can be preempted in the middle of a record at the same time. Writers take the first
-/// free lane, so no more lanes are used than needed.
-pub const LANES: usize = 1 + 128;
 /// The lane for other processes, after the program's lanes.
 pub const OUTSIDE: u32 = LANES as u32;
 /// Total number of lanes of a CPU.
@@ -124,8 +80,6 @@ pub const ALL_LANES: usize = LANES + 1;
 /// Number of null streams before the first stream, whose heads have no packet: a thread that
 /// has not registered restartable sequences reads CPU -1 or -2.
 pub const NULL_STREAMS: usize = 8;
-/// Unit of the positions in heads, bytes.
-pub const UNIT: usize = 8;
 /// Size of the largest record that straight-line code writes, bytes.
 pub const MAX_STRAIGHT: usize = 4096;
 /// Maximum number of counters of a session: a CPU's copy stays below 2 GiB.
@@ -140,204 +94,6 @@ pub const MIN_PACKET_SIZE: usize = 4096;
 pub const SCRATCH: usize = 64 << 10;
 /// Largest packet, bytes.
 pub const MAX_PACKET_SIZE: usize = 4 << 20;
-/// Size of the CTF header at the start of a packet, bytes. The reader writes it.
-pub const PACKET_HEADER: usize = 80;
-
-/// Words private to each process (a forked child has its own copy). Byte offsets from
-/// [`Geometry::own_offset`].
-pub mod own {
-    /// u32: nonzero when the process may have installed a system call filter, or was about to. The
-    /// resident makes no system calls from then on.
-    pub const NO_CALLS: usize = 0;
-    /// u32: number of threads inside a system call of the resident.
-    pub const CALLING: usize = 4;
-    /// u32: 1 when no patched byte of the process leads to a detour any more.
-    pub const LEFT: usize = 8;
-    /// u32: 1 when a thread waits for [`LEFT`], because it is about to disable reading of
-    /// the time stamp counter (`PR_SET_TSC`).
-    pub const LEAVE: usize = 12;
-    /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
-    /// page, which the kernel clears in a forked child: there the C library may still have the
-    /// parent's id.
-    pub const KNOWN: usize = 4096;
-    /// Size of this area in bytes: two pages.
-    pub const SIZE: usize = 2 * 4096;
-}
-
-/// Byte offsets in a stream.
-pub mod stream {
-    /// u64, the head: the lower u32 is the position of the next record, and storing it is the
-    /// commit; the upper u32 is the end of the packet. In [units](super::UNIT) from the stream's
-    /// own address.
-    pub const HEAD: usize = 0;
-    /// u64: events lost so far.
-    pub const LOST: usize = 8;
-    /// u64: holder of a locked lane, see [`lanes`](crate::lanes); 0: free.
-    pub const LOCK: usize = 16;
-    /// u64: events lost because all lanes were taken; included in [`LOST`].
-    pub const BUSY: usize = 24;
-    /// u32: number of times the lane has been taken.
-    pub const TURNS: usize = 32;
-    /// u64: number, from 1, of the last delivery that the reader handed over; written only by
-    /// the reader, as is the next word.
-    pub const NUMBER: usize = 40;
-    /// u64: packet and byte range of that delivery, see `taken`.
-    pub const TAKEN: usize = 48;
-    /// Size of a stream in bytes: a cache line, so that CPUs do not share one.
-    pub const SIZE: usize = 64;
-}
-
-/// Byte offsets in a packet's control.
-pub mod control {
-    /// u64: number of the packet in its stream, from 0.
-    pub const SEQ: usize = 0;
-    /// u64: time stamp counter when the packet was opened.
-    pub const BEGIN: usize = 8;
-    /// u64: events that the stream had lost when the packet was opened.
-    pub const LOST: usize = 16;
-    /// u32: index of the previous packet of the stream, or [`super::NO_PACKET`].
-    pub const PREV: usize = 24;
-    /// u32: bytes in use in the previous packet, including its header.
-    pub const PREV_LEN: usize = 28;
-    /// u32: CPU of the stream.
-    pub const CPU: usize = 32;
-    /// u32: lane of the stream.
-    pub const LANE: usize = 36;
-    /// Size of a control in bytes: a cache line.
-    pub const SIZE: usize = 64;
-}
-
-/// `control.prev` of a stream's first packet.
-pub const NO_PACKET: u32 = u32::MAX;
-
-/// A record: u64 time stamp counter, u32 event id, u32 thread id, then the fields.
-pub mod record {
-    /// u64: time stamp counter.
-    pub const TIME: usize = 0;
-    /// u32: event id.
-    pub const ID: usize = 8;
-    /// u32: thread id in the target's own namespace; 0 = unknown.
-    pub const TID: usize = 12;
-    /// The fields, eight bytes each.
-    pub const FIELDS: usize = 16;
-}
-
-/// Open calls: one slot each, found by the stack pointer at the function's entry, which is the
-/// same at its exit.
-///
-/// ```text
-/// slot = ((sp >> 4) + (sp >> 24) * SPREAD) mod slots
-/// ```
-///
-/// Slots of one thread's calls are adjacent; stacks whose distance would map them to the same
-/// slots are spread. A call whose slot was taken by another one is not timed. If two threads
-/// take a slot at the same moment, one may write the owner and the other the time; this is
-/// detected, because the stack pointers of one slot differ in the bits above their lowest 24.
-///
-/// After owner and time follow words that the call keeps from its entry to its exit
-/// ([`KEPT`](frame::KEPT)). If a function's entry serves several purposes, each purpose has its
-/// own area of slots.
-pub mod frame {
-    /// u64: the stack pointer, with the function's number in the upper [`CALL_BITS`] bits.
-    pub const OWNER: usize = 0;
-    /// u64: the time stamp counter at the entry, plus, from bit [`TIME_SHIFT`] on, as many of the
-    /// stack pointer's bits from [`TAG_SHIFT`] on as fit.
-    pub const BEGIN: usize = 8;
-    /// Start of the kept words. Each is two u64, one for the lower and one for the upper half of
-    /// the word. Each u64 has the half in its low 32 bits and the bits of the stack pointer from
-    /// [`TAG_SHIFT`] on above them: one store writes a half, and each half identifies its owner.
-    pub const KEPT: usize = 16;
-    /// Size of a kept word in bytes.
-    pub const WORD: usize = 16;
-    /// Maximum number of words that a call keeps.
-    pub const MOST_WORDS: u32 = 7;
-    /// Maximum number of areas of slots.
-    pub const MOST_AREAS: u32 = 8;
-    /// From this bit on, the bits of the stack pointer are about the same for all slots of a stack,
-    /// and distinguish stacks that map to the same slots.
-    pub const TAG_SHIFT: u32 = 24;
-    /// Size in bytes of a slot without kept words; with kept words it is the next power of two that
-    /// has room for them.
-    pub const SIZE: usize = 16;
-    /// Number of bits of a function's number.
-    pub const CALL_BITS: u32 = 16;
-    /// Number of bits of a call's duration. The bits of its stack pointer begin above them.
-    pub const TIME_SHIFT: u32 = 48;
-    /// Low bits of a stack pointer that do not distinguish slots.
-    pub const GRAIN_SHIFT: u32 = 4;
-    /// Multiplier for the upper bits of a stack pointer.
-    pub const SPREAD: u32 = 0x9e37_79b1;
-    /// Slots of a session that times calls: enough for a stack of 16 MiB. (Not fewer: stack
-    /// pointers whose upper bits are the same must not use the same slot.)
-    pub const SLOTS: u32 = 1 << 20;
-}
-
-/// Calls with a replaced return address: one slot each, in a region of the program's own
-/// memory, found by the stack address of the return address.
-///
-/// ```text
-/// slot = ((address >> 4) + (address >> 21) * SPREAD) mod SLOTS, or one of the next WINDOW
-/// ```
-///
-/// The return address on the stack is replaced by the address of the slot's stub. Functions
-/// that tail-call one another, and so return at the same moment, share a slot.
-pub mod returns {
-    /// First word of the region's code.
-    pub const MAGIC: u64 = u64::from_le_bytes(*b"CPRUTRN1");
-    /// Number of slots: the maximum number of calls open at once.
-    pub const SLOTS: u64 = 1 << 17;
-    /// Size of a slot in bytes.
-    pub const SLOT_SIZE: u64 = 64;
-    /// Size of a slot's stub in bytes.
-    pub const STUB_SIZE: u64 = 16;
-    /// u64: stack address of the return address; 0: the slot is free.
-    pub const ADDRESS: usize = 0;
-    /// u64: the original return address.
-    pub const ORIGINAL: usize = 8;
-    /// u64: number of functions that return through this slot; 0: no work is left to run for them.
-    pub const CALLS: usize = 16;
-    /// [`MOST_CALLS`] × u64: work to run when they return, the outermost first.
-    pub const WORKS: usize = 24;
-    /// Maximum number of functions that share a slot.
-    pub const MOST_CALLS: u64 = 5;
-    /// Number of slots searched, starting at an address's home slot.
-    pub const WINDOW: u64 = 64;
-    /// Multiplier for the upper bits of an address. Small enough that the slots of a stack of more
-    /// than 2 MiB continue next to one another; odd, so that calls a power of two apart do not
-    /// collide; and prime.
-    pub const SPREAD: u64 = 1021;
-}
-
-/// A table's directory: a head, then the rows, one for each key that there is room for.
-pub mod directory {
-    /// u64, in the head: hits that were not counted because there was no room for their key.
-    pub const DROPPED: usize = 0;
-    /// Size of the head in bytes. A directory's offset is a multiple of it.
-    pub const HEAD: usize = 64;
-    /// u32, in a row: one of [`FREE`], [`CLAIMED`], or the event's id + [`FIRST_TAG`],
-    /// which is written last and never changes again.
-    pub const TAG: usize = 0;
-    /// u32: length of the key in bytes.
-    pub const LENGTH: usize = 4;
-    /// The key, padded to a multiple of eight bytes.
-    pub const KEY: usize = 8;
-    /// Tag of a free row.
-    pub const FREE: u32 = 0;
-    /// Tag of a row whose key is being written.
-    pub const CLAIMED: u32 = 1;
-    /// Tag of event 0.
-    pub const FIRST_TAG: u32 = 2;
-    /// Rows in a set. A key's home is one such set.
-    pub const WAYS: u32 = 4;
-    /// Number of sets searched for a key, starting at its home set.
-    pub const PROBED_SETS: u32 = 16;
-    /// Multiplier for a key's words (2^32 divided by the golden ratio, odd: Knuth, The Art of
-    /// Computer Programming 3, 6.4, multiplicative hashing).
-    pub const HASH_FACTOR: u32 = 0x9e37_79b1;
-    /// Number of bits by which the hash is rotated between two words, and by which the upper half
-    /// of a word is rotated before it is combined with the lower one.
-    pub const HASH_ROTATE: u32 = 13;
-}
 
 /// State of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

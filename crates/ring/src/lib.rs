@@ -8,6 +8,7 @@
 //! - [`layout`]: byte offsets, geometry
 //! - [`lanes`]: holders of locked lanes
 //! - [`memory`]: the mapping; the only unsafe code of the crate
+//! - [`numbers`]: offsets, opcodes and limits that the code in the target uses too
 //! - [`tables`]: values aggregated by key
 //! - [`reader`]: closed packets, in order, stream by stream; read from a [`source`], with its
 //!   progress noted for a successor (`taken`)
@@ -18,6 +19,7 @@ pub mod lanes;
 pub mod layout;
 #[allow(unsafe_code)]
 pub mod memory;
+pub mod numbers;
 pub mod reader;
 pub mod source;
 pub mod tables;

@@ -35,8 +35,10 @@ mod ladder;
 mod placed;
 mod prescribed;
 mod refusal;
+mod tactic;
 
 use std::fmt;
+use std::ops::Range;
 
 use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets};
 use iced_x86::Instruction;
@@ -44,78 +46,12 @@ use iced_x86::Instruction;
 use self::ladder::{Cover, Ladder};
 pub use self::placed::{Placed, Stub, StubTo, Write};
 pub use self::refusal::Refusal;
+use self::tactic::Rule;
+pub use self::tactic::{Interior, Patch, Tactic};
 use crate::place::Placer;
 
 /// The length of `jmp rel32`, in bytes.
 pub const JUMP: u64 = 5;
-
-/// Method of getting from a site to its detour.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Tactic {
-    /// The site holds nops reserved for this purpose: nothing is displaced.
-    Reserved,
-    /// A jump over one instruction of five bytes or more.
-    OneInstruction,
-    /// A jump over several instructions.
-    Region,
-    /// A jump over one instruction of two to four bytes, which takes the rest of
-    /// its displacement from the instruction after it.
-    Punned,
-    /// Like `Punned`, but over a one-byte instruction: the whole displacement is given.
-    PunnedByte,
-    /// A jump for which the site is too short. A neighbouring instruction makes room by being
-    /// executed elsewhere as well, or unused bytes nearby are used.
-    Evicted,
-    /// A jump over several instructions, all but the first starting with a breakpoint, for threads
-    /// that may still enter there.
-    Trapped,
-    /// A breakpoint whose handler continues in the detour.
-    Int3,
-}
-
-impl Tactic {
-    /// All tactics in the order in which they are tried.
-    pub const ALL: [Self; 8] = [
-        Self::Reserved,
-        Self::OneInstruction,
-        Self::Region,
-        Self::Punned,
-        Self::PunnedByte,
-        Self::Evicted,
-        Self::Trapped,
-        Self::Int3,
-    ];
-
-    /// True if some bytes of the jump, and so its target, are not free to choose.
-    #[must_use]
-    pub const fn is_prescribed(self) -> bool {
-        matches!(
-            self,
-            Self::Punned | Self::PunnedByte | Self::Evicted | Self::Trapped
-        )
-    }
-
-    /// Returns the name used in output and files.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Reserved => "reserved",
-            Self::OneInstruction => "jump",
-            Self::Region => "region",
-            Self::Punned => "pun",
-            Self::PunnedByte => "pun-byte",
-            Self::Evicted => "evict",
-            Self::Trapped => "trapped",
-            Self::Int3 => "int3",
-        }
-    }
-}
-
-impl fmt::Display for Tactic {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
 
 /// Input of [`choose`]. All addresses are run-time addresses.
 #[derive(Clone, Copy, Debug)]
@@ -191,6 +127,33 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Returns the addresses at which a thread may be between the covered instructions when they
+    /// change: it has to be moved from there first. `None` if no thread can be inside.
+    #[must_use]
+    pub fn occupiable(&self) -> Option<Range<u64>> {
+        match self.tactic.interior() {
+            Interior::Closed => None,
+            Interior::Open | Interior::Trapped => Some(self.covered.start + 1..self.covered.end),
+        }
+    }
+
+    /// True if no stack may hold an [occupiable](Self::occupiable) address when the bytes change:
+    /// a thread that returned there would find the middle of the patch.
+    #[must_use]
+    pub fn excludes_returns(&self) -> bool {
+        match self.tactic.interior() {
+            Interior::Open => true,
+            Interior::Closed | Interior::Trapped => false,
+        }
+    }
+
+    /// Returns the address at which a thread inside the covered bytes can go on if they have no
+    /// effect.
+    #[must_use]
+    pub fn past_nops(&self) -> Option<u64> {
+        self.tactic.covers_nops().then_some(self.resume)
+    }
+
     /// Adapts the shape to another site among the displaced instructions.
     ///
     /// # Errors
@@ -224,7 +187,9 @@ impl fmt::Display for Refused {
             return first.fmt(f);
         }
         // If the instruction cannot run elsewhere at all, that reason is the most informative.
-        if let Some((Tactic::Int3, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last() {
+        if let Some((tactic, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last()
+            && tactic.is_breakpoint()
+        {
             return refusal.fmt(f);
         }
         let telling = |(_, refusal): &&(Tactic, Refusal)| !refusal.is_about_length();
@@ -244,7 +209,7 @@ impl std::error::Error for Refused {}
 ///
 /// [`Refused`], with a reason for each tactic.
 pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
-    climb(input, None)
+    climb(input, None, |tactic| Some(tactic.rule()))
 }
 
 /// Chooses the first tactic that is safe at a site, including the
@@ -257,7 +222,7 @@ pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
 ///
 /// [`Refused`], with a reason for each tactic.
 pub fn choose_placed(input: &SiteInput<'_>, placer: &mut Placer) -> Result<Shape, Refused> {
-    climb(input, Some(placer))
+    climb(input, Some(placer), |tactic| Some(tactic.rule()))
 }
 
 /// Chooses a tactic that changes only whole instructions in place: the site's and, for
@@ -274,34 +239,7 @@ pub fn choose_one_instruction(
     input: &SiteInput<'_>,
     placer: &mut Placer,
 ) -> Result<Shape, Refused> {
-    let ladder = match Ladder::new(input) {
-        Ok(ladder) => ladder,
-        Err(refusal) => {
-            let refusals = Tactic::ALL.map(|tactic| (tactic, refusal)).to_vec();
-            return Err(Refused { refusals });
-        }
-    };
-    let mut refusals = Vec::new();
-    for tactic in Tactic::ALL {
-        let tried = match tactic {
-            Tactic::Reserved => ladder.reserved().and_then(|cover| match cover.covered.end {
-                end if end > ladder.first.next_ip() => Err(Refusal::NopsTooShort {
-                    bytes: ladder.first.len() as u64,
-                }),
-                _ => Ok(cover),
-            }),
-            Tactic::OneInstruction => ladder.one_instruction(),
-            Tactic::Punned => ladder.punned(placer),
-            Tactic::PunnedByte => ladder.punned_byte(placer),
-            Tactic::Evicted => ladder.evicted(placer),
-            Tactic::Region | Tactic::Trapped | Tactic::Int3 => continue,
-        };
-        match tried {
-            Ok(cover) => return Ok(shape(&ladder, tactic, cover, refusals)),
-            Err(refusal) => refusals.push((tactic, refusal)),
-        }
-    }
-    Err(Refused { refusals })
+    climb(input, Some(placer), Tactic::rule_in_place)
 }
 
 /// Plans a jump at `from`, before the site: a [region](Tactic::Region) up to the site's
@@ -314,9 +252,10 @@ pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
     let ladder = Ladder::new(input)?;
     Ladder::instruction(input, from)?;
     let cover = ladder.region_from(from)?;
-    let before = [Tactic::Reserved, Tactic::OneInstruction];
+    let before = Tactic::Region.before();
     let refusals = before.map(|tactic| (tactic, Refusal::SharedJump { at: from }));
-    Ok(shape(&ladder, Tactic::Region, cover, refusals.to_vec()))
+    let refusals = refusals.collect();
+    Ok(shape(&ladder, Tactic::Region, cover, refusals))
 }
 
 /// Plans a jump for a site right before a `neighbour`, another site whose shape has a jump that
@@ -340,7 +279,7 @@ pub fn choose_before(
 ) -> Result<(Shape, Placed), Refusal> {
     let ladder = Ladder::new(input)?;
     if neighbour.tactic.is_prescribed()
-        || neighbour.tactic == Tactic::Int3
+        || neighbour.tactic.is_breakpoint()
         || neighbour.placed.is_some()
     {
         return Err(Refusal::NoNeighbour);
@@ -352,14 +291,21 @@ pub fn choose_before(
         (1, _) => Tactic::Punned,
         _ => Tactic::Region,
     };
-    let before = Tactic::ALL.into_iter().take_while(|other| *other != tactic);
     let at = neighbour.covered.start;
-    let refusals = before.map(|tactic| (tactic, Refusal::BytesInUse { at }));
+    let refusals = tactic
+        .before()
+        .map(|tactic| (tactic, Refusal::BytesInUse { at }));
     let refusals = refusals.collect();
     Ok((shape(&ladder, tactic, cover, refusals), theirs))
 }
 
-fn climb(input: &SiteInput<'_>, mut placer: Option<&mut Placer>) -> Result<Shape, Refused> {
+/// Chooses the first tactic whose rule holds, among those that have a rule. Without a placer the
+/// prescribed tactics are not tried.
+fn climb<'a>(
+    input: &'a SiteInput<'a>,
+    mut placer: Option<&mut Placer>,
+    rule: impl Fn(Tactic) -> Option<Rule<'a>>,
+) -> Result<Shape, Refused> {
     let ladder = match Ladder::new(input) {
         Ok(ladder) => ladder,
         Err(refusal) => {
@@ -369,16 +315,10 @@ fn climb(input: &SiteInput<'_>, mut placer: Option<&mut Placer>) -> Result<Shape
     };
     let mut refusals = Vec::new();
     for tactic in Tactic::ALL {
-        let tried = match (tactic, placer.as_deref_mut()) {
-            (Tactic::Reserved, _) => ladder.reserved(),
-            (Tactic::OneInstruction, _) => ladder.one_instruction(),
-            (Tactic::Region, _) => ladder.region(),
-            (Tactic::Int3, _) => ladder.int3(),
-            (_, None) => continue,
-            (Tactic::Punned, Some(placer)) => ladder.punned(placer),
-            (Tactic::PunnedByte, Some(placer)) => ladder.punned_byte(placer),
-            (Tactic::Evicted, Some(placer)) => ladder.evicted(placer),
-            (Tactic::Trapped, Some(placer)) => ladder.trapped(placer),
+        let tried = match (rule(tactic), placer.as_deref_mut()) {
+            (Some(Rule::Free(rule)), _) => rule(&ladder),
+            (Some(Rule::Prescribed(rule)), Some(placer)) => rule(&ladder, placer),
+            (Some(Rule::Prescribed(_)), None) | (None, _) => continue,
         };
         match tried {
             Ok(cover) => return Ok(shape(&ladder, tactic, cover, refusals)),

@@ -139,7 +139,7 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             event.at_exit()
         )?;
         let remark = match &event.plan {
-            Ok(plan) if event.left_out.is_none() && event.tactic() == "int3" => {
+            Ok(plan) if event.left_out.is_none() && plan.shape.tactic.is_breakpoint() => {
                 plan.shape.refusals.last().map(|(_, r)| r.to_string())
             }
             _ => event.refused(),
@@ -176,15 +176,18 @@ impl Summary {
         let mut summary = Summary::default();
         for event in selected {
             summary.functions += 1;
-            summary.add(event.tactic(), event.refusals());
+            let tactic = event.plan.as_ref().ok().map(|plan| plan.shape.tactic);
+            summary.add(tactic, event.refusals());
         }
         summary
     }
 
-    fn add(&mut self, tactic: &'static str, refusals: &[(Tactic, Refusal)]) {
-        *self.tactics.entry(tactic).or_default() += 1;
-        if matches!(tactic, "int3" | "none")
-            && let Some((_, refusal)) = refusals.iter().rfind(|(t, _)| *t != Tactic::Int3)
+    /// Adds a site and its tactic, if one reaches it.
+    fn add(&mut self, tactic: Option<Tactic>, refusals: &[(Tactic, Refusal)]) {
+        let name = tactic.map_or("none", Tactic::as_str);
+        *self.tactics.entry(name).or_default() += 1;
+        if tactic.is_none_or(Tactic::is_breakpoint)
+            && let Some((_, refusal)) = refusals.iter().rfind(|(t, _)| !t.is_breakpoint())
         {
             *self.reasons.entry(refusal.key()).or_default() += 1;
         }
@@ -199,8 +202,8 @@ impl Summary {
         self.functions += 1;
         for plan in plans {
             let (tactic, refusals) = match plan {
-                Ok(plan) => (plan.shape.tactic.as_str(), &plan.shape.refusals),
-                Err(Refused { refusals }) => ("none", refusals),
+                Ok(plan) => (Some(plan.shape.tactic), &plan.shape.refusals),
+                Err(Refused { refusals }) => (None, refusals),
             };
             let not_reached = matches!(refusals.first(), Some((_, Refusal::NotReached { .. })));
             if plan.is_err() && not_reached {

@@ -148,7 +148,12 @@ impl Compiler {
         let impossible = |w: &Work| match w {
             Work::Tally(straight) => !straight.is_possible(&self.runtime),
             Work::Long(_) => self.runtime.frames.slots == 0,
-            _ => false,
+            Work::Record(_)
+            | Work::Enter { .. }
+            | Work::Count { .. }
+            | Work::Run { .. }
+            | Work::Unregister
+            | Work::Help { .. } => false,
         };
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         assert!(
@@ -387,7 +392,11 @@ impl Compiler {
             if let Some(at) = part.locked {
                 let to = match work {
                     Work::Run { .. } | Work::Tally(_) | Work::Long(_) => self.runtime.run,
-                    _ => self.runtime.locked,
+                    Work::Record(_)
+                    | Work::Enter { .. }
+                    | Work::Count { .. }
+                    | Work::Unregister
+                    | Work::Help { .. } => self.runtime.locked,
                 };
                 relative(image, at, to)?;
             }

@@ -18,7 +18,7 @@ use iced_x86::{IcedError, Instruction};
 
 /// Set in the program's address if the stack pointer is below the red zone
 /// (`RUN_RED_ZONE` of the resident).
-const RED_ZONE: u64 = 1;
+const RED_ZONE: u64 = capriole_ring::numbers::session::RUN_RED_ZONE;
 
 /// Emits the word with the program's address.
 pub(super) fn literal(

@@ -5,20 +5,14 @@
 //! cell. Otherwise the resident fetches key and numbers into the spare part of a packet, where
 //! nothing is committed, and aggregates them from there.
 
-use super::{Builder, FAULTS, Fetch, FetchError, Field, STRING_LIMIT, Source, Step, TALLIES, step};
+use super::{Builder, Fetch, FetchError, Field, STRING_LIMIT, Source, Step};
 use crate::condition::{Condition, Width};
 use crate::detour::{Filter, Function, Key, Straight, StraightAmount, StraightRow, Value, Work};
 use crate::program::{Content, Program};
-use capriole_ring::layout::directory;
+use capriole_ring::numbers::{directory, op, program, table, tally};
 use capriole_ring::tables::Table;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-pub(super) const ONE: u8 = 0;
-pub(super) const SUM: u8 = 32;
-pub(super) const MAXIMUM: u8 = 64;
-pub(super) const BUCKET: u8 = 96;
-pub(super) const TABLE_SIZE: usize = 32;
 
 /// Maximum number of bytes of a string used as a key.
 pub const KEY_TEXT_LIMIT: u16 = 124;
@@ -36,12 +30,13 @@ const LATENCY: Width = Width {
 /// from there on has eight, so that the width of a bucket is at most an eighth of the numbers
 /// in it. (The scheme of HdrHistogram, with one digit of octal precision.)
 pub mod histogram {
+    use capriole_ring::numbers::session::BUCKET_BITS;
     use std::ops::RangeInclusive;
 
     /// Number of bits below a number's highest bit that select its bucket.
-    pub const BITS: u32 = 3;
+    pub const BITS: u32 = BUCKET_BITS;
     /// Number of buckets for 0 to 2^64 - 1. Negative numbers have as many again, by absolute value.
-    pub const BUCKETS: u32 = (64 - BITS + 1) << BITS;
+    pub use capriole_ring::numbers::session::BUCKETS;
 
     /// Returns the number of buckets for signed or for unsigned numbers.
     pub fn buckets(signed: bool) -> u32 {
@@ -136,9 +131,12 @@ impl Tally {
     /// Returns the maximum size in bytes of a key made of these fields; 0 without fields.
     pub fn key_size(keys: &[Field]) -> u32 {
         let size = |field: &Field| match field.content {
-            _ if matches!(field.source, Source::Comm | Source::Text(_)) => field.size(),
+            _ if field.source.is_text() => field.size(),
             Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
-            _ => field.size(),
+            Content::Number(_)
+            | Content::Numbers { .. }
+            | Content::Texts { .. }
+            | Content::CallStack { .. } => field.size(),
         };
         let faults = keys.iter().any(Field::can_fault);
         keys.iter().map(size).sum::<u64>() as u32 + if faults { 8 } else { 0 }
@@ -159,7 +157,7 @@ impl Fetch {
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {
                     return Err(FetchError::NotInMemory(index));
                 }
-                _ => {}
+                Content::Number(_) | Content::Text => {}
             }
         }
         let values = tally.cells.iter().filter_map(|(_, amount)| amount.field());
@@ -283,47 +281,47 @@ impl Fetch {
         let tree = builder.condition(condition)?;
         for index in 0..self.fields.len() {
             if index == tally.keys {
-                builder.steps.push(Step::new(step::KEY));
+                builder.steps.push(Step::new(op::KEY));
             }
             let is_key = index < tally.keys;
             let limit = if is_key { KEY_TEXT_LIMIT } else { STRING_LIMIT };
             builder.field(index, limit)?;
             // The key is only the number, without the register's upper bits.
             if is_key && let Some(width) = self.width(index) {
-                builder.steps.push(Step::made(step::NARROW, 0, width));
+                builder.steps.push(Step::made(op::NARROW, 0, width));
             }
         }
         if self.fields.len() == tally.keys {
-            builder.steps.push(Step::new(step::KEY));
+            builder.steps.push(Step::new(op::KEY));
         }
         builder.conclude(&tree);
         builder.to_place.push(builder.steps.len());
         builder.steps.push(Step {
             a: u8::from(is_first),
             value: at,
-            ..Step::new(step::ROW)
+            ..Step::new(op::ROW)
         });
         for (cell, amount) in cells {
             let of = |op, field: usize| Step {
                 limit: *cell as u16,
                 field: u8::try_from(field).unwrap_or(u8::MAX),
                 bit: (field - tally.keys) as u8,
-                ..Step::made(step::TALLY, op, self.width(field).unwrap_or(Width::WORD))
+                ..Step::made(op::TALLY, op, self.width(field).unwrap_or(Width::WORD))
             };
             builder.steps.push(match *amount {
                 Amount::One => Step {
-                    a: ONE,
+                    a: tally::ONE,
                     field: u8::MAX,
                     limit: *cell as u16,
-                    ..Step::new(step::TALLY)
+                    ..Step::new(op::TALLY)
                 },
-                Amount::Readable(field) => of(ONE, field),
-                Amount::Sum(field) => of(SUM, field),
+                Amount::Readable(field) => of(tally::ONE, field),
+                Amount::Sum(field) => of(tally::SUM, field),
                 Amount::Maximum { field, flip } => Step {
                     value: flip,
-                    ..of(MAXIMUM, field)
+                    ..of(tally::MAXIMUM, field)
                 },
-                Amount::Bucket(field) => of(BUCKET, field),
+                Amount::Bucket(field) => of(tally::BUCKET, field),
             });
         }
         if let Some(cell) = tally.unreadable.filter(|_| is_first) {
@@ -332,11 +330,11 @@ impl Fetch {
             builder.steps.push(Step {
                 limit: cell as u16,
                 value: values.fold(0, |mask, field| mask | 1 << field),
-                ..Step::new(step::UNREADABLE)
+                ..Step::new(op::UNREADABLE)
             });
         }
         let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
-        builder.finish(TALLIES | if faults { FAULTS } else { 0 })
+        builder.finish(program::TALLY | if faults { program::FAULTS } else { 0 })
     }
 }
 
@@ -346,21 +344,21 @@ fn shift(table: &Table) -> u32 {
 }
 
 /// Returns the table's description for the resident.
-fn describe(table: &Table) -> Vec<u8> {
-    let mut bytes = table.directory.to_le_bytes().to_vec();
-    for word in [
-        table.rows,
-        table.shape.key,
-        table.first_cell,
-        table.shape.cells,
-        table.shape.events.start,
-        if table.shape.key == 0 {
-            0
-        } else {
-            shift(table)
-        },
+fn describe(described: &Table) -> [u8; table::SIZE] {
+    let mut bytes = [0; table::SIZE];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+    let shape = &described.shape;
+    let shift = if shape.key == 0 { 0 } else { shift(described) };
+    put(table::DIRECTORY, &described.directory.to_le_bytes());
+    for (at, word) in [
+        (table::ROWS, described.rows),
+        (table::KEY_SIZE, shape.key),
+        (table::FIRST_CELL, described.first_cell),
+        (table::CELLS, shape.cells),
+        (table::FIRST_EVENT, shape.events.start),
+        (table::SHIFT, shift),
     ] {
-        bytes.extend(word.to_le_bytes());
+        put(at, &word.to_le_bytes());
     }
     bytes
 }

@@ -566,7 +566,8 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                     Shown::Signed => Value::Number(i128::from(word as i64)),
                     Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
                     Shown::Character => Value::Character(word as u8),
-                    _ => Value::Number(i128::from(word)),
+                    // The key of a floating point number is refused when fields are read.
+                    Shown::Unsigned | Shown::Float => Value::Number(i128::from(word)),
                 }
             }
         };

@@ -378,7 +378,20 @@ fn check(
                         %xmm0:f64, the eighth %xmm7:f64; debug information knows them by name";
             return error(type_at, &message, help.to_string());
         }
-        _ => {}
+        Base::Register(_)
+        | Base::Vector(_)
+        | Base::Argument(_)
+        | Base::AllArguments
+        | Base::Retval
+        | Base::Entry(_)
+        | Base::StackPointer
+        | Base::StackWord(_)
+        | Base::Latency
+        | Base::CallStack(_)
+        | Base::Immediate(_)
+        | Base::Address(_)
+        | Base::FileOffset(_)
+        | Base::Variable(_) => {}
     }
     let Some(field_type) = field_type.filter(|_| !fetch.is_memory()) else {
         return Ok(());

@@ -22,7 +22,7 @@ use capriole_host::steps::step;
 use capriole_host::survey::Survey;
 use capriole_insn::liveness::Live;
 use capriole_resident as resident;
-use capriole_tactic::site::{JUMP, Placed, StubTo, Tactic};
+use capriole_tactic::site::{JUMP, Patch, Placed, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::ops::Range;
 
@@ -407,9 +407,9 @@ fn make(
     let detour = compiler.compile_chain(&points, &shape.displaced, shape.resume)?;
     let address = shape.covered.start;
     let Some(placed) = &shape.placed else {
-        let change = match shape.tactic {
-            Tactic::Int3 => change(address, &probe.before, &[INT3], detour.entry(), 0),
-            _ => {
+        let change = match shape.tactic.patch() {
+            Patch::Breakpoint => change(address, &probe.before, &[INT3], detour.entry(), 0),
+            Patch::Jump => {
                 let jump = jump(address, detour.entry());
                 change(address, &probe.before, &jump, detour.entry(), 0)
             }
@@ -665,9 +665,9 @@ impl Code {
                 continue;
             }
             if let Err(reason) = allowed {
-                *made = Err(match probe.shape.tactic {
-                    Tactic::Int3 | Tactic::Trapped => SiteError::Breakpoint(reason),
-                    _ => SiteError::PageBoundary(reason),
+                *made = Err(match probe.shape.tactic.needs_trap() {
+                    true => SiteError::Breakpoint(reason),
+                    false => SiteError::PageBoundary(reason),
                 });
                 continue;
             }

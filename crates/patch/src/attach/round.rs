@@ -30,7 +30,7 @@ use capriole_host::tracer;
 use capriole_insn::liveness::RegSet;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
-use capriole_tactic::site::{Shape, Tactic};
+use capriole_tactic::site::Shape;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
@@ -138,18 +138,6 @@ pub(super) struct Round {
     pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
-}
-
-/// Returns the range in which no thread and no saved address may be when a site is written:
-/// behind the first byte of a patch that covers several instructions. No thread can be inside a
-/// single instruction, and any thread may be at a trapped boundary.
-fn inside(shape: &Shape) -> Option<Range<u64>> {
-    match shape.tactic {
-        Tactic::Region | Tactic::Reserved | Tactic::Trapped => {
-            Some(shape.covered.start + 1..shape.covered.end)
-        }
-        _ => None,
-    }
 }
 
 /// Returns [`Entry::builds_on`] for each of the entries from `first` on. Computed before the process
@@ -354,7 +342,7 @@ impl Round {
             .waiting
             .iter()
             .filter(|index| !has_jump(index))
-            .filter_map(|index| Some((inside(&entries[*index].shape)?, *index)));
+            .filter_map(|index| Some((entries[*index].shape.occupiable()?, *index)));
         let mut ranges: Vec<(Range<u64>, usize)> = ranges.collect();
         ranges.sort_by_key(|(range, _)| range.start);
         let find = |address: u64| -> Option<usize> {
@@ -370,7 +358,7 @@ impl Round {
             // of a preempted goroutine, or equal such an address by chance.
             stacks::scan(stopped, remote, maps, |word| {
                 if let Some(index) = find(word.value)
-                    && entries[index].shape.tactic != Tactic::Trapped
+                    && entries[index].shape.excludes_returns()
                 {
                     occupied.insert(index);
                 }
@@ -408,8 +396,7 @@ impl Round {
                 && rip == entry.shape.covered.start + 1
                 && (thread.signal == libc::SIGTRAP || sigtrap_pending(thread.tid));
             let copy = made.detour.goes_on(rip);
-            let reserved = (entry.shape.tactic == Tactic::Reserved).then_some(entry.shape.resume);
-            match copy.or(reserved) {
+            match copy.or(entry.shape.past_nops()) {
                 Some(new) if !about_to_trap => moves.push((at, new, index)),
                 _ => {
                     occupied.insert(index);

@@ -3,7 +3,7 @@
 //! They cost a stub and a second jump, and are safe beside breakpoints that other tools insert at
 //! the same places later (see [`capriole_patch::attach::Attached::look`]).
 
-use super::together::{covers_any, is_wide, own_bytes, shared_jumps, wants_placing};
+use super::together::{covers_any, own_bytes, shared_jumps, wants_placing};
 use super::{Planned, Planner, plan_of};
 use crate::resolve::Site;
 use capriole_tactic::place::Placer;
@@ -34,7 +34,7 @@ impl Planner {
                 users.iter().all(|user| *user == site)
             })
         };
-        let is_wide = |plan: &Planned| plan.as_ref().is_ok_and(|plan| is_wide(&plan.shape));
+        let is_wide = |plan: &Planned| plan.as_ref().is_ok_and(|plan| plan.shape.tactic.is_wide());
         let candidates: Vec<bool> = plans
             .iter()
             .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))

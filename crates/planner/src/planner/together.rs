@@ -12,7 +12,7 @@ use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
 use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_tactic::place::Placer;
-use capriole_tactic::site::{JUMP, Refusal, Shape, Tactic, choose_before};
+use capriole_tactic::site::{JUMP, Refusal, Shape, choose_before};
 use iced_x86::Mnemonic;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -165,7 +165,7 @@ impl Planner {
                 }
                 match &plans[index] {
                     // The last pass may find something better than a breakpoint.
-                    Ok(plan) if plan.shape.tactic == Tactic::Int3 => {
+                    Ok(plan) if plan.shape.tactic.is_breakpoint() => {
                         placer.want(own_bytes(site, &plans[index]));
                     }
                     Ok(plan) => placer.take(plan.shape.covered.start..plan.shape.covered.end),
@@ -201,7 +201,7 @@ impl Planner {
             let Ok(plan) = &plans[other] else { continue };
             let (theirs, covered) = (plan.shape.site, plan.shape.covered);
             let near = covered.start > site.address && covered.start < site.address + NEAR;
-            if !near || !is_wide(&plan.shape) {
+            if !near || !plan.shape.tactic.is_wide() {
                 continue;
             }
             let users = |index: &&usize| {
@@ -238,7 +238,7 @@ impl Planner {
                 continue;
             };
             // The other site had a jump, and must not get a breakpoint for the sake of this site.
-            if theirs.shape.tactic == Tactic::Int3 {
+            if theirs.shape.tactic.is_breakpoint() {
                 continue;
             }
             placer_then.take(theirs.shape.covered.start..theirs.shape.covered.end);
@@ -403,11 +403,6 @@ impl Planner {
     }
 }
 
-/// True for a free jump that may cover several instructions.
-pub(super) fn is_wide(shape: &Shape) -> bool {
-    matches!(shape.tactic, Tactic::Region | Tactic::Reserved)
-}
-
 fn chosen<'a>(sites: &[&'a Site], indices: &[usize]) -> Vec<&'a Site> {
     indices.iter().map(|&index| sites[index]).collect()
 }
@@ -442,7 +437,7 @@ pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, E
 /// True if the first pass found no jump for a site, but a later pass might.
 pub(super) fn wants_placing(plan: &Planned) -> bool {
     match plan {
-        Ok(plan) => plan.shape.tactic == Tactic::Int3,
+        Ok(plan) => plan.shape.tactic.is_breakpoint(),
         // A reason that holds for the site itself is the same for every tactic.
         Err(refused) => refused
             .refusals

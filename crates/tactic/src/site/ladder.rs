@@ -302,6 +302,17 @@ impl<'a> Ladder<'a> {
         Ok(Cover::free(covered, resume, displaced))
     }
 
+    /// Like [`reserved`](Self::reserved), for a jump within one nop.
+    pub(super) fn reserved_in_one(&self) -> Result<Cover, Refusal> {
+        let cover = self.reserved()?;
+        match cover.covered.end > self.first.next_ip() {
+            true => Err(Refusal::NopsTooShort {
+                bytes: self.first.len() as u64,
+            }),
+            false => Ok(cover),
+        }
+    }
+
     /// Returns the end of the padding at `at` that the jump at `from` needs.
     fn padding(&self, from: u64, at: u64) -> Result<u64, Refusal> {
         let limit = self.input.padding_end.max(self.input.flow.extent().end);

@@ -140,41 +140,9 @@ pub enum Refusal {
     },
     /// Breakpoints were not enabled.
     BreakpointsOff,
-    /// The program handles SIGTRAP itself.
-    TrapHandled,
-    /// A thread blocks SIGTRAP, so that a breakpoint would kill it.
-    TrapBlocked {
-        /// The thread's id.
-        tid: u32,
-    },
     /// The program is traced by a debugger or forbids the handler that breakpoints need; the
     /// message tells which.
     TrapUnusable(&'static str),
-    /// No free memory for the detour within 2 GB of the site.
-    NoMemoryNear {
-        /// The site.
-        site: u64,
-    },
-    /// A thread was executing a covered instruction that is not the first.
-    ThreadInside {
-        /// The thread's id.
-        tid: u32,
-        /// Its program counter.
-        at: u64,
-    },
-    /// A stack holds an address inside the covered bytes: a frame may return
-    /// there.
-    AddressOnStack {
-        /// The thread's id.
-        tid: u32,
-        /// The address.
-        at: u64,
-    },
-    /// The bytes in memory differ from those planned for.
-    BytesChanged {
-        /// The site.
-        site: u64,
-    },
 }
 
 impl Refusal {
@@ -222,13 +190,7 @@ impl Refusal {
             Self::ShadowStack { .. } => "shadow-stack",
             Self::BreakpointPresent { .. } => "breakpoint-present",
             Self::BreakpointsOff => "breakpoints-off",
-            Self::TrapHandled => "trap-handled",
-            Self::TrapBlocked { .. } => "trap-blocked",
             Self::TrapUnusable(_) => "trap-unusable",
-            Self::NoMemoryNear { .. } => "no-memory-near",
-            Self::ThreadInside { .. } => "thread-inside",
-            Self::AddressOnStack { .. } => "address-on-stack",
-            Self::BytesChanged { .. } => "bytes-changed",
         }
     }
 }
@@ -342,25 +304,7 @@ impl fmt::Display for Refusal {
                 )
             }
             Self::BreakpointsOff => f.write_str("breakpoints are used only with `--breakpoints`"),
-            Self::TrapHandled => f.write_str("the program handles SIGTRAP itself"),
-            Self::TrapBlocked { tid } => write!(f, "thread {tid} blocks SIGTRAP"),
             Self::TrapUnusable(why) => write!(f, "breakpoints cannot be used: {why}"),
-            Self::NoMemoryNear { site } => {
-                write!(f, "no free memory within 2 GB of {site:#x}")
-            }
-            Self::ThreadInside { tid, at } => {
-                write!(f, "thread {tid} is at {at:#x}, inside the covered bytes")
-            }
-            Self::AddressOnStack { tid, at } => write!(
-                f,
-                "the stack of thread {tid} holds {at:#x}, inside the covered bytes"
-            ),
-            Self::BytesChanged { site } => {
-                write!(
-                    f,
-                    "the bytes at {site:#x} have changed since they were read"
-                )
-            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::assembly::{assembly, hex, name};
 use capriole::marker;
 use capriole::select::Selected;
-use capriole_tactic::site::{Placed, StubTo, Tactic, Write};
+use capriole_tactic::site::{Patch, Placed, StubTo, Write};
 use capriole_text::printable;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
 use serde_json::{Value, json};
@@ -52,19 +52,13 @@ pub(super) fn describe(event: &Selected) -> String {
         return text;
     };
     let shape = &plan.shape;
-    let what = match shape.tactic {
-        Tactic::Reserved => "yes: nops that may be overwritten stand here",
-        Tactic::OneInstruction => "yes: a jump over one instruction",
-        Tactic::Region => "yes: a jump over several instructions",
-        Tactic::Punned => "yes: a jump that shares bytes with the next instruction",
-        Tactic::PunnedByte => "yes: a jump of which only the first byte is new",
-        Tactic::Evicted => "yes: a jump for which something nearby makes room",
-        Tactic::Trapped => {
-            "yes: a jump over several instructions, with breakpoints inside for who still comes there"
-        }
-        Tactic::Int3 => "yes: a breakpoint, which costs about 100 times more than a jump",
-    };
-    let _ = writeln!(text, "  {:<8}  {what}", shape.tactic.as_str());
+    let tactic = shape.tactic;
+    let _ = writeln!(
+        text,
+        "  {:<8}  yes: {}",
+        tactic.as_str(),
+        tactic.description()
+    );
     if shape.site != site.address {
         let _ = writeln!(
             text,
@@ -74,9 +68,9 @@ pub(super) fn describe(event: &Selected) -> String {
     }
     match &shape.placed {
         None => {
-            let after: String = match shape.tactic {
-                Tactic::Int3 => "cc".into(),
-                _ => {
+            let after: String = match tactic.patch() {
+                Patch::Breakpoint => "cc".into(),
+                Patch::Jump => {
                     let rest = plan.before.get(5..).map(hex).unwrap_or_default();
                     format!("e9 .. .. .. .. {rest}").trim_end().to_owned()
                 }
