@@ -1,7 +1,7 @@
 //! A running test program, probes in it, and checks that nothing is left behind.
 //!
 //! The library inserts the probes, for tight loops ([`attach_to`], [`Recording`]), or the
-//! command does ([`capriole`]).
+//! command does.
 
 use capriole_codegen::detour::{ClockReading, Record, Work};
 use capriole_event::EventSpec;
