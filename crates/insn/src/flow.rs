@@ -2,10 +2,10 @@
 
 use thiserror::Error;
 
+use crate::arch::sweep::{Kind, Record, sweep};
 use crate::decode::{Code, Extent};
 use crate::jump_table;
 use crate::jump_table::{IndirectJump, Resolution};
-use crate::sweep::{Kind, Record, sweep};
 
 /// Reads `len` bytes of the object at a run-time address (jump tables are in read-only data).
 /// `None` if the bytes cannot be read.

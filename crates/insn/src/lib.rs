@@ -1,4 +1,4 @@
-//! Analysis of x86-64 machine code, as far as a probe needs it.
+//! Analysis of machine code, as far as a probe needs it; what is x86-64 in it is in `x86_64/`.
 //!
 //! The input is bytes and the address at which they run; the output is
 //!
@@ -21,21 +21,17 @@
 //! and never guessed.
 #![forbid(unsafe_code)]
 
-pub mod conventions;
-pub mod decode;
-mod depth;
-pub mod exits;
+// An architecture is a folder, with the same names of files in each.
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/mod.rs")]
+mod arch;
 pub mod flow;
-pub mod jump_table;
 pub mod landing_pads;
-pub mod liveness;
-pub mod red_zone;
-pub mod relocate;
 mod shown;
-mod stack_check;
-mod sweep;
 pub mod targets;
 
+pub use arch::{conventions, decode, exits, jump_table, liveness, red_zone, relocate};
+
+pub use arch::stack_check::stack_check;
 pub use decode::{Code, Extent};
 pub use exits::{Exit, ExitKind, Exits, Surroundings, Undecided};
 pub use flow::{FlowError, FunctionFlow, Hints, ReadMemory};
@@ -44,5 +40,4 @@ pub use landing_pads::{LandingPadError, landing_pads};
 pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
 pub use shown::Shown;
-pub use stack_check::stack_check;
 pub use targets::Targets;

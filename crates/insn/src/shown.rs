@@ -1,7 +1,7 @@
 //! Instruction starts, as far as control flow proves them.
 
+use crate::arch::sweep::{Kind, record};
 use crate::decode::{Code, Extent, is_padding};
-use crate::sweep::{Kind, record};
 
 /// The addresses at which control flow from known starting points proves instructions to begin.
 ///

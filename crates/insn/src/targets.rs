@@ -1,10 +1,10 @@
 //! All addresses of an object that some code can jump to.
 
+use crate::arch::sweep::{Kind, Record, sweep};
 use crate::decode::{Code, Extent};
 use crate::flow::{Hints, ReadMemory};
 use crate::jump_table;
 use crate::jump_table::Resolution;
-use crate::sweep::{Kind, Record, sweep};
 
 /// The set of addresses in an object's text to which a jump, a call, a jump
 /// table, a pointer or an exception can lead, as far as that can be known.

@@ -18,6 +18,8 @@ mod model;
 mod scale;
 mod source;
 mod sync;
+// An architecture is a folder, with the same names of files in each.
+#[cfg_attr(target_arch = "x86_64", path = "x86_64/tsc.rs")]
 pub mod tsc;
 
 pub use convert::Converter;

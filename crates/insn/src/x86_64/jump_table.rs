@@ -47,9 +47,9 @@ mod table;
 
 use self::table::Entry;
 pub use self::table::MAX_ENTRIES;
+use crate::arch::sweep::{Kind, Record};
 use crate::decode::{Code, Extent};
 use crate::flow::Hints;
-use crate::sweep::{Kind, Record};
 
 /// Number of instructions searched before an indirect jump.
 const WINDOW: usize = 32;

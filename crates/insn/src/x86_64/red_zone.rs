@@ -13,8 +13,8 @@ use iced_x86::{
     FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
 };
 
+use crate::arch::depth::grows;
 use crate::decode::{Code, Extent, is_padding};
-use crate::depth::grows;
 use crate::liveness::RegSet;
 
 /// True if code in `extent` may access memory below the stack pointer, or compute an address

@@ -35,11 +35,11 @@ use std::cell::LazyCell;
 use iced_x86::{ConditionCode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic};
 use thiserror::Error;
 
+use crate::arch::depth::{Depths, grows};
+use crate::arch::sweep::{Kind, Record};
 use crate::decode::{Code, Extent, is_nop};
-use crate::depth::{Depths, grows};
 use crate::flow::{FlowError, FunctionFlow, Hints, ReadMemory};
 use crate::jump_table::{IndirectJump, Resolution};
-use crate::sweep::{Kind, Record};
 use crate::targets::Targets;
 
 /// Kind of exit.
