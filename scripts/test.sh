@@ -9,6 +9,10 @@ log=$(mktemp) || exit 1
 results=$(mktemp) || exit 1
 trap 'rm -f "$log" "$results"' EXIT
 
+# Many tests wait for programs more than they compute, so there are more of them at once than
+# processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+
 # `--show-output` for the reasons; what passing tests print is not shown here. With it
 # the runner says "successes:" twice, first with all output, then with names only, and
 # "failures:" likewise. A result in between is that of a test that runs tests itself.
