@@ -352,7 +352,7 @@ fn lower_references(
 /// been at the same site one after the other, each with a jump of its own over the same bytes: the
 /// one whose jump is there now is the one to be reverted, and for the others the bytes would look as
 /// if another tool had changed them.
-fn one_at_each_place<'c>(
+pub(crate) fn one_at_each_place<'c>(
     batch: &mut Batch<'_>,
     changes: Vec<&'c Change>,
 ) -> Vec<(&'c Change, Found)> {

@@ -14,6 +14,7 @@ use capriole_patch::attach::{Attached, Probe, SiteError, SiteState, attach};
 use capriole_patch::counter::ReferenceCounter;
 use capriole_patch::recover;
 use capriole_planner::guards;
+use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_tactic::site::Tactic;
 use iced_x86::Register;
@@ -159,7 +160,7 @@ impl Changing {
             self.close();
             let attached = &mut self.recording.attached;
             match self.random.below(4) {
-                0 if self.names.len() < 60 => {
+                0 if self.names.len() < 40 => {
                     let chosen = self.random.some(0..all.probes.len());
                     let first = self.names.len();
                     let number =
@@ -220,7 +221,14 @@ fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let mut running = Running::start(&program, arguments);
+    // Behind this test, which has to take what it makes.
+    let nice = ["-n", "19"];
+    let mut running = Running::of(
+        Command::new("nice")
+            .args(nice)
+            .arg(&program)
+            .args(arguments),
+    );
     let process = running.process();
     let before = looks(&process);
     let mut all = Probes::of(&process, HAMMER, reach);
@@ -275,8 +283,15 @@ const JUMPS: &[&str] = &[
 /// Threads, signals that run in handlers on other stacks, and forks in between.
 #[test]
 fn in_a_program_with_threads_signals_and_children() {
-    let pause = ["--threads", "3", "--pause", "100000", "--signals", "--fork"];
+    let pause = ["--threads", "3", "--pause", "400000", "--signals", "--fork"];
     change(&pause, JUMPS, Reach::Best);
+}
+
+/// The resident's handlers of faults stand before the program's own.
+#[test]
+fn in_a_program_that_handles_faults() {
+    let arguments = ["--threads", "2", "--pause", "200000", "--segv"];
+    change(&arguments, JUMPS, Reach::Best);
 }
 
 #[test]
@@ -560,7 +575,7 @@ fn tracer() {
         .next()
         .and_then(|word| word.parse().ok())
         .expect("a pid");
-    let process = capriole_proc::process::Process::open(pid).expect("it runs");
+    let process = Process::open(pid).expect("it runs");
     let events: Vec<&str> = words.collect();
     let all = match events[0].starts_with(":tight") {
         true => Probes::joined(&process, &events),
@@ -754,5 +769,129 @@ fn at_sites_that_are_occupied() {
     attached.detach().expect("detached");
     assert_text_is_the_files(&process, true);
     assert_no_session(&process);
+    running.finish();
+}
+
+/// A child has the probes as they were at the fork, without those that are disarmed later; and it is
+/// detached with its parent.
+#[test]
+fn a_child_has_the_probes_of_the_fork() {
+    let Some(program) = build(Compiler::Gcc, "watched.c", &["-DTEST_children"]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let file = ObjectFile::open(&program).expect("an ELF file");
+    let symbol = file.other_symbol("watched_counter").expect("symbols");
+    let Some(OtherSymbol::Data(counter)) = symbol else {
+        panic!("no counter");
+    };
+    let offset = file.file_offset(counter).expect("in the file");
+    let objects = Objects::of_process(&process).expect("objects");
+    let object = &sites(&objects, &[":watched_step"])[0].object;
+    let counter = ReferenceCounter::of(object, offset).expect("a counter");
+    let mut all = Probes::of(&process, &[":watched_step", ":watched_other"], Reach::Best);
+    for probe in &mut all.probes {
+        probe.counters = vec![counter];
+    }
+    let one = |i: usize, event| as_event(all.probes[i].clone(), event);
+    let base = Probes {
+        probes: vec![one(0, 0)],
+        names: all.names[..1].to_vec(),
+    };
+    let mut recording = attach_to(&process, &base, 8 << 20);
+    let attached = &mut recording.attached;
+    attached.add(vec![one(1, 1)]).expect("added");
+    let mut both = |line: &str, child: &str, parent: &str| {
+        running.say(line);
+        assert_eq!(running.line(), format!("child {child}"));
+        assert_eq!(running.line(), parent);
+    };
+    let (none, some) = ("counter 0 calls 0", "counter 1 calls 100");
+    both("fork", some, some);
+    let parent = process.pid();
+    let is_child = |process: &Process| {
+        let status = std::fs::read_to_string(process.proc_path("status"));
+        status.is_ok_and(|text| text.contains(&format!("PPid:\t{parent}\n")))
+    };
+    let child = Process::others().find(is_child).expect("a child");
+    // Not in the child.
+    assert_eq!(attached.add(vec![one(0, 2)]).expect("added"), 2..3);
+    both("go", some, some);
+    attached.disarm(&[1]).expect("disarmed");
+    both("go", some, some);
+    // The child has another jump there than its parent.
+    attached.disarm(&[0, 2]).expect("disarmed");
+    assert_text_is_the_files(&child, true);
+    assert_text_is_the_files(&process, true);
+    both("go", some, none);
+    assert_eq!(attached.arm(&[0, 1, 2]).expect("armed"), []);
+    assert_text_is_the_files(&child, true);
+    both("go", some, some);
+    recording.record(Duration::from_millis(5));
+    let calls = recording.detach().expect("nothing is lost");
+    let count = |event| calls.iter().filter(|call| call.event == event).count();
+    // Of parent and child: fork, go, go; and of the parent the last.
+    assert_eq!(count(0), 3 * 200 + 100);
+    assert_eq!(count(1), 2 * 200 + 100);
+    assert_eq!(count(2), 2 * 100 + 100);
+    both("go", none, none);
+    for process in [&child, &process] {
+        assert_no_session(process);
+        assert_text_is_the_files(process, false);
+    }
+    running.finish();
+}
+
+/// Calls that are followed to their returns, at sites of the attach and at new ones.
+#[test]
+fn calls_that_are_followed() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--threads", "2", "--pause", "100000"]);
+    let process = running.process();
+    let mut all = Probes::of(&process, &[":work", ":work_many"], Reach::Best);
+    all.keep(|name| ["work", "work_many"].contains(&name));
+    let one = |i: usize, event: usize| {
+        let mut probe = as_event(all.probes[i].clone(), event);
+        let record = Record::new(event as u32 + 1, vec![Register::RSP, Register::RSP]);
+        probe.points[0].returns = vec![record.into()];
+        probe
+    };
+    let base = Probes {
+        probes: vec![one(0, 0)],
+        names: all.names[..1].to_vec(),
+    };
+    let mut recording = attach_to(&process, &base, 64 << 20);
+    recording
+        .attached
+        .add(vec![one(1, 2), one(0, 4)])
+        .expect("added");
+    for round in 0..rounds(50, 500) {
+        let attached = &mut recording.attached;
+        assert!(
+            attached.outcomes.iter().all(Result::is_ok),
+            "{:?}",
+            attached.outcomes
+        );
+        match round % 2 {
+            0 => assert_eq!(attached.disarm(&[1, 2]).expect("disarmed"), [1, 2]),
+            _ => assert_eq!(attached.arm(&[2, 1]).expect("armed"), []),
+        }
+        recording.record(Duration::from_millis(2));
+        running.assert_alive();
+    }
+    let calls = recording.detach().expect("nothing is lost");
+    let count = |event| calls.iter().filter(|call| call.event == event).count();
+    for event in [0, 2, 4] {
+        let (entries, returns) = (count(event), count(event + 1));
+        assert!(
+            entries > 100 && entries.abs_diff(returns) <= 2,
+            "{entries}, {returns}"
+        );
+    }
+    assert!(count(2) < count(0) && count(4) < count(0));
+    assert_text_is_the_files(&process, false);
     running.finish();
 }

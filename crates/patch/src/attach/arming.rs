@@ -18,8 +18,10 @@
 //! - A site that has one gets another of the same shape. The old jump is overwritten by the new one
 //!   in one copy; nobody is inside, as its bytes were never the program's own meanwhile. So there is
 //!   no moment at which a call is missed, and none at which the tracer may not die: either jump leads
-//!   to a detour that is there. Jumps that build on it, which share bytes that are alike in all
-//!   patches of that shape, never see other bytes.
+//!   to a detour that is there. (A jump across two pages needs several copies: there the program's
+//!   own bytes are put back first, behind a breakpoint.) Where the bytes of the jump are prescribed
+//!   they stay as they are, so that jumps which share them never see others, and only the stubs that
+//!   they lead to are changed.
 //! - A jump that others build on is disarmed together with them.
 //! - The journal has the program's own bytes before a new jump is written. Disarming leaves the entry
 //!   there, and arming again needs no other, as both are the same bytes.
@@ -120,11 +122,27 @@ impl Attached {
     }
 
     fn check_living(&self) -> Result<(), TargetError> {
-        let pid = self.process.pid() as i32;
         tracer::check_filters(&self.process)?;
+        self.check_mapped()
+    }
+
+    /// Refuses a session that somebody else has detached, or that exec has ended.
+    pub(super) fn check_mapped(&self) -> Result<(), TargetError> {
+        let pid = self.process.pid() as i32;
         match self.is_mapped() && !self.is_restored() {
             true => Ok(()),
             false => Err(TargetError::NothingAttached { pid }),
+        }
+    }
+
+    /// Stops one thread, for system calls and for writing into the session's memory. A process has
+    /// one tracer at a time: as long as we have that thread, no `capriole detach` can stop all of
+    /// them and unmap the memory, where the program could then map something else.
+    pub(super) fn hire(&self, remote: &RemoteMemory) -> Result<Agent, TargetError> {
+        let agent = Agent::hire(&self.process, remote)?;
+        match self.begun {
+            true => self.check_mapped().map(|()| agent),
+            false => Ok(agent),
         }
     }
 
@@ -509,10 +527,8 @@ impl Attached {
             let pid = child.pid() as i32;
             if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
                 let mut batch = Batch::new(pid, &remote);
-                let made = entries
-                    .iter()
-                    .filter_map(|i| self.round.entries[*i].made.as_ref().ok());
-                let _ = take_back(&mut batch, made.flat_map(|made| &made.changes));
+                let changes = entries.iter().flat_map(|i| self.round.changes_at(*i));
+                let _ = take_back(&mut batch, changes);
             }
         }
     }
@@ -526,16 +542,31 @@ impl Attached {
     ) -> Result<(Vec<Result<Made, SiteError>>, usize), TargetError> {
         let pid = self.process.pid() as i32;
         let remote = RemoteMemory::open(pid)?;
+        let agent = self.hire(&remote)?;
+        let made = self.prepare_by(&agent, &remote, probes, places);
+        self.standstill.one += agent.dismiss();
+        made
+    }
+
+    /// Does the work of [`prepare`](Self::prepare) with a thread of the program.
+    fn prepare_by(
+        &mut self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        probes: &[Probe],
+        places: &[usize],
+    ) -> Result<(Vec<Result<Made, SiteError>>, usize), TargetError> {
+        let pid = self.process.pid() as i32;
         let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
         if calls && !self.has_filters && !self.unguarded && !self.filtered {
-            make_no_calls(pid, &remote, &self.memory)?;
+            make_no_calls(pid, remote, &self.memory)?;
             self.unguarded = true;
         }
         let writes = |probe: &Probe| {
             let placed = probe.shape.placed.as_ref();
             placed.map_or(1, |placed| placed.writes.len()) + probe.counters.len()
         };
-        let part = self.make_part(&remote, probes.iter().map(writes).sum())?;
+        let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;
         let mut stubs: Vec<u64> = probes
             .iter()
             .flat_map(|probe| &probe.shape.placed)
@@ -547,7 +578,7 @@ impl Attached {
         for cluster in &clusters {
             let image = match self.round.code.with_room(&cluster.near, cluster.room()) {
                 Some(image) => image,
-                None => self.open_arena(&remote, &cluster.near, cluster.room(), &stubs)?,
+                None => self.open_arena(agent, remote, &cluster.near, cluster.room(), &stubs)?,
             };
             images.push(image);
         }
@@ -559,8 +590,8 @@ impl Attached {
         };
         let at = (&clusters[..], &images[..]);
         let code = &mut self.round.code;
-        let mut made = code.compile_more(pid, &remote, probes, at, &facts)?;
-        self.map_more_stubs(&remote, &mut made, places)?;
+        let mut made = code.compile_more(pid, remote, probes, at, &facts)?;
+        self.map_more_stubs(agent, remote, &mut made, places)?;
         if self.handles_faults() {
             let entries = self.round.entries.iter();
             let old = entries.filter_map(|e| Some((e.made.as_ref().ok()?, &e.shape)));
@@ -571,8 +602,8 @@ impl Attached {
                 .chain(new)
                 .flat_map(|(made, shape)| made.copies(&shape.displaced));
             let copies: Vec<(u64, u64)> = copies.collect();
-            self.make_room(&remote, 16 * (copies.len() as u64 + 1))?;
-            self.round.code.replace_copies(pid, &remote, &copies)?;
+            self.make_room(agent, remote, 16 * (copies.len() as u64 + 1))?;
+            self.round.code.replace_copies(pid, remote, &copies)?;
         }
         step("additions prepared");
         Ok((made, part))
@@ -588,6 +619,7 @@ impl Attached {
     /// other places the stubs are those of the entries there, see `lead_stubs`.
     fn map_more_stubs(
         &mut self,
+        agent: &Agent,
         remote: &RemoteMemory,
         made: &mut [Result<Made, SiteError>],
         places: &[usize],
@@ -612,11 +644,9 @@ impl Attached {
             }),
             _ => None,
         };
-        let agent = Agent::hire(&self.process, remote)?;
         let part = self.round.parts.last_mut().ok_or(no_ledger(pid))?;
         part.stubs += 1;
         let taken = agent.map_stubs(remote, &part.ledger, part.stubs - 1, &stubs, batch)?;
-        self.standstill.one += agent.dismiss();
         let mut inodes = Vec::new();
         for part in &self.round.parts {
             inodes.extend(part.ledger.header(remote)?.stubs());
@@ -632,7 +662,12 @@ impl Attached {
 
     /// Makes sure that the last ledger is an extension with room for so many further journal entries,
     /// an arena and stubs, and promises it that many entries; returns its number.
-    fn make_part(&mut self, remote: &RemoteMemory, entries: usize) -> Result<usize, TargetError> {
+    fn make_part(
+        &mut self,
+        agent: &Agent,
+        remote: &RemoteMemory,
+        entries: usize,
+    ) -> Result<usize, TargetError> {
         let pid = self.process.pid() as i32;
         let parts = &mut self.round.parts;
         let promised: usize = parts.iter().map(|part| part.promised).sum();
@@ -661,10 +696,8 @@ impl Attached {
         };
         let memory = self.installed.memory.ok_or(no_ledger(pid))?;
         let base = &self.memory.ledger;
-        let agent = Agent::hire(&self.process, remote)?;
         let ledger =
             agent.create_extension(&self.process, remote, base, &memory, &identity, room as u32)?;
-        self.standstill.one += agent.dismiss();
         ledger.note_state(remote, State::Armed)?;
         self.installed.extensions.push(ledger);
         self.round.parts.push(Part {
@@ -682,14 +715,14 @@ impl Attached {
     /// its image.
     fn open_arena(
         &mut self,
+        agent: &Agent,
         remote: &RemoteMemory,
         near: &Range<u64>,
         size: u64,
         avoid: &[u64],
     ) -> Result<usize, TargetError> {
         let pid = self.process.pid() as i32;
-        self.make_part(remote, 0)?;
-        let agent = Agent::hire(&self.process, remote)?;
+        self.make_part(agent, remote, 0)?;
         let part = self.round.parts.last_mut().ok_or(no_ledger(pid))?;
         let own = capriole_resident::size() as u64;
         let page = capriole_proc::maps::PAGE_SIZE;
@@ -709,7 +742,6 @@ impl Attached {
             arena => arena?,
         };
         part.arenas += 1;
-        self.standstill.one += agent.dismiss();
         self.installed.arenas.push(arena);
         let facts = Facts {
             memory: &self.memory,
@@ -725,12 +757,13 @@ impl Attached {
     /// Makes sure that some arena has room for a table of `size` bytes.
     pub(super) fn make_room(
         &mut self,
+        agent: &Agent,
         remote: &RemoteMemory,
         size: u64,
     ) -> Result<(), TargetError> {
         if !self.round.code.has_room(size) {
             let near = self.round.code.near();
-            self.open_arena(remote, &near, size, &[])?;
+            self.open_arena(agent, remote, &near, size, &[])?;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@
 
 use super::round::{Entry, Round};
 use super::{Attached, SiteError, SiteState};
+use crate::detach::one_at_each_place;
 use crate::patch::{Batch, Change, Found, INT3};
 use crate::recover::sharing;
 use capriole_host::error::TargetError;
@@ -230,12 +231,13 @@ impl Round {
 }
 
 /// Reverts changes of sites, a site's later changes first, except for bytes that other tools
-/// have written there.
+/// have written there. Of changes at the same address, the one that is there is reverted.
 pub(super) fn take_back<'c>(
     batch: &mut Batch<'_>,
     changes: impl Iterator<Item = &'c Change>,
 ) -> Result<(), TargetError> {
-    let mut changes: Vec<&Change> = changes.collect();
+    let changes = one_at_each_place(batch, changes.collect());
+    let mut changes: Vec<&Change> = changes.into_iter().map(|(change, _)| change).collect();
     changes.sort_by_key(|change| std::cmp::Reverse(change.phase));
     for change in changes {
         match batch.inspect(change) {
@@ -328,7 +330,7 @@ impl Attached {
             if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
                 let mut batch = Batch::new(pid, &remote);
                 for index in &all {
-                    let _ = take_back(&mut batch, changes(index).iter());
+                    let _ = take_back(&mut batch, self.round.changes_at(*index));
                 }
             }
         }

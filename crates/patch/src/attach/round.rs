@@ -20,7 +20,6 @@ use crate::guards::Guarded;
 use crate::ledger;
 use crate::ledger::{FAULTS, Ledger};
 use crate::patch::{Batch, Change, Found};
-use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::stacks;
@@ -202,6 +201,21 @@ impl Round {
         let place = self.entries[index].place;
         let current = place.and_then(|place| self.asked.places[place].current);
         current.unwrap_or(index)
+    }
+
+    /// Returns the changes of all entries of the place of `index`: a forked child may still have an
+    /// earlier one than the program.
+    pub(super) fn changes_at(&self, index: usize) -> impl Iterator<Item = &Change> {
+        let place = self.entries[index].place;
+        let variants = place.map_or(&[][..], |place| &self.asked.places[place].variants);
+        let others = variants
+            .iter()
+            .copied()
+            .filter(move |other| *other != index);
+        let made = others
+            .chain([index])
+            .filter_map(|i| self.entries[i].made.as_ref().ok());
+        made.flat_map(|made| &made.changes)
     }
 
     /// True if the jump of the site of `index` is in the program.
@@ -486,8 +500,18 @@ impl Round {
         let last = ready.iter().flat_map(changes).map(|c| c.phase).max();
         let phases = (0..=last.unwrap_or(0)).map(|phase| (false, phase));
         for rank in std::iter::once((true, 0)).chain(phases) {
-            let all = ready.iter().flat_map(changes);
-            for change in all.filter(|c| (c.guard, c.phase) == rank) {
+            let all = ready
+                .iter()
+                .flat_map(|i| changes(i).iter().map(move |c| (*i, c)));
+            for (index, change) in all.filter(|(_, c)| (c.guard, c.phase) == rank) {
+                match self.replaced(index, change) {
+                    // The bytes are prescribed: only where the stubs lead has changed.
+                    Some(old) if old.after == change.after => continue,
+                    // Half of one jump and half of the other would be bytes of neither: whoever takes
+                    // the probes out after our death would leave them alone.
+                    Some(old) if old.crosses_pages() => batch.revert(old)?,
+                    _ => {}
+                }
                 batch.apply(change)?;
             }
             batch.write()?;
@@ -514,6 +538,15 @@ impl Round {
             self.raise(pid, remote, maps, installed)?;
         }
         Ok(true)
+    }
+
+    /// Returns the change that is in the program where `change`, of entry `index`, is to be written.
+    fn replaced(&self, index: usize, change: &Change) -> Option<&Change> {
+        let from = &self.entries[self.entries[index].from?];
+        let made = from.made.as_ref().ok()?;
+        let is_in = from.state == SiteState::Final;
+        let mut changes = made.changes.iter().filter(|_| is_in);
+        changes.find(|old| old.address == change.address)
     }
 
     /// Takes the [leaving](Self::leaving) entries out, as a detach does: the jumps that build on
@@ -734,6 +767,9 @@ impl Attached {
             if changed || self.round.is_passing_guards(&stopped) {
                 return Err(TargetError::Filtering { pid });
             }
+        } else {
+            // Somebody else may have detached it since it was checked.
+            self.check_mapped()?;
         }
         let maps = self.process.maps()?;
         let written =
@@ -748,14 +784,14 @@ impl Attached {
     pub(super) fn handle_traps(&mut self, remote: &RemoteMemory) -> Result<(), TargetError> {
         let pid = self.process.pid() as i32;
         let traps = self.round.traps();
-        self.make_room(remote, traps.size())?;
+        let agent = self.hire(remote)?;
+        self.make_room(&agent, remote, traps.size())?;
         self.round.code.replace_traps(pid, remote, &traps)?;
         if !self.installed.handles_traps() {
-            let agent = Agent::hire(&self.process, remote)?;
             traps.install(&agent, remote, &self.memory, &self.round.code)?;
-            self.standstill.one += agent.dismiss();
             self.installed.actions = self.memory.ledger.header(remote)?.actions();
         }
+        self.standstill.one += agent.dismiss();
         Ok(())
     }
 
@@ -787,8 +823,11 @@ impl Attached {
     pub fn optimise(&mut self) -> Result<usize, TargetError> {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
             tracer::check_filters(&self.process)?;
-            tracer::apart(|| self.write(Occupied::Wait))?;
-            self.settle();
+            match tracer::apart(|| self.write(Occupied::Wait)) {
+                Ok(_) => drop(self.settle()),
+                Err(TargetError::NothingAttached { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(self.round.waiting.len())
     }
