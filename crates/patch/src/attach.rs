@@ -10,6 +10,9 @@
 //!  later      sites that were occupied, see [`Attached::optimise`]
 //! ```
 //!
+//! While the session lives, probes can be [added](Attached::add), [disarmed](Attached::disarm) and
+//! [armed](Attached::arm) again.
+//!
 //! Why a site may be written while all threads are stopped: no thread is inside the bytes that
 //! change, except at their start (program counters were checked, and moved to the copies in the
 //! detour); no thread returns into them later (the words on the stacks were checked; a

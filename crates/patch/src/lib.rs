@@ -1,6 +1,6 @@
 //! Patching and restoring the code of running processes.
 //!
-//! - [`attach`], [`session`], [`stubs`], [`patch`], [`counter`], [`returns`], [`guards`]: probes in
+//! - [`attach`] (also probes that are added, disarmed and armed later), [`session`], [`stubs`], [`patch`], [`counter`], [`returns`], [`guards`]: probes in
 //! - [`detach`], [`recover`], [`remains`], [`family`], [`ledger`]: probes out, also after the tracer
 //!   was killed
 //! - [`lanes`]: lanes of threads that ended; [`outside`]: sessions as other processes see them
