@@ -1,11 +1,8 @@
 //! Fetch arguments: the values that a probe reads when it is hit.
 
-use crate::error::ParseError;
 use crate::field_type::FieldType;
 use crate::gpr::Gpr;
-use crate::parse;
 use std::fmt;
-use std::str::FromStr;
 
 /// Source of a value, before any dereference.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -70,7 +67,7 @@ pub struct Deref {
 
 /// A base value and its dereferences.
 ///
-/// `Display` and [`FromStr`] use the kernel's syntax: `+8(+0(%di))`.
+/// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `+8(+0(%di))`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fetch {
     /// The innermost value.
@@ -209,13 +206,5 @@ impl fmt::Display for FetchArg {
             Some(field_type) => write!(f, ":{field_type}"),
             None => Ok(()),
         }
-    }
-}
-
-impl FromStr for Fetch {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        parse::fetch::parse(text, 0, text.len())
     }
 }

@@ -2,9 +2,7 @@
 
 use crate::error::ParseError;
 use crate::number;
-use crate::parse::call_stack;
 use std::fmt;
-use std::str::FromStr;
 
 /// Display format of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,7 +58,7 @@ pub enum Element {
 
 /// The type after the colon of a fetch argument.
 ///
-/// `Display` and [`FromStr`] use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
+/// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
 /// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, bit fields
 /// with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`, `f32@32/64`), and `stack(4096)`,
 /// which is not a type that events can name.
@@ -354,21 +352,6 @@ impl fmt::Display for FieldType {
         match self.count {
             Some(count) => write!(f, "[{count}]"),
             None => Ok(()),
-        }
-    }
-}
-
-impl FromStr for FieldType {
-    type Err = ParseError;
-
-    fn from_str(text: &str) -> Result<Self, ParseError> {
-        match text.starts_with("stack(") {
-            true => Ok(FieldType::call_stack(call_stack::size(
-                text,
-                0,
-                text.len(),
-            )?)),
-            false => parse(text, 0, text.len()),
         }
     }
 }

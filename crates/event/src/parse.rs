@@ -38,8 +38,19 @@ enum Form {
     Static,
 }
 
+impl EventSpec {
+    /// Parses the text of one event.
+    ///
+    /// # Errors
+    ///
+    /// Returns the message, its column, and what to write instead. Never panics.
+    pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
+        event(text)
+    }
+}
+
 /// Parses a whole event.
-pub(crate) fn event(text: &str) -> Result<EventSpec, ParseError> {
+fn event(text: &str) -> Result<EventSpec, ParseError> {
     let (start, end) = trimmed(text);
     if start == end {
         return Err(ParseError::at(text, 0, "the event is empty", FORM));

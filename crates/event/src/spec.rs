@@ -2,11 +2,10 @@
 
 use crate::aggregation::Aggregation;
 use crate::at::At;
-use crate::error::ParseError;
 use crate::fetch::FetchArg;
 use crate::filter::Filter;
 use crate::glob::glob_match;
-use crate::{parse, symbol};
+use crate::symbol;
 
 /// An event: places in an object, and what to record there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -96,15 +95,6 @@ impl EventSpec {
     /// Maximum length of an event's text, in bytes without surrounding blanks. Finding the end of a
     /// symbol takes time quadratic in its length.
     pub const MAX_LENGTH: usize = 1 << 14;
-
-    /// Parses the text of one event.
-    ///
-    /// # Errors
-    ///
-    /// Returns the message, its column, and what to write instead. Never panics.
-    pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
-        parse::event(text)
-    }
 
     /// True if the symbol has wildcards, so that it can match any number of functions.
     ///

@@ -6,6 +6,7 @@ mod parse;
 use std::ffi::OsString;
 use std::fs;
 
+pub(crate) use gap::NULL_END;
 pub use gap::{GapQuery, Layout, find_gaps, free_stretches};
 pub use parse::{MapsError, parse_maps};
 

@@ -6,6 +6,7 @@
 
 mod auxv;
 mod error;
+mod layout;
 mod stat;
 mod status;
 

@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
+use super::escape::quoted;
 use super::line::Lines;
-use super::lines_json::quoted;
 use super::tasks::printable;
 use super::{call_stack, with_call_stacks};
 use crate::callstack::{Backtrace, CallStacks, End, Frame};

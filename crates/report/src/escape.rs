@@ -133,6 +133,18 @@ fn parts(text: &[u8], special: impl Fn(u8) -> bool) -> impl Iterator<Item = Part
     })
 }
 
+/// Returns a JSON string.
+pub(super) fn quoted(text: &str) -> String {
+    format!("\"{}\"", escaped(text))
+}
+
+/// Returns the contents of a JSON string, without the quotes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut bytes = Vec::new();
+    put_json(&mut bytes, text.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

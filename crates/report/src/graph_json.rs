@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use super::ReportError;
+use super::escape::{escaped, quoted};
 use super::graph::GraphOptions;
 use super::line::Lines;
-use super::lines_json::{Arguments, escaped, quoted};
+use super::lines_json::Arguments;
 use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::Tasks;

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::backtraces::Backtraces;
-use super::escape::put_json;
+use super::escape::{escaped, put_json, quoted};
 use super::line::Lines;
 use super::marker_text::MarkerText;
 use super::symbols::Symbols;
@@ -157,18 +157,6 @@ impl Label {
             text: MarkerText::of(event),
         }
     }
-}
-
-/// Returns a JSON string.
-pub(super) fn quoted(text: &str) -> String {
-    format!("\"{}\"", escaped(text))
-}
-
-/// Returns the contents of a JSON string, without the quotes.
-pub(super) fn escaped(text: &str) -> String {
-    let mut bytes = Vec::new();
-    put_json(&mut bytes, text.as_bytes());
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 #[inline]

@@ -188,16 +188,6 @@ impl Geometry {
         }
     }
 
-    /// Adds room for `tables`.
-    #[must_use]
-    pub fn with_tables(self, tables: &crate::tables::Tables) -> Geometry {
-        Geometry {
-            counters: tables.counters(),
-            directories: tables.directories(),
-            ..self
-        }
-    }
-
     /// Adds `areas` areas of slots for open calls, whose slots keep `words` words each; both
     /// numbers are limited to their maximum.
     #[must_use]

@@ -145,6 +145,18 @@ impl Tables {
     }
 }
 
+impl Geometry {
+    /// Adds room for `tables`.
+    #[must_use]
+    pub fn with_tables(self, tables: &Tables) -> Geometry {
+        Geometry {
+            counters: tables.counters(),
+            directories: tables.directories(),
+            ..self
+        }
+    }
+}
+
 /// Values of an event under a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {

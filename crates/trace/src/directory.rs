@@ -28,9 +28,9 @@ use rustix::fd::AsFd;
 use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, openat, statat, unlinkat};
 use rustix::io::Errno;
 
+use crate::document::MAX_JSON;
 use crate::packet::parse_file_name;
 use crate::place::{Place, is_ours, open_directory, replace, temporary};
-use crate::reader::MAX_JSON;
 
 /// The name of the TSDL file.
 pub(crate) const METADATA: &str = "metadata";

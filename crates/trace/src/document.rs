@@ -11,6 +11,8 @@ use crate::clock::ClockModel;
 /// versions is in the crate's documentation.
 pub const FORMAT_VERSION: u32 = 3;
 
+/// Maximum size of the description, bytes.
+pub(crate) const MAX_JSON: u64 = 512 << 20;
 /// The architecture whose programs this build records.
 pub const ARCH: &str = std::env::consts::ARCH;
 

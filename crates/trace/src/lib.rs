@@ -57,6 +57,7 @@ mod record;
 mod reopen;
 mod repair;
 mod stream;
+mod totals;
 mod tsdl;
 mod value;
 mod writer;
@@ -74,5 +75,6 @@ pub use record::{
     MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,
 };
 pub use reopen::ReopenError;
+pub use totals::{PacketMeta, Totals, Written};
 pub use value::{Array, CallStack, Elements, Fields, Value};
-pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};
+pub use writer::{TraceWriter, WriteError};

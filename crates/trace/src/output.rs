@@ -5,9 +5,8 @@ use std::io::{self, IoSlice, Seek, SeekFrom, Write};
 
 use crate::packet::Header;
 use crate::record::EventTable;
-use crate::reopen::End;
 use crate::repair::{Walk, walk};
-use crate::writer::{PacketMeta, Totals, Written};
+use crate::totals::{End, PacketMeta, Totals, Written};
 
 /// An open stream for writing.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! Parsing the field `stack`.
 
 use crate::error::ParseError;
-use crate::field_type::FieldType;
+use crate::field_type::{self, FieldType};
 use crate::number;
+use std::str::FromStr;
 
 const FORM: &str = "write stack, or stack(SIZE) with a size from 64 to 32000 bytes, such as 8k; a \
      variable called stack is written NAME=stack";
@@ -41,5 +42,16 @@ pub(crate) fn size(text: &str, start: usize, end: usize) -> Result<u16, ParseErr
     match u16::try_from(bytes) {
         Ok(bytes) if bytes <= most => Ok(bytes.next_multiple_of(8)),
         _ => error(at, &format!("stack size {inside} is too big")),
+    }
+}
+
+impl FromStr for FieldType {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        match text.starts_with("stack(") {
+            true => Ok(FieldType::call_stack(size(text, 0, text.len())?)),
+            false => field_type::parse(text, 0, text.len()),
+        }
     }
 }

@@ -5,6 +5,7 @@ use crate::fetch::{Base, Deref, EntryValue, Fetch};
 use crate::gpr::Gpr;
 use crate::number;
 use crate::symbol::is_word;
+use std::str::FromStr;
 
 const REGISTERS: &str =
     "the registers are %ax, %bx, %cx, %dx, %si, %di, %bp, %sp and %r8 to %r15, all of 64 bits";
@@ -353,4 +354,12 @@ fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
         done = member;
     }
     Ok(Base::Variable(word.to_string()))
+}
+
+impl FromStr for Fetch {
+    type Err = ParseError;
+
+    fn from_str(text: &str) -> Result<Self, ParseError> {
+        parse(text, 0, text.len())
+    }
 }

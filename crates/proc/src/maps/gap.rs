@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Mapping, PAGE_SIZE, mmap_min_addr};
-use crate::process::Process;
+use super::{Mapping, PAGE_SIZE};
 
 /// End of the user address space with four-level page tables. (With five levels, the kernel
 /// uses higher addresses only on request.)
@@ -13,7 +12,7 @@ const ADDRESS_END: u64 = 0x7fff_ffff_f000;
 const LOW_END: u64 = 1 << 32;
 /// Lowest address to map at, even where the system allows lower ones: accesses at an offset
 /// from a null pointer must still fault.
-const NULL_END: u64 = 64 * 1024;
+pub(crate) const NULL_END: u64 = 64 * 1024;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
@@ -31,18 +30,6 @@ pub struct Layout {
     pub start_brk: Option<u64>,
     /// Limit of the main stack in bytes, `None` if unlimited or unknown.
     pub stack_limit: Option<u64>,
-}
-
-impl Layout {
-    /// Reads the layout of a process; values that cannot be read count as unknown.
-    #[must_use]
-    pub fn of(process: &Process) -> Layout {
-        Layout {
-            min_address: mmap_min_addr().max(NULL_END),
-            start_brk: process.stat().ok().and_then(|stat| stat.start_brk),
-            stack_limit: process.stack_limit(),
-        }
-    }
 }
 
 /// A request for free memory.
