@@ -252,8 +252,6 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 		while (READ(OWN->calling) && read_tsc() - begin < CALL_PATIENCE) {
 			if (!before)
 				syscall4(SCHED_YIELD, 0, 0, 0, 0);
-			else
-				__builtin_ia32_pause();
 		}
 	}
 	if (leaves) {

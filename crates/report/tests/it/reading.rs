@@ -238,7 +238,7 @@ fn a_trace_that_cannot_be_read_says_why() {
     insta::assert_snapshot!(refused(|directory| edit(directory, "548707000000017", "17")),
         @"DIR/trace/info/capriole.json is damaged: the clock's sync point 1 is not later than the one before it");
     insta::assert_snapshot!(refused(|directory| edit(directory, "\"pid\": 4242", "\"pid\": \"no\"")),
-        @r#"DIR/trace/info/capriole.json is damaged: invalid type: string "no", expected u32 at line 9 column 15"#);
+        @r#"DIR/trace/info/capriole.json is damaged: invalid type: string "no", expected u32 at line 10 column 15"#);
     insta::assert_snapshot!(refused(|directory| fs::write(directory.join("info/capriole.json"), "").unwrap()),
         @"DIR/trace/info/capriole.json is damaged: EOF while parsing a value at line 1 column 0");
 }
