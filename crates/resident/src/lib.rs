@@ -329,8 +329,8 @@ mod tests {
         // index or not.
         assert!((2..=6).contains(&handlers), "{handlers}");
         // The restorer; the two in code that only the tracer sends threads to; to read a field
-        // getpid and process_vm_readv, prctl and gettid; and in a forked child gettid and getpid.
-        assert_eq!(syscalls, 9);
+        // getpid and process_vm_readv, prctl and gettid; in a forked child gettid and getpid; and sched_yield before a filter.
+        assert_eq!(syscalls, 10);
     }
 
     /// Its sleep must not be one that the kernel resumes by `restart_syscall`: the program may have
