@@ -156,7 +156,7 @@ impl Selected {
     /// Returns its place in the order of several events at one instruction: first exits of other
     /// functions (0), then a function's entry (1), then the exit of that same function (2), which
     /// may have no other instruction.
-    fn turn(&self) -> u8 {
+    fn order_at_instruction(&self) -> u8 {
         let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
         match leaves {
             // A site behind `endbr64` is also at the function's beginning.
@@ -288,7 +288,7 @@ impl Selected {
     }
 
     /// True if it appears in the trace.
-    fn is_told(&self) -> bool {
+    fn is_in_trace(&self) -> bool {
         !self.keeps || self.whole
     }
 
@@ -331,7 +331,7 @@ impl Selected {
 pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
     let mut infos: Vec<EventInfo> = Vec::new();
     let mut known: HashMap<u32, usize> = HashMap::new();
-    for site in sites.filter(|site| site.is_told()) {
+    for site in sites.filter(|site| site.is_in_trace()) {
         match known.entry(site.id) {
             Entry::Vacant(new) => {
                 new.insert(infos.len());
@@ -835,18 +835,18 @@ fn all_exits_or_none(selected: &mut [Selected]) {
 /// Links the events of each function's entry and exits. At each of them, takes the first event
 /// that was written for calls, or else the first event.
 fn join_calls(selected: &mut [Selected]) {
-    let mut by_turn: Vec<&mut Selected> = selected.iter_mut().collect();
-    by_turn.sort_by_key(|event| !event.of_calls);
+    let mut by_purpose: Vec<&mut Selected> = selected.iter_mut().collect();
+    by_purpose.sort_by_key(|event| !event.of_calls);
     // For each function with probed exits, the first definition of them and its event.
     let mut exits: HashMap<u64, (usize, u32)> = HashMap::new();
-    for event in by_turn.iter().filter(|event| event.left_out.is_none()) {
+    for event in by_purpose.iter().filter(|event| event.left_out.is_none()) {
         if let (Some(leaving), true) = (&event.site.leaving, event.is_exit()) {
             let first = (event.definition, event.id);
             exits.entry(leaving.function).or_insert(first);
         }
     }
     let mut entries: HashMap<u64, u32> = HashMap::new();
-    for event in &mut by_turn {
+    for event in &mut by_purpose {
         let own = event.site.leaving.is_none()
             && event.site.body == Body::Own
             && event.site.marker.is_none();
@@ -854,7 +854,7 @@ fn join_calls(selected: &mut [Selected]) {
         if own
             && event.left_out.is_none()
             && event.site.is_entry()
-            && event.is_told()
+            && event.is_in_trace()
             && exits.contains_key(&address)
             && !entries.contains_key(&address)
         {
@@ -938,7 +938,7 @@ pub struct Probes {
 pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
     let mut by_address: BTreeMap<(u64, u64), (Probe, Vec<usize>)> = BTreeMap::new();
     let mut all: Vec<_> = selected.iter().zip(works).enumerate().collect();
-    all.sort_by_key(|(_, (event, _))| event.turn());
+    all.sort_by_key(|(_, (event, _))| event.order_at_instruction());
     for (index, (event, work)) in all {
         let (Ok(plan), None) = (&event.plan, &event.left_out) else {
             continue;

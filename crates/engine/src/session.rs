@@ -9,7 +9,7 @@
 //! ```
 
 use crate::aggregate::counting::{Definition, Hits, tables, works};
-use crate::aggregate::{Group, Kept};
+use crate::aggregate::{AggregateTable, Group};
 use crate::calls;
 use crate::entry::with_companion;
 use crate::error::{Result, err};
@@ -172,7 +172,7 @@ struct Addition {
     /// Numbers of its probes in `Attached`.
     probes: Vec<usize>,
     /// Tables of its definitions, each with the events that have a probe.
-    kept: Vec<(Kept, Vec<usize>)>,
+    kept: Vec<(AggregateTable, Vec<usize>)>,
 }
 
 /// How records of one site are shown.
@@ -600,7 +600,7 @@ impl Session {
 /// The work of each site, and the tables that it needs.
 type Works = (
     Vec<Result<Vec<capriole_codegen::detour::Work>>>,
-    Vec<Option<Kept>>,
+    Vec<Option<AggregateTable>>,
 );
 
 fn detach(attached: &Attached) -> Result<Detached> {

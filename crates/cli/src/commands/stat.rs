@@ -17,7 +17,7 @@ use crate::probing::ReturnsBy;
 use crate::probing::{Console, Means, wait_for};
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
-use capriole::aggregate::{Kept, counting};
+use capriole::aggregate::{AggregateTable, counting};
 use capriole::filtered::Filtered;
 use capriole::plan::Probed;
 use capriole::program::Program;
@@ -124,7 +124,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 
 fn count(
     arguments: &Arguments,
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<AggregateTable>>,
     program: Program,
     probed: &mut Probed,
 ) -> anyhow::Result<ExitCode> {
@@ -132,7 +132,11 @@ fn count(
         probing::say_begin(probed, "counting", arguments.duration);
     }
     probing::say_dropped(probed);
-    let clock_step_ns = kept.iter().flatten().filter_map(Kept::clock_step_ns).max();
+    let clock_step_ns = kept
+        .iter()
+        .flatten()
+        .filter_map(AggregateTable::clock_step_ns)
+        .max();
     let source = Source::new(probed, kept);
     let mut shown = Shown::new(arguments, probed);
     let child = program.release();

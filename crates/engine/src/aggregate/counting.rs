@@ -1,6 +1,6 @@
 //! Counting: from definitions to probes that update tables.
 
-use super::Kept;
+use super::AggregateTable;
 use crate::calls;
 use crate::definitions::{InFile, in_file};
 use crate::entry::with_companion;
@@ -96,7 +96,7 @@ pub fn attach(
     options: &ProbeOptions,
     returns: Returns,
     keys: u32,
-) -> Result<(Probed, Vec<Option<Kept>>)> {
+) -> Result<(Probed, Vec<Option<AggregateTable>>)> {
     let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
     let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
     let clock = match timed {
@@ -147,7 +147,7 @@ pub fn tables(
     keys: u32,
     clock: Option<&Clock>,
     tables: &mut Tables,
-) -> Result<Vec<Option<Kept>>> {
+) -> Result<Vec<Option<AggregateTable>>> {
     let mut all = Vec::new();
     for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
         let sites = selected.iter().filter(|e| e.definition == definition);
@@ -161,7 +161,7 @@ pub fn tables(
         };
         let usable = sites.filter(|e| e.left_out.is_none());
         let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
-        let made = Kept::new(spec, &fields, first..last + 1, keys, tables)?;
+        let made = AggregateTable::new(spec, &fields, first..last + 1, keys, tables)?;
         all.push(Some(match (hits, clock) {
             (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
             _ => made,
@@ -174,7 +174,7 @@ pub fn tables(
 pub fn works(
     events: &[EventSpec],
     selected: &[Selected],
-    kept: &[Option<Kept>],
+    kept: &[Option<AggregateTable>],
 ) -> Vec<Result<Vec<Work>>> {
     let work = |event: &Selected| {
         if event.left_out.is_some() {

@@ -1,7 +1,7 @@
 //! Reads the tables that the program keeps.
 
 use super::model::{Group, Snapshot};
-use super::table::Kept;
+use super::table::AggregateTable;
 use crate::plan::Probed;
 use crate::select::Selected;
 use capriole_ring::tables::TableReader;
@@ -12,15 +12,15 @@ use std::time::Duration;
 pub struct Source {
     reader: TableReader,
     /// For each definition its table, and its events that have a probe.
-    groups: Vec<(Kept, Vec<usize>)>,
+    groups: Vec<(AggregateTable, Vec<usize>)>,
 }
 
 impl Source {
     /// Creates the source for the probes of these definitions.
-    pub fn new(probed: &Probed, kept: Vec<Option<Kept>>) -> Source {
+    pub fn new(probed: &Probed, kept: Vec<Option<AggregateTable>>) -> Source {
         let memory = &probed.attached.memory;
         // Events that only begin calls have no table.
-        let mut groups: Vec<(Option<Kept>, Vec<usize>)> =
+        let mut groups: Vec<(Option<AggregateTable>, Vec<usize>)> =
             kept.into_iter().map(|kept| (kept, Vec::new())).collect();
         // An event may have several sites.
         for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
