@@ -10,16 +10,43 @@ use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
+use capriole_text::units::parse_duration;
 use capriole_text::{tell, units};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-/// Options that control how sites are probed.
+/// The program, further events, and the time limit: arguments of commands that probe a program.
+#[derive(Debug, clap::Args)]
+pub struct RunFlags {
+    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The running process
+    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
+    pub pid: Option<u32>,
+    /// Stop after this time, such as 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// The program to start, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        required_unless_present = "pid"
+    )]
+    pub program: Vec<OsString>,
+}
+
+/// Options that control how sites are probed, and how returns are detected.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Means {
+pub struct ProbeFlags {
+    /// How function returns are detected: probes at the exits, or a replaced return address
+    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
+    pub returns: ReturnsBy,
     /// Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP
     /// is killed
     #[arg(long)]
@@ -42,14 +69,14 @@ pub struct Means {
     ordered_clock: bool,
 }
 
-impl From<Means> for ProbeOptions {
-    fn from(means: Means) -> ProbeOptions {
+impl From<ProbeFlags> for ProbeOptions {
+    fn from(flags: ProbeFlags) -> ProbeOptions {
         ProbeOptions {
-            breakpoints: means.breakpoints,
-            one_instruction: means.one_instruction,
-            keep_going: means.keep_going,
-            trust_address: means.trust_address,
-            ordered_clock: means.ordered_clock,
+            breakpoints: flags.breakpoints,
+            one_instruction: flags.one_instruction,
+            keep_going: flags.keep_going,
+            trust_address: flags.trust_address,
+            ordered_clock: flags.ordered_clock,
         }
     }
 }
