@@ -5,6 +5,7 @@ use super::{Arguments, Outcome};
 use crate::Usage;
 use anyhow::Context;
 use capriole::aggregate::AggregateTable;
+use capriole::event::CallSpec;
 use capriole::fields::{Purpose, Reader};
 use capriole::machine;
 use capriole::{calls, slots};
@@ -200,8 +201,9 @@ impl Ours {
                 add(&site, sum(&spec, &site)?)?;
             }
             Kind::Time => {
-                let both = calls::latency(&event)?.context("it is one")?;
-                let [entry, exit] = both;
+                let CallSpec { begin, exit, .. } =
+                    calls::latency(&event)?.context("it times calls")?;
+                let entry = begin.context("calls are timed from their entry on")?;
                 let at = resolve(&objects, &entry)?.remove(0);
                 let call = slots::number(at.address, 0);
                 add(

@@ -5,7 +5,7 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::select::{Impossible, Selected};
+use capriole::select::{Impossible, Part, Selected};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_patch::detach::Detached;
@@ -16,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
@@ -142,13 +143,13 @@ pub fn say_filtered(filtered: Filtered) {
 pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     let shown = probed.selected.iter().zip(&probed.dropped);
     let shown = shown
-        .filter(|(event, d)| d.is_none() && !event.keeps && !event.implied)
+        .filter(|(event, d)| {
+            d.is_none() && !event.part.begins_calls() && !event.origin.is_implied()
+        })
         .map(|(event, _)| event);
     let shown: Vec<&Selected> = shown.collect();
     let (one, several) = Selected::nouns(shown.iter().copied());
-    let subjects = shown
-        .iter()
-        .map(|event| (event.definition, event.subject()));
+    let subjects = shown.iter().map(|event| (part(event), event.subject()));
     let subjects = subjects.collect::<HashSet<_>>().len();
     tell!(
         "capriole: {doing} {} of process {} ({}){}",
@@ -163,6 +164,11 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     );
 }
 
+/// Identifies the user's event, and the part of it at entries or exits.
+fn part(event: &Selected) -> (usize, Discriminant<Part>) {
+    (event.definition, discriminant(&event.part))
+}
+
 /// Prints how many functions are left out, with examples and reasons, and a warning if memory
 /// cannot be read.
 pub fn say_dropped(probed: &Probed) {
@@ -174,7 +180,8 @@ pub fn say_dropped(probed: &Probed) {
         );
     }
     if !probed.impossible.is_empty() {
-        let definitions = probed.selected.iter().filter(|event| !event.implied);
+        let definitions = probed.selected.iter();
+        let definitions = definitions.filter(|event| !event.origin.is_implied());
         let definitions: HashSet<&str> = definitions.map(|e| e.text.as_str()).collect();
         let all = definitions.len() + probed.impossible.len();
         tell!(
@@ -191,15 +198,18 @@ pub fn say_dropped(probed: &Probed) {
         .selected
         .iter()
         .zip(&probed.dropped)
-        .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.implied)?)))
-        .filter(|(e, _)| told.insert((e.definition, e.place_of_call())))
+        .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.origin.is_implied())?)))
+        .filter(|(e, _)| told.insert((part(e), e.place_of_call())))
         .collect();
     if left_out.is_empty() {
         return;
     }
-    let asked = || probed.selected.iter().filter(|event| !event.implied);
-    let all: HashSet<(usize, u64)> = asked()
-        .map(|event| (event.definition, event.place_of_call()))
+    let asked = || {
+        let all = probed.selected.iter();
+        all.filter(|event| !event.origin.is_implied())
+    };
+    let all: HashSet<_> = asked()
+        .map(|event| (part(event), event.place_of_call()))
         .collect();
     let (one, several) = match Selected::nouns(asked()) {
         ("marker", _) => ("place of a marker", "places of markers"),

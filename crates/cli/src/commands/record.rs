@@ -3,7 +3,8 @@
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::calls;
 use capriole::definitions;
-use capriole::entry::with_companion;
+use capriole::entry::with_entry;
+use capriole::event::Event;
 use capriole::fields::Purpose;
 use capriole::filtered::Filtered;
 use capriole::options;
@@ -16,7 +17,6 @@ use capriole::select;
 use capriole::select::{Mode, Selected};
 use capriole::watch::Ended;
 use capriole::{machine, message};
-use capriole_event::EventSpec;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{self, Geometry};
@@ -71,7 +71,7 @@ pub struct Arguments {
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = definitions::parse_plain(&arguments.events, &arguments.run.files)?;
-    let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
+    let mut events: Vec<Event> = events.into_iter().map(with_entry).collect();
     let clock = options::clock()?;
     let least = arguments
         .min_duration
@@ -80,7 +80,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for (at, text) in arguments.graph.iter().enumerate() {
         // Drop duplicates here: with `--min-duration`, `select()` cannot.
         if least.is_none() || !arguments.graph[..at].contains(text) {
-            events.extend(calls::graph(text, least)?);
+            events.push(calls::graph(text, least)?.into());
         }
     }
     let prepare =
@@ -93,7 +93,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 /// Does everything that can fail before the program is touched, then attaches.
 fn prepare(
     arguments: &Arguments,
-    events: &[EventSpec],
+    events: &[Event],
     process: &Process,
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {

@@ -300,8 +300,8 @@ impl Shown {
 }
 
 fn title(event: &Selected) -> String {
-    match event.role {
-        Role::TailCall if event.of_calls => format!("{} (until its jump)", event.name()),
+    match event.role() {
+        Role::TailCall if event.part.is_of_calls() => format!("{} (until its jump)", event.name()),
         _ => event.name(),
     }
 }

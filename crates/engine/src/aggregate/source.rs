@@ -19,12 +19,12 @@ impl Source {
     /// Creates the source for the probes of these definitions.
     pub fn new(probed: &Probed, kept: Vec<Option<AggregateTable>>) -> Source {
         let memory = &probed.attached.memory;
-        // Events that only begin calls have no table.
         let mut groups: Vec<(Option<AggregateTable>, Vec<usize>)> =
             kept.into_iter().map(|kept| (kept, Vec::new())).collect();
         // An event may have several sites.
         for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
-            if dropped.is_none() {
+            // Calls are counted where they end.
+            if dropped.is_none() && !event.part.begins_calls() {
                 groups[event.definition].1.push(event.id as usize);
             }
         }
