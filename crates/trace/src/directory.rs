@@ -30,7 +30,6 @@ use rustix::io::Errno;
 
 use crate::packet::parse_file_name;
 use crate::place::{Place, is_ours, open_directory, replace, temporary};
-use crate::reader::MAX_JSON;
 
 /// The name of the TSDL file.
 pub(crate) const METADATA: &str = "metadata";
@@ -44,6 +43,9 @@ const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Maximum number of bytes of a metadata file read to identify its writer, which is named near
 /// the start.
 const MAX_HEAD: u64 = 1 << 20;
+
+/// Maximum size of the description, bytes.
+pub(crate) const MAX_JSON: u64 = 512 << 20;
 
 /// Returns the path of the JSON file in a trace directory.
 pub(crate) fn json_path(directory: &Path) -> PathBuf {

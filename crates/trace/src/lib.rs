@@ -67,6 +67,7 @@ pub use document::{
     ARCH, Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
     RefusalInfo, Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
+pub use output::{PacketMeta, Totals, Written};
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use place::write_file;
 pub use reader::{Event, Events, Gaps, Kept, Trace};
@@ -75,4 +76,4 @@ pub use record::{
 };
 pub use reopen::ReopenError;
 pub use value::{Array, CallStack, Elements, Fields, Value};
-pub use writer::{PacketMeta, Totals, TraceWriter, WriteError, Written};
+pub use writer::{TraceWriter, WriteError};

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use crate::clock::Converter;
 use crate::damage::{Health, TraceError};
-use crate::directory::json_path;
+use crate::directory::{MAX_JSON, json_path};
 use crate::document::{Document, EventInfo, FORMAT_VERSION, Losses};
 use crate::packet::{long, parse_file_name};
 use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
@@ -349,9 +349,6 @@ impl Events<'_> {
         health
     }
 }
-
-/// Maximum size of the description, bytes.
-pub(crate) const MAX_JSON: u64 = 512 << 20;
 
 /// Reads the JSON file, checking its version first.
 fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> {

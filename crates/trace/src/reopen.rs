@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use crate::damage::TraceError;
 use crate::directory::{Directory, DirectoryError, json_path};
 use crate::document::FORMAT_VERSION;
-use crate::output::OutputStream;
+use crate::output::{End, OutputStream, Totals};
 use crate::packet::{HEADER_BYTES, Header, HeaderFault, parse_file_name};
 use crate::reader::parse_document;
 use crate::record::EventTable;
 use crate::tsdl::parse_uuid;
-use crate::writer::{Totals, TraceWriter, WriteError, add_events_to};
+use crate::writer::{TraceWriter, WriteError, add_events_to};
 
 /// Reason why nothing can be added to a trace. The trace is then unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -66,19 +66,6 @@ pub enum ReopenError {
         /// The system's error.
         source: io::Error,
     },
-}
-
-/// The intact part of a stream's file.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct End {
-    /// Bytes of complete packets.
-    pub length: u64,
-    /// End time of the last complete packet, as in [`Header`].
-    pub ts_end: u64,
-    pub seq: u64,
-    pub discarded: u64,
-    /// Number of complete packets.
-    pub packets: u64,
 }
 
 impl TraceWriter {
