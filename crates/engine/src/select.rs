@@ -39,7 +39,6 @@ use capriole_patch::counter::ReferenceCounter;
 use capriole_planner::planner::{Plan, Planner};
 use capriole_planner::resolve::{Body, NotFollowed, Site, followed, resolve};
 use capriole_tactic::site::Refused;
-use iced_x86::ConditionCode;
 use numbers::Numbers;
 use places::{at_one_place, has_same_fields, may_lack_fields, without_event};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -608,14 +607,4 @@ pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
         Part::Point | Part::Entry | Part::Exit { .. } => None,
     });
     begun.reduce(|(areas, words), (area, own)| (areas.max(area), words.max(own)))
-}
-
-/// Returns how control leaves the function at a site, if it does.
-fn leaves(site: &Site) -> Option<ExitKind> {
-    site.leaving.as_ref()?.way.clone().ok()
-}
-
-/// Returns the condition on the flags under which control leaves there, if there is one.
-fn condition(site: &Site) -> Option<ConditionCode> {
-    site.leaving.as_ref()?.condition
 }

@@ -1,6 +1,6 @@
 //! Counting: from definitions to probes that update tables.
 
-use super::AggregateTable;
+use super::table::AggregateTable;
 use crate::calls;
 use crate::definitions::{InFile, in_file};
 use crate::entry::with_entry;

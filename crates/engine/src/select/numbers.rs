@@ -1,6 +1,6 @@
 //! Numbers of events.
 
-use super::leaves;
+use super::places::leaves;
 use crate::fields::Fields;
 use capriole_insn::ExitKind;
 use capriole_planner::resolve::Site;

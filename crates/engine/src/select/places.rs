@@ -1,12 +1,12 @@
 //! Fields of an event at each of its sites: where they are alike, and where they may be missing.
 
-use super::{condition, leaves};
 use crate::error::{Error, err};
 use crate::fields::is_untyped_result;
 use crate::names;
 use capriole_event::{Base, EventSpec, FetchArg, Gpr};
 use capriole_insn::ExitKind;
 use capriole_planner::resolve::{Body, Site};
+use iced_x86::ConditionCode;
 use std::sync::Arc;
 
 /// True if an event's fields at a site are those of the site before: they depend on the site only
@@ -80,4 +80,14 @@ fn is_alike(spec: &EventSpec, site: &Site) -> bool {
         | Base::FileOffset(_) => false,
     };
     !spec.arguments.iter().any(depends)
+}
+
+/// Returns how control leaves the function at a site, if it does.
+pub(super) fn leaves(site: &Site) -> Option<ExitKind> {
+    site.leaving.as_ref()?.way.clone().ok()
+}
+
+/// Returns the condition on the flags under which control leaves there, if there is one.
+pub(super) fn condition(site: &Site) -> Option<ConditionCode> {
+    site.leaving.as_ref()?.condition
 }

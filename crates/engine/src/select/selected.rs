@@ -1,8 +1,8 @@
 //! An event at one site.
 
-use super::condition;
 use super::fate::Fate;
 use super::part::{Origin, Part};
+use super::places::condition;
 use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::detour::{Record, Work};
