@@ -235,6 +235,16 @@ pub fn say_dropped(probed: &Probed) {
     }
 }
 
+/// Returns a message about places where another tool had changed probes.
+pub fn repaired(detached: &Detached) -> Option<String> {
+    let places = units::counted(detached.repaired as u64, "place", "places");
+    let message = format!(
+        "at {places} another tool (a uprobe, a debugger) had come or gone since; the program's own \
+         bytes are back, and its breakpoints were left"
+    );
+    (detached.repaired > 0).then_some(message)
+}
+
 /// Prints how long the program was paused, and what is left in it.
 pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
     let out = match ended {
@@ -252,12 +262,8 @@ pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
             units::counted(taken_out as u64, "event was", "events were")
         );
     }
-    if detached.repaired > 0 {
-        tell!(
-            "capriole: at {} another tool (a uprobe, a debugger) had come or gone since; the \
-             program's own bytes are back, and its breakpoints were left",
-            units::counted(detached.repaired as u64, "place", "places")
-        );
+    if let Some(message) = repaired(detached) {
+        tell!("capriole: {message}");
     }
     if detached.foreign > 0 {
         tell!(

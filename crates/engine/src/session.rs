@@ -8,7 +8,7 @@
 //!  detach                   everything out; dropping a session does the same
 //! ```
 
-use crate::aggregate::counting::{tables, works};
+use crate::aggregate::counting::{counted, tables, works};
 use crate::aggregate::{AggregateTable, Group};
 use crate::calls;
 use crate::entry::with_entry;
@@ -426,16 +426,10 @@ impl Session {
             self.shown.insert(info.id, shown);
             self.decoder.add(info);
         }
-        let of_table = |definition: usize| {
-            let own = with_probe().filter(|event| event.definition == definition);
-            let own = own.filter(|event| !event.part.begins_calls());
-            let mut ids: Vec<usize> = own.map(|event| event.id as usize).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            ids
-        };
-        let kept = kept.into_iter().enumerate();
-        let kept = kept.filter_map(|(at, kept)| Some((kept?, of_table(at))));
+        let counted = counted(kept.len(), &selected, &dropped);
+        let kept = kept.into_iter().zip(counted);
+        let kept = kept.filter_map(|(kept, events)| Some((kept?, events)));
+        let kept = kept.collect();
         let added = Added {
             id,
             sites: with_probe().count(),
@@ -443,7 +437,6 @@ impl Session {
                 .filter_map(|(event, reason)| Some((event.name(), reason.clone()?)))
                 .collect(),
         };
-        let kept = kept.collect();
         self.additions.push(Addition {
             selected,
             first,

@@ -145,6 +145,27 @@ pub fn works(selected: &[Selected], kept: &[Option<AggregateTable>]) -> Vec<Resu
     selected.iter().map(work).collect()
 }
 
+/// Returns for each of the user's events the numbers of its own events that are counted and have a
+/// probe, ascending.
+pub(crate) fn counted(
+    events: usize,
+    selected: &[Selected],
+    dropped: &[Option<String>],
+) -> Vec<Vec<usize>> {
+    let mut counted = vec![Vec::new(); events];
+    // Calls are counted where they end. An event may have several sites.
+    for (event, dropped) in selected.iter().zip(dropped) {
+        if dropped.is_none() && !event.part.begins_calls() {
+            counted[event.definition].push(event.id as usize);
+        }
+    }
+    for events in &mut counted {
+        events.sort_unstable();
+        events.dedup();
+    }
+    counted
+}
+
 /// Returns the work that begins calls at their entry; `call` marks their slots.
 fn enter(fields: &Fields, call: u32) -> Result<Vec<Work>> {
     let work = fields.fetch.enter(call);

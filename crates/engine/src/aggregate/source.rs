@@ -1,5 +1,6 @@
 //! Reads the tables that the program keeps.
 
+use super::counting::counted;
 use super::model::{Group, Snapshot};
 use super::table::AggregateTable;
 use crate::plan::Probed;
@@ -19,23 +20,12 @@ impl Source {
     /// Creates the source for the probes of these definitions.
     pub fn new(probed: &Probed, kept: Vec<Option<AggregateTable>>) -> Source {
         let memory = &probed.attached.memory;
-        let mut groups: Vec<(Option<AggregateTable>, Vec<usize>)> =
-            kept.into_iter().map(|kept| (kept, Vec::new())).collect();
-        // An event may have several sites.
-        for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
-            // Calls are counted where they end.
-            if dropped.is_none() && !event.part.begins_calls() {
-                groups[event.definition].1.push(event.id as usize);
-            }
-        }
-        for (_, events) in &mut groups {
-            events.sort_unstable();
-            events.dedup();
-        }
+        let counted = counted(kept.len(), &probed.selected, &probed.dropped);
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),
-            groups: groups
+            groups: kept
                 .into_iter()
+                .zip(counted)
                 .filter_map(|(kept, events)| Some((kept?, events)))
                 .collect(),
         }

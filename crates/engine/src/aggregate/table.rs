@@ -1,7 +1,7 @@
 //! Tables that the program keeps for a definition's events, and the meaning of their cells.
 
 use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
-use crate::error::{Result, err};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::select::Selected;
 use capriole_codegen::detour::Work;
@@ -286,9 +286,8 @@ impl AggregateTable {
             cells,
             unreadable: self.unreadable,
         };
-        let name = |index: usize| infos.get(index).map_or("comm", |info| &info.name);
         let works = fetch.tally(id, &tally);
-        works.map_err(|error| err!(Field, "{}", error.with_names(name)))
+        works.map_err(|error| fields.not_compiled(&error))
     }
 
     /// Reads the rows of `events`, which have a probe; `selected` lists all events that were
