@@ -10,7 +10,7 @@ use super::{Arguments, Outcome, go_on, progress, skipped};
 use anyhow::{Context, ensure};
 use capriole::machine;
 use capriole::select;
-use capriole::select::Selected;
+use capriole::select::{Origin, Part, Selected};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::server::Server;
 use capriole_bench::spread::Spread;
@@ -27,7 +27,6 @@ use capriole_planner::planner::Planner;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
-use capriole_trace::Role;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -117,31 +116,24 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .zip(plans)
         .zip(0..)
         .map(|((site, plan), id)| Selected {
-            followed: false,
             id,
-            role: Role::Point,
-            call: None,
             definition: 0,
             text: String::new(),
-            of_calls: false,
-            keeps: false,
-            implied: false,
-            whole: false,
-            area: 0,
+            origin: Origin::User { named: false },
+            part: Part::Point,
+            call: None,
             site,
             fields: Arc::default(),
             given_name: None,
             counter: None,
-            plan,
-            left_out: None,
-            named: false,
+            fate: plan.into(),
         })
         .collect();
     let probes = select::probes(&selected, Selected::record_all(&selected));
     let guards = guards::threads(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
-    for event in selected.iter().filter(|event| event.plan.is_err()) {
+    for event in selected.iter().filter(|event| event.fate.plan().is_err()) {
         let last = event.refusals().last();
         let why = last.map_or("", |(_, refusal)| refusal.key());
         *refused.entry(why.to_owned()).or_default() += 1;

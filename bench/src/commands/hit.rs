@@ -4,7 +4,8 @@ use super::reading::Reading;
 use super::{Arguments, Outcome};
 use crate::Usage;
 use anyhow::Context;
-use capriole::aggregate::Kept;
+use capriole::aggregate::AggregateTable;
+use capriole::event::CallSpec;
 use capriole::fields::{Purpose, Reader};
 use capriole::machine;
 use capriole::{calls, slots};
@@ -94,13 +95,18 @@ struct Armed {
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
     /// If it aggregates: the table of its aggregates.
-    kept: Option<Kept>,
+    kept: Option<AggregateTable>,
     /// True if nothing may be recorded.
     rejects: bool,
 }
 
 impl Armed {
-    fn new(attached: Attached, kind: Kind, kept: Option<Kept>, record_bytes: usize) -> Armed {
+    fn new(
+        attached: Attached,
+        kind: Kind,
+        kept: Option<AggregateTable>,
+        record_bytes: usize,
+    ) -> Armed {
         let reading = kept.is_none();
         let reading = reading.then(|| Reading::start(&attached, record_bytes));
         Armed {
@@ -180,7 +186,7 @@ impl Ours {
         };
         let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
             let fields = Reader::new(Purpose::Count).fields(spec, site, 0)?;
-            let made = Kept::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
+            let made = AggregateTable::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
             let work = made.work(1, &fields)?;
             kept = Some(made);
             Ok(work)
@@ -195,8 +201,9 @@ impl Ours {
                 add(&site, sum(&spec, &site)?)?;
             }
             Kind::Time => {
-                let both = calls::latency(&event)?.context("it is one")?;
-                let [entry, exit] = both;
+                let CallSpec { begin, exit, .. } =
+                    calls::latency(&event)?.context("it times calls")?;
+                let entry = begin.context("calls are timed from their entry on")?;
                 let at = resolve(&objects, &entry)?.remove(0);
                 let call = slots::number(at.address, 0);
                 add(

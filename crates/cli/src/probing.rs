@@ -5,21 +5,49 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::select::{Impossible, Selected};
+use capriole::select::{Impossible, Part, Selected};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
+use capriole_text::units::parse_duration;
 use capriole_text::{tell, units};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
+use std::ffi::OsString;
+use std::mem::{Discriminant, discriminant};
+use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
 
-/// Options that control how sites are probed.
+/// The program, further events, and the time limit: arguments of commands that probe a program.
+#[derive(Debug, clap::Args)]
+pub struct RunFlags {
+    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
+    #[arg(short, long = "file", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// The running process
+    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
+    pub pid: Option<u32>,
+    /// Stop after this time, such as 500ms, 2s, 1m
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// The program to start, and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        value_name = "PROGRAM",
+        required_unless_present = "pid"
+    )]
+    pub program: Vec<OsString>,
+}
+
+/// Options that control how sites are probed, and how returns are detected.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub struct Means {
+pub struct ProbeFlags {
+    /// How function returns are detected: probes at the exits, or a replaced return address
+    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
+    pub returns: ReturnsBy,
     /// Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP
     /// is killed
     #[arg(long)]
@@ -42,14 +70,14 @@ pub struct Means {
     ordered_clock: bool,
 }
 
-impl From<Means> for ProbeOptions {
-    fn from(means: Means) -> ProbeOptions {
+impl From<ProbeFlags> for ProbeOptions {
+    fn from(flags: ProbeFlags) -> ProbeOptions {
         ProbeOptions {
-            breakpoints: means.breakpoints,
-            one_instruction: means.one_instruction,
-            keep_going: means.keep_going,
-            trust_address: means.trust_address,
-            ordered_clock: means.ordered_clock,
+            breakpoints: flags.breakpoints,
+            one_instruction: flags.one_instruction,
+            keep_going: flags.keep_going,
+            trust_address: flags.trust_address,
+            ordered_clock: flags.ordered_clock,
         }
     }
 }
@@ -115,13 +143,13 @@ pub fn say_filtered(filtered: Filtered) {
 pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     let shown = probed.selected.iter().zip(&probed.dropped);
     let shown = shown
-        .filter(|(event, d)| d.is_none() && !event.keeps && !event.implied)
+        .filter(|(event, d)| {
+            d.is_none() && !event.part.begins_calls() && !event.origin.is_implied()
+        })
         .map(|(event, _)| event);
     let shown: Vec<&Selected> = shown.collect();
     let (one, several) = Selected::nouns(shown.iter().copied());
-    let subjects = shown
-        .iter()
-        .map(|event| (event.definition, event.subject()));
+    let subjects = shown.iter().map(|event| (part(event), event.subject()));
     let subjects = subjects.collect::<HashSet<_>>().len();
     tell!(
         "capriole: {doing} {} of process {} ({}){}",
@@ -136,6 +164,11 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     );
 }
 
+/// Identifies the user's event, and the part of it at entries or exits.
+fn part(event: &Selected) -> (usize, Discriminant<Part>) {
+    (event.definition, discriminant(&event.part))
+}
+
 /// Prints how many functions are left out, with examples and reasons, and a warning if memory
 /// cannot be read.
 pub fn say_dropped(probed: &Probed) {
@@ -147,7 +180,8 @@ pub fn say_dropped(probed: &Probed) {
         );
     }
     if !probed.impossible.is_empty() {
-        let definitions = probed.selected.iter().filter(|event| !event.implied);
+        let definitions = probed.selected.iter();
+        let definitions = definitions.filter(|event| !event.origin.is_implied());
         let definitions: HashSet<&str> = definitions.map(|e| e.text.as_str()).collect();
         let all = definitions.len() + probed.impossible.len();
         tell!(
@@ -164,15 +198,18 @@ pub fn say_dropped(probed: &Probed) {
         .selected
         .iter()
         .zip(&probed.dropped)
-        .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.implied)?)))
-        .filter(|(e, _)| told.insert((e.definition, e.place_of_call())))
+        .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.origin.is_implied())?)))
+        .filter(|(e, _)| told.insert((part(e), e.place_of_call())))
         .collect();
     if left_out.is_empty() {
         return;
     }
-    let asked = || probed.selected.iter().filter(|event| !event.implied);
-    let all: HashSet<(usize, u64)> = asked()
-        .map(|event| (event.definition, event.place_of_call()))
+    let asked = || {
+        let all = probed.selected.iter();
+        all.filter(|event| !event.origin.is_implied())
+    };
+    let all: HashSet<_> = asked()
+        .map(|event| (part(event), event.place_of_call()))
         .collect();
     let (one, several) = match Selected::nouns(asked()) {
         ("marker", _) => ("place of a marker", "places of markers"),
@@ -198,6 +235,16 @@ pub fn say_dropped(probed: &Probed) {
     }
 }
 
+/// Returns a message about places where another tool had changed probes.
+pub fn repaired(detached: &Detached) -> Option<String> {
+    let places = units::counted(detached.repaired as u64, "place", "places");
+    let message = format!(
+        "at {places} another tool (a uprobe, a debugger) had come or gone since; the program's own \
+         bytes are back, and its breakpoints were left"
+    );
+    (detached.repaired > 0).then_some(message)
+}
+
 /// Prints how long the program was paused, and what is left in it.
 pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
     let out = match ended {
@@ -215,12 +262,8 @@ pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
             units::counted(taken_out as u64, "event was", "events were")
         );
     }
-    if detached.repaired > 0 {
-        tell!(
-            "capriole: at {} another tool (a uprobe, a debugger) had come or gone since; the \
-             program's own bytes are back, and its breakpoints were left",
-            units::counted(detached.repaired as u64, "place", "places")
-        );
+    if let Some(message) = repaired(detached) {
+        tell!("capriole: {message}");
     }
     if detached.foreign > 0 {
         tell!(

@@ -7,4 +7,4 @@ pub mod table;
 
 pub use model::{Group, Snapshot};
 pub use source::Source;
-pub use table::Kept;
+pub use table::AggregateTable;

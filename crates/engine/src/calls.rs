@@ -4,6 +4,7 @@
 use crate::definitions::{LATENCY_OF, parse_plain};
 use crate::entry;
 use crate::error::{Context, Result, bail};
+use crate::event::CallSpec;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
     Aggregate, At, Base, Comparison, EntryValue, EventSpec, Fetch, FetchArg, FieldType, Filter,
@@ -19,7 +20,7 @@ use capriole_event::{
 ///
 /// # Errors
 /// The event cannot be parsed, or is not at a function.
-pub fn graph(text: &str, least: Option<u64>) -> Result<Vec<EventSpec>> {
+pub fn graph(text: &str, least: Option<u64>) -> Result<CallSpec> {
     let spec = parse_plain(&[text.to_owned()], &[])?.remove(0);
     let (mut entry, mut exit) = both(spec)?;
     let stack = argument(STACK, Base::StackPointer, Some(FieldType::X64));
@@ -27,7 +28,7 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Vec<EventSpec>> {
     // Its type comes from debug information.
     let result = argument(RESULT, Base::Retval, None);
     let Some(least) = least else {
-        let begins = entry.filter.is_some().then(|| EventSpec {
+        let begin = entry.filter.is_some().then(|| EventSpec {
             keeps: Some(0),
             name: None,
             ..entry.clone()
@@ -37,27 +38,44 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Vec<EventSpec>> {
         let own = [stack, goroutine];
         entry.arguments.splice(0..0, own.clone());
         exit.arguments = own.to_vec();
-        if begins.is_some() {
+        if begin.is_some() {
             let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
             exit.arguments.push(since);
             exit.filter = Some(at_least(SINCE, 0));
         }
         exit.arguments.push(result);
-        return Ok([Some(entry), begins, Some(exit)]
-            .into_iter()
-            .flatten()
-            .collect());
+        return Ok(CallSpec {
+            entry: Some(entry),
+            begin,
+            exit,
+            timed: false,
+        });
     };
     let time = argument(DURATION, Base::Latency, Some(FieldType::U64));
     exit.arguments = vec![stack, time];
     exit.arguments.extend(entry.arguments.iter().map(at_entry));
     exit.arguments.push(result);
     exit.filter = Some(at_least(DURATION, least));
-    let kept = entry::all_kept(&exit);
-    entry.keeps = Some(kept.len());
-    let asked = std::mem::replace(&mut entry.arguments, entry::arguments(kept));
-    entry.arguments.extend(asked);
-    Ok(vec![entry, exit])
+    Ok(CallSpec {
+        entry: None,
+        begin: Some(beginning(entry, &exit)),
+        exit,
+        timed: false,
+    })
+}
+
+/// Turns the event at an entry into one that begins calls, and keeps the values that the exit
+/// needs. Its own fields stay, for the filter.
+fn beginning(entry: EventSpec, exit: &EventSpec) -> EventSpec {
+    let kept = entry::all_kept(exit);
+    let keeps = Some(kept.len());
+    let mut arguments = entry::arguments(kept);
+    arguments.extend(entry.arguments);
+    EventSpec {
+        keeps,
+        arguments,
+        ..entry
+    }
 }
 
 /// Builds a filter: true if the field is at least `value`, false if it cannot be read.
@@ -92,7 +110,7 @@ fn at_entry(argument: &FetchArg) -> FetchArg {
 ///
 /// # Errors
 /// The event is `latency(...)` and cannot be parsed, or is not at a function.
-pub fn latency(text: &str) -> Result<Option<[EventSpec; 2]>> {
+pub fn latency(text: &str) -> Result<Option<CallSpec>> {
     let Some(inside) = text.trim().strip_prefix(LATENCY_OF) else {
         return Ok(None);
     };
@@ -121,10 +139,7 @@ pub fn latency(text: &str) -> Result<Option<[EventSpec; 2]>> {
         exit.arguments = keys.arguments;
         exit.aggregation.keys = keys.aggregation.keys;
     }
-    let kept = entry::all_kept(&exit);
-    entry.keeps = Some(kept.len());
-    let asked = std::mem::replace(&mut entry.arguments, entry::arguments(kept));
-    entry.arguments.extend(asked);
+    let begin = Some(beginning(entry, &exit));
     let time = argument(LATENCY, Base::Latency, Some(FieldType::U64));
     exit.arguments.push(time);
     exit.aggregation.aggregates.push(Aggregate {
@@ -132,7 +147,12 @@ pub fn latency(text: &str) -> Result<Option<[EventSpec; 2]>> {
         field: Some(LATENCY.to_owned()),
         at: 0,
     });
-    Ok(Some([entry, exit]))
+    Ok(Some(CallSpec {
+        entry: None,
+        begin,
+        exit,
+        timed: true,
+    }))
 }
 
 /// Splits an event into those of the function's entry and exits; fields and filter stay with the

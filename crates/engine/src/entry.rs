@@ -1,6 +1,7 @@
 //! Values that an event at a function's exits takes from its entry (`$entry:NAME`): a separate
 //! event at the entry keeps them; it begins calls and records nothing.
 
+use crate::event::{CallSpec, Event};
 use capriole_event::{Aggregation, At, Base, EntryValue, EventSpec, Fetch, FetchArg, FieldType};
 
 /// A value that is kept, and its requested type.
@@ -48,7 +49,7 @@ pub fn arguments(kept: Vec<(String, Kept)>) -> Vec<FetchArg> {
 }
 
 /// Returns the event at the entry that keeps the values for an event at the exits, if it needs any.
-fn companion(exit: &EventSpec) -> Option<EventSpec> {
+fn begin(exit: &EventSpec) -> Option<EventSpec> {
     let kept = all_kept(exit);
     if exit.at != At::Return || kept.is_empty() {
         return None;
@@ -65,7 +66,17 @@ fn companion(exit: &EventSpec) -> Option<EventSpec> {
     })
 }
 
-/// Returns the event, preceded by its companion at the entry if it needs one.
-pub fn with_companion(spec: EventSpec) -> impl Iterator<Item = EventSpec> {
-    companion(&spec).into_iter().chain([spec])
+/// Returns the event, with an event at the entry that begins its calls if it needs values from
+/// there.
+pub fn with_entry(spec: EventSpec) -> Event {
+    match begin(&spec) {
+        None => spec.into(),
+        begin => CallSpec {
+            entry: None,
+            begin,
+            exit: spec,
+            timed: false,
+        }
+        .into(),
+    }
 }

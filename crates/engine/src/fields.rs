@@ -1,9 +1,10 @@
 //! Translates the fields and filter of an event into the fetches and condition of its probe.
 
 use crate::content::content;
-use crate::error::{Context, Result, bail, err};
+use crate::error::{Context, Error, Result, bail, err};
 use crate::{entry, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
+use capriole_codegen::program::FetchError;
 use capriole_codegen::program::{Content, Fetch, Field, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
@@ -64,6 +65,12 @@ impl Fields {
     pub fn value_names(&self) -> Vec<&str> {
         let values = &self.infos[self.keys..];
         values.iter().map(|info| info.name.as_str()).collect()
+    }
+
+    /// Returns the error for fields that do not fit together, with their names.
+    pub(crate) fn not_compiled(&self, error: &FetchError) -> Error {
+        let name = |index: usize| self.infos.get(index).map_or("comm", |info| &info.name);
+        err!(Field, "{}", error.with_names(name))
     }
 
     /// Returns the fields that are plain registers, by name.
@@ -153,10 +160,8 @@ impl<'a> Reader<'a> {
         fields.fetch.recorded = fields.fetch.fields.len();
         fields.filter(spec)?;
         // Parts that do not fit together fail here, before anything else is prepared.
-        fields.fetch.work(0).map_err(|error| {
-            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
-            err!(Field, "{}", error.with_names(name))
-        })?;
+        let made = fields.fetch.work(0);
+        made.map_err(|error| fields.not_compiled(&error))?;
         Ok(fields)
     }
 
@@ -177,10 +182,8 @@ impl<'a> Reader<'a> {
             }
         }
         fields.filter(spec)?;
-        fields.fetch.enter(0).map_err(|error| {
-            let name = |index: usize| fields.infos.get(index).map_or("comm", |i| &i.name);
-            err!(Field, "{}", error.with_names(name))
-        })?;
+        let made = fields.fetch.enter(0);
+        made.map_err(|error| fields.not_compiled(&error))?;
         fields.infos.truncate(fields.fetch.recorded);
         Ok(fields)
     }

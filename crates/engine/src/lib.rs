@@ -81,7 +81,7 @@
 //!
 //! | layer | module | from, to |
 //! | --- | --- | --- |
-//! | parse | [`definitions`], [`calls`], [`entry`] | text, events |
+//! | parse | [`definitions`], [`calls`], [`entry`] | text, [`event`]s |
 //! | select | [`select`], [`fields`], [`marker`] | events, sites with plans and fields |
 //! | insert | [`plan`] | plans, probes in a process |
 //! | read | [`session`], [`record`], [`aggregate`] | session memory, records, rows |
@@ -95,6 +95,7 @@ pub mod content;
 pub mod definitions;
 pub mod entry;
 pub mod error;
+pub mod event;
 pub mod fields;
 pub mod filtered;
 pub mod machine;

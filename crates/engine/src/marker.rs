@@ -193,7 +193,7 @@ fn field(
         bail!(
             Marker,
             "it is {}, which is no address",
-            a(natural(argument))
+            with_article(natural(argument))
         );
     }
     if !derefs.is_empty() {
@@ -212,7 +212,7 @@ fn field(
 }
 
 /// Formats a type with its article.
-fn a(field_type: FieldType) -> String {
+fn with_article(field_type: FieldType) -> String {
     let text = field_type.to_string();
     match text.starts_with(['f', 's', 'x']) && !text.starts_with("sy") {
         true => format!("an {text}"),
@@ -242,8 +242,8 @@ fn fits(argument: &Argument, field_type: FieldType) -> Result<()> {
         _ => bail!(
             Marker,
             "it is {}, which has not all the bytes of {}",
-            a(natural(argument)),
-            a(field_type)
+            with_article(natural(argument)),
+            with_article(field_type)
         ),
     }
 }

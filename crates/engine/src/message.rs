@@ -2,6 +2,7 @@
 //! outside, by `capriole mark`.
 
 use crate::error::{Error, Result, bail, err};
+use crate::event::{Event, EventPart};
 use capriole_event::{EventSpec, FieldType, ObjectRef};
 use capriole_host::TargetError;
 use capriole_object::Objects;
@@ -25,12 +26,14 @@ const NOTES: &str = ".note.capriole";
 
 /// Returns an event for the program's own messages for each object that has some, except for
 /// objects where the user's events select these markers and so choose the fields.
-pub fn events(objects: &Objects, asked: &[EventSpec]) -> Vec<EventSpec> {
+pub fn events(objects: &Objects, asked: &[Event]) -> Vec<EventSpec> {
     let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
         return Vec::new();
     };
     let asked: Vec<Site> = asked
         .iter()
+        .flat_map(Event::parts)
+        .map(EventPart::spec)
         .filter(|spec| spec.matches_marker(PROVIDER, NAME))
         .flat_map(|asked| {
             let texts = EventSpec {

@@ -2,11 +2,11 @@
 //! [`Probed`] once the probes are in.
 
 use crate::error::{Context, Error, Result, err};
+use crate::event::Event;
 use crate::message;
 use crate::options::ProbeOptions;
 use crate::select::{self, Impossible, Mode, Probes, Selected};
 use capriole_codegen::detour::{ClockReading, Work};
-use capriole_event::EventSpec;
 use capriole_host::{TargetError, signals};
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, How, SiteState, attach_recorded};
@@ -40,7 +40,7 @@ pub struct Planned {
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The events.
-    pub events: &'a [EventSpec],
+    pub events: &'a [Event],
     /// How sites are probed.
     pub options: &'a ProbeOptions,
     /// How events are selected.
@@ -69,7 +69,8 @@ impl Planned {
             .with_one_instruction(options.one_instruction);
         let mut events = request.events.to_vec();
         if request.messages {
-            events.extend(message::events(&objects, &events));
+            let own = message::events(&objects, &events);
+            events.extend(own.into_iter().map(Event::from));
         }
         let (mut selected, impossible) = match options.keep_going {
             true => select::select_possible(&objects, &planner, &events, mode)?,
@@ -87,7 +88,7 @@ impl Planned {
         for (event, work) in selected.iter_mut().zip(found) {
             works.push(match work {
                 Err(error) if options.keep_going => {
-                    event.left_out = Some(error.full());
+                    event.fate.leave_out(|| error.full());
                     Vec::new()
                 }
                 work => work?,
@@ -96,12 +97,12 @@ impl Planned {
         select::refuse_named(&selected)?;
         let probes = select::probes(&selected, works);
         let mut guards = guards::find(&objects, &planner);
-        if selected.iter().any(|event| event.followed) {
+        if selected.iter().any(|event| event.part.is_followed()) {
             let unwinders = unwinders::find(&objects, &planner)
                 .context("return addresses cannot be replaced; leave out --return=stack")?;
             guards = guards.with_unwinders(unwinders);
         }
-        let mut dropped: Vec<Option<String>> = selected.iter().map(Selected::refused).collect();
+        let mut dropped: Vec<Option<String>> = selected.iter().map(|e| e.fate.reason()).collect();
         for &(index, other) in &probes.overlapping {
             let other = selected[other].name();
             let reason = format!("its probe would overlap that of {other}; take one of the two");
@@ -201,8 +202,8 @@ impl Planned {
 /// Returns an error if a named event has no probe, or none has one.
 fn missing(selected: &[Selected], dropped: &[Option<String>]) -> Option<Error> {
     let both = || selected.iter().zip(dropped);
-    let named = both().find(|(e, d)| e.named && d.is_some());
-    let mut asked = both().filter(|(event, _)| !event.implied);
+    let named = both().find(|(e, d)| e.origin.is_named() && d.is_some());
+    let mut asked = both().filter(|(event, _)| !event.origin.is_implied());
     let none = asked.all(|(_, dropped)| dropped.is_some());
     let (event, reason) = named.or(both().next().filter(|_| none))?;
     let reason = reason.as_deref()?;

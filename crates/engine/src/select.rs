@@ -1,394 +1,48 @@
 //! Resolves the user's events to sites with plans.
+//!
+//! ```text
+//!  resolve      events to sites
+//!  read         the fields of each event at each site
+//!  distinct     an event that was given twice stays once
+//!  plan         how each site is reached
+//!  number       sites to numbered events
+//!  join         entries and exits of the same functions
+//! ```
 
-use crate::error::{Context, Error, Result, bail, err};
-use crate::fields::{Fields, Purpose, Reader, is_untyped_result};
+mod fate;
+mod numbers;
+mod pairing;
+mod part;
+mod places;
+mod probes;
+mod refusing;
+mod selected;
+mod subject;
+
+pub use fate::Fate;
+pub use pairing::keep_going;
+pub use part::{Detected, Origin, Part};
+pub use probes::{Probes, probes};
+pub use refusing::refuse_named;
+pub use selected::{Selected, infos};
+pub use subject::{existing, file_of, subject};
+
+use crate::error::{Context, Error, Result, err};
+use crate::event::{Event, EventPart, has_duration};
+use crate::fields::{Fields, Purpose, Reader};
 use crate::returns::{self, Returns};
-use crate::{marker, names, slots};
-use capriole_codegen::detour::{Record, Work};
-use capriole_event::{At, Base, EventSpec, FetchArg, Gpr, ObjectRef, Place, automatic_name};
+use crate::slots;
+use capriole_event::{At, EventSpec, ObjectRef, Place, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_object::Objects;
-use capriole_patch::attach::{Point, Probe};
 use capriole_patch::counter::ReferenceCounter;
 use capriole_planner::planner::{Plan, Planner};
-use capriole_planner::resolve::{Body, NotFollowed, ResolveError, Site, followed, resolve};
-use capriole_proc::process::Process;
-use capriole_proc::translator;
-use capriole_tactic::site::{Refusal, Refused, Tactic};
-use capriole_text::units;
-use capriole_trace::{EventInfo, FieldInfo, RefusalInfo, Role, TextFormat};
-use iced_x86::ConditionCode;
-use serde_json::{Value, json};
-use std::collections::hash_map::Entry;
+use capriole_planner::resolve::{Body, NotFollowed, Site, followed, resolve};
+use capriole_tactic::site::Refused;
+use numbers::Numbers;
+use places::{at_one_place, has_same_fields, may_lack_fields, without_event};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Length of `endbr64` in bytes.
-const ENDBR: u64 = 4;
-
-/// An event at one site: the data recorded there, and how the site is reached. An event at a
-/// function's returns has several sites, in consecutive entries.
-#[derive(Debug)]
-pub struct Selected {
-    /// Number of the event in the trace: the index of the first of its sites.
-    pub id: u32,
-    /// Role in call pairing: entry, return, tail call, or none.
-    pub role: Role,
-    /// Link between the events of one function's entry and exits: the number of the first of them.
-    pub call: Option<u32>,
-    /// Index of the user's event that this belongs to, from 0 on.
-    pub definition: usize,
-    /// Source text of the user's event.
-    pub text: String,
-    /// True if the user's event covers calls from entry to exit.
-    pub of_calls: bool,
-    /// True if it only begins calls, for the event at the exits.
-    pub keeps: bool,
-    /// True if the event at the exits records whole calls.
-    pub whole: bool,
-    /// Area of the slots for calls that it begins or ends.
-    pub area: u32,
-    /// The site.
-    pub site: Site,
-    /// True if the site is the entry of a function whose return address is replaced there, and the
-    /// event happens when it returns.
-    pub followed: bool,
-    /// Fields that it records.
-    pub fields: Arc<Fields>,
-    /// Name given by the user.
-    pub given_name: Option<String>,
-    /// Reference counter that must be above zero for the program to reach the site.
-    pub counter: Option<ReferenceCounter>,
-    /// The plan, or why there is none.
-    pub plan: Result<Plan, Refused>,
-    /// Reason why it has no probe although it could have one: a field is not available in this copy
-    /// of the function, or not all of the function's exits can have a probe.
-    pub left_out: Option<String>,
-    /// True if the user named this very function, rather than a pattern.
-    pub named: bool,
-    /// True if it was added without an event of the user's; then it is no error if it is missing.
-    pub implied: bool,
-}
-
-impl Selected {
-    /// Returns the event's name: the given one, or the function's; at exits with a suffix for their
-    /// kind.
-    pub fn name(&self) -> String {
-        match (&self.given_name, self.role) {
-            (Some(name), Role::TailCall) => format!("{name}__tail"),
-            (Some(name), _) => name.clone(),
-            (None, _) if self.site.marker.is_some() => self.marker_name(),
-            (None, Role::Return) => format!("{}__return", self.function()),
-            (None, Role::TailCall) => format!("{}__tail", self.function()),
-            (None, _) => self.place(),
-        }
-    }
-
-    /// Returns `PROVIDER:NAME` of a marker.
-    fn marker_name(&self) -> String {
-        let marker = self.site.marker.as_ref();
-        marker.map_or_else(|| self.place(), |marker| marker.full_name())
-    }
-
-    /// Returns the function, or the place in the file where it begins.
-    pub fn function(&self) -> String {
-        let Some(leaving) = &self.site.leaving else {
-            return self.place();
-        };
-        self.site.symbol.clone().unwrap_or_else(|| {
-            let object = &self.site.object;
-            let entry = object.link(leaving.function);
-            let offset = object.file().file_offset(entry).unwrap_or(entry);
-            format!("{}:{offset:#x}", object.name())
-        })
-    }
-
-    /// Returns the function, with the offset if there is one, or the place in the file; for an
-    /// inlined copy, the inlined function and its place.
-    pub fn place(&self) -> String {
-        let place = match (&self.site.symbol, self.offset()) {
-            (Some(symbol), Some(0)) => symbol.clone(),
-            (Some(symbol), Some(offset)) => format!("{symbol}+{offset:#x}"),
-            (None, _) | (_, None) => {
-                format!("{}:{:#x}", self.site.object.name(), self.site.file_offset)
-            }
-        };
-        match &self.site.body {
-            Body::Inlined { function } => format!("{function} (inlined in {place})"),
-            Body::Own | Body::Clone => place,
-        }
-    }
-
-    /// Returns the offset in bytes from the function's entry; `None` in a separate part of the
-    /// function.
-    fn offset(&self) -> Option<u64> {
-        match &self.site.leaving {
-            Some(leaving) if leaving.function != self.site.extent.start => None,
-            _ => Some(self.site.offset - self.site.check),
-        }
-    }
-
-    /// True if control leaves the function at the site.
-    pub fn is_exit(&self) -> bool {
-        matches!(self.role, Role::Return | Role::TailCall)
-    }
-
-    /// Returns a suffix that distinguishes several sites of an event: ` at main+0x12`.
-    pub fn at_exit(&self) -> String {
-        if self.site.marker.is_some() {
-            return format!(" at {}", self.place());
-        }
-        let leaving = self
-            .site
-            .leaving
-            .as_ref()
-            .filter(|_| self.is_exit() && !self.followed);
-        match leaving.filter(|leaving| leaving.way.is_ok()) {
-            Some(leaving) => {
-                let condition = leaving.condition.map(|_| ", conditional");
-                format!(" at {}{}", self.place(), condition.unwrap_or_default())
-            }
-            None => String::new(),
-        }
-    }
-
-    /// Returns its place in the order of several events at one instruction: first exits of other
-    /// functions (0), then a function's entry (1), then the exit of that same function (2), which
-    /// may have no other instruction.
-    fn turn(&self) -> u8 {
-        let leaves = self.site.leaving.as_ref().map(|leaving| leaving.function);
-        match leaves {
-            // A site behind `endbr64` is also at the function's beginning.
-            Some(function) if self.site.address.wrapping_sub(function) > ENDBR => 0,
-            None => 1,
-            Some(_) => 2,
-        }
-    }
-
-    /// Returns the noun for these events, singular and plural: function, marker, or place.
-    pub fn nouns<'a>(all: impl Iterator<Item = &'a Selected>) -> (&'static str, &'static str) {
-        let (mut markers, mut functions) = (false, false);
-        for event in all {
-            markers |= event.site.marker.is_some();
-            functions |= event.site.marker.is_none();
-        }
-        match (markers, functions) {
-            (true, false) => ("marker", "markers"),
-            (true, true) => ("place", "places"),
-            (false, _) => ("function", "functions"),
-        }
-    }
-
-    /// Returns the identity under which it is counted: the marker, at whatever place; the function
-    /// that ends there; or else the place.
-    pub fn subject(&self) -> (u64, Option<String>) {
-        match &self.site.marker {
-            Some(marker) => (0, Some(marker.full_name())),
-            None => (self.place_of_call(), None),
-        }
-    }
-
-    /// Returns the function that ends there, or else the place.
-    pub fn place_of_call(&self) -> u64 {
-        self.site.function()
-    }
-
-    /// Returns the reason why it has no probe, if it has none.
-    pub fn refused(&self) -> Option<String> {
-        let refused = self.plan.as_ref().err().map(ToString::to_string);
-        self.left_out.clone().or(refused)
-    }
-
-    /// Returns the name of the tactic: `reserved`, `jump`, `region`, `int3`, …, or `none`.
-    pub fn tactic(&self) -> &'static str {
-        self.plan
-            .as_ref()
-            .map_or("none", |plan| plan.shape.tactic.as_str())
-    }
-
-    /// Returns the reasons why other tactics were not used.
-    pub fn refusals(&self) -> &[(Tactic, Refusal)] {
-        match &self.plan {
-            Ok(plan) => &plan.shape.refusals,
-            Err(refused) => &refused.refusals,
-        }
-    }
-
-    /// Formats the site for `--json`.
-    pub fn json(&self) -> Value {
-        let refusals: Vec<Value> = self
-            .refusals()
-            .iter()
-            .map(|(t, r)| json!({"tactic": t.as_str(), "reason": r.to_string()}))
-            .collect();
-        let mut site = json!({
-            "event": self.name(),
-            "object": self.site.object.path().to_string_lossy(),
-            "symbol": self.site.symbol,
-            "offset": format!("{:#x}", self.site.file_offset),
-            "address": format!("{:#x}", self.site.address),
-            "tactic": self.tactic(),
-            "refusals": refusals,
-        });
-        if let Body::Inlined { function } = &self.site.body {
-            site["inlined"] = json!(function);
-        }
-        match self.role {
-            Role::Point | Role::Entry => {}
-            Role::Return => site["exit"] = json!("return"),
-            Role::TailCall => site["exit"] = json!("tail call"),
-        }
-        if self.site.check > 0 {
-            site["stack_check"] = json!(self.site.check);
-        }
-        if self.implied {
-            site["implied"] = json!(true);
-        }
-        if self.followed {
-            site["return"] = json!("stack");
-        }
-        if let Some(marker) = &self.site.marker {
-            site["marker"] = marker::json(marker);
-        }
-        if let Some(counter) = &self.counter {
-            site["reference_counter"] = json!({
-                "offset": format!("{:#x}", counter.offset),
-                "address": format!("{:#x}", counter.address),
-            });
-        }
-        if let Some(condition) = condition(&self.site) {
-            site["condition"] = json!(format!("{condition:?}"));
-        }
-        if let Some(reason) = &self.left_out {
-            site["left_out"] = json!(reason);
-        }
-        site
-    }
-
-    /// Returns the work of its probe for recording.
-    pub fn record(&self) -> Work {
-        if self.keeps {
-            let nothing = || Work::Enter {
-                call: self.call(),
-                kept: Vec::new(),
-                filter: None,
-            };
-            let made = self.fields.fetch.enter(self.call());
-            return made.unwrap_or_else(|_| nothing());
-        }
-        // This cannot fail: it was checked when the event was read.
-        let made = self.fields.fetch.work(self.id);
-        made.unwrap_or_else(|_| Record::new(self.id, Vec::new()).into())
-    }
-
-    /// Returns the number that marks the slots of the calls it begins.
-    pub fn call(&self) -> u32 {
-        slots::number(self.site.function(), self.area)
-    }
-
-    /// True if it appears in the trace.
-    fn is_told(&self) -> bool {
-        !self.keeps || self.whole
-    }
-
-    /// Returns the work of the probes of these events for recording.
-    pub fn record_all(selected: &[Selected]) -> Vec<Vec<Work>> {
-        selected.iter().map(|event| vec![event.record()]).collect()
-    }
-
-    /// Describes the event for the trace.
-    pub fn info(&self) -> EventInfo {
-        let build_id = self.site.object.file().build_id();
-        EventInfo {
-            id: self.id,
-            name: self.name(),
-            symbol: self.site.symbol.clone(),
-            symbol_offset: self.offset().unwrap_or(0) + self.site.check,
-            object: self.site.object.path().to_string_lossy().into_owned(),
-            build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
-            offset: self.site.link_address,
-            address: self.site.address,
-            fields: self.fields.infos.clone(),
-            faults: self.fields.fetch.can_fault(),
-            tactic: self.tactic().to_owned(),
-            refusals: self
-                .refusals()
-                .iter()
-                .map(|(t, r)| RefusalInfo {
-                    tactic: t.to_string(),
-                    reason: r.to_string(),
-                })
-                .collect(),
-            role: self.role,
-            call: self.call,
-            format: self.fields.format.clone(),
-        }
-    }
-}
-
-/// Describes the events of `sites` for the trace, each once.
-pub fn infos<'a>(sites: impl Iterator<Item = &'a Selected>) -> Vec<EventInfo> {
-    let mut infos: Vec<EventInfo> = Vec::new();
-    let mut known: HashMap<u32, usize> = HashMap::new();
-    for site in sites.filter(|site| site.is_told()) {
-        match known.entry(site.id) {
-            Entry::Vacant(new) => {
-                new.insert(infos.len());
-                infos.push(site.info());
-            }
-            Entry::Occupied(first) => {
-                let tactics = &mut infos[*first.get()].tactic;
-                if !tactics.split(", ").any(|tactic| tactic == site.tactic()) {
-                    *tactics = format!("{tactics}, {}", site.tactic());
-                }
-            }
-        }
-    }
-    // The event whose number links a call's events may not be in the trace; use the first one that
-    // is.
-    let mut calls: HashMap<u32, u32> = HashMap::new();
-    for info in &mut infos {
-        if let Some(call) = &mut info.call {
-            let there = known.contains_key(call);
-            let first = *calls.entry(*call).or_insert(info.id);
-            *call = if there { *call } else { first };
-        }
-    }
-    infos
-}
-
-/// Combines the errors of several events into one.
-fn all_of(mut errors: BTreeMap<usize, Error>) -> Error {
-    let count = errors.len();
-    if count == 1
-        && let Some((_, only)) = errors.pop_first()
-    {
-        return only;
-    }
-    let lines: String = errors
-        .into_values()
-        .map(|error| format!("\n  {}", error.full()))
-        .collect();
-    err!(NotProbeable, "{count} events cannot be recorded:{lines}")
-}
-
-/// A user's event without any site that can be probed.
-#[derive(Debug)]
-pub struct Impossible {
-    /// Source text of the event.
-    pub event: String,
-    /// Reason why it cannot be probed.
-    pub reason: String,
-}
-
-/// Reasons why not all events can be selected.
-enum Unselected {
-    /// Errors of single events, by their indices in the list.
-    Events(BTreeMap<usize, Error>),
-    /// An error that does not belong to a single event.
-    All(Error),
-}
 
 /// How events are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -415,22 +69,30 @@ impl Mode {
     }
 }
 
+/// A user's event without any site that can be probed.
+#[derive(Debug)]
+pub struct Impossible {
+    /// Source text of the event.
+    pub event: String,
+    /// Reason why it cannot be probed.
+    pub reason: String,
+}
+
 /// Finds the sites of events and plans them.
 ///
 /// # Errors
 /// All events that cannot be found, or whose fields cannot be recorded. If an event is found but
-/// cannot be probed, [`Selected::plan`] has the reasons; if a field cannot be recorded in a
-/// compiler-made copy of a function, [`Selected::left_out`] has them.
+/// cannot be probed, [`Selected::fate`] has the reasons; also if a field cannot be recorded in a
+/// compiler-made copy of a function.
 pub fn select(
     objects: &Objects,
     planner: &Planner,
-    events: &[EventSpec],
+    events: &[Event],
     mode: Mode,
 ) -> Result<Vec<Selected>> {
-    let nothing = HashSet::new();
-    let selected = select_without(objects, planner, events, &nothing, mode);
+    let selected = select_without(objects, planner, events, &HashSet::new(), mode);
     selected.map_err(|unselected| match unselected {
-        Unselected::Events(errors) => all_of(errors),
+        Unselected::Events(errors) => all_of(errors.into_iter().map(|(_, error)| error)),
         Unselected::All(error) => error,
     })
 }
@@ -442,17 +104,16 @@ pub fn select(
 pub fn select_possible(
     objects: &Objects,
     planner: &Planner,
-    events: &[EventSpec],
+    events: &[Event],
     mode: Mode,
 ) -> Result<(Vec<Selected>, Vec<Impossible>)> {
     let mut impossible: BTreeMap<usize, Error> = BTreeMap::new();
     let mut without = HashSet::new();
     loop {
-        let selected = select_without(objects, planner, events, &without, mode);
-        let errors = match selected {
+        let errors = match select_without(objects, planner, events, &without, mode) {
             Ok(selected) => {
                 let told = impossible.into_iter().map(|(at, error)| Impossible {
-                    event: events[at].text.clone(),
+                    event: events[at].text().to_owned(),
                     reason: error.full(),
                 });
                 return Ok((selected, told.collect()));
@@ -460,222 +121,385 @@ pub fn select_possible(
             Err(Unselected::All(error)) => return Err(error),
             Err(Unselected::Events(errors)) => errors,
         };
-        for (at, error) in errors {
-            let parts = parts(events, at);
+        for (definition, error) in errors {
             // The reason of one part is enough.
-            if without.is_disjoint(&parts.clone().collect()) {
-                impossible.insert(at, error);
-            }
-            without.extend(parts);
+            impossible.entry(definition).or_insert(error);
+            without.insert(definition);
         }
-        let mut asked = (0..events.len()).filter(|at| !events[*at].implied);
+        let mut asked = (0..events.len()).filter(|at| !events[*at].is_implied());
         if asked.all(|at| without.contains(&at)) {
-            return Err(all_of(impossible));
+            return Err(all_of(impossible.into_values()));
         }
     }
 }
 
-/// Returns the indices of all events made from the same event of the user's: the entry of calls
-/// comes right before their exits.
-fn parts(events: &[EventSpec], at: usize) -> std::ops::RangeInclusive<usize> {
-    let joined = |first: usize| {
-        events.get(first + 1).is_some_and(|next| {
-            let entry = &events[first];
-            entry.of_calls && entry.at == At::Entry && entry.text == next.text
-        })
-    };
-    let first = (0..at).rev().take_while(|before| joined(*before)).last();
-    let last = (at..events.len()).find(|last| !joined(*last));
-    first.unwrap_or(at)..=last.unwrap_or(at)
+/// Combines the errors of several events into one.
+fn all_of(errors: impl Iterator<Item = Error>) -> Error {
+    let mut errors: Vec<Error> = errors.collect();
+    let count = errors.len();
+    if count == 1
+        && let Some(only) = errors.pop()
+    {
+        return only;
+    }
+    let lines: String = errors
+        .into_iter()
+        .map(|error| format!("\n  {}", error.full()))
+        .collect();
+    err!(NotProbeable, "{count} events cannot be recorded:{lines}")
+}
+
+/// Reasons why not all events can be selected.
+enum Unselected {
+    /// Errors of parts of single events, each with the event's index in the list.
+    Events(Vec<(usize, Error)>),
+    /// An error that does not belong to a single event.
+    All(Error),
 }
 
 /// Does the work of [`select`], without the events at these indices.
 fn select_without(
     objects: &Objects,
     planner: &Planner,
-    events: &[EventSpec],
+    events: &[Event],
     without: &HashSet<usize>,
     mode: Mode,
 ) -> Result<Vec<Selected>, Unselected> {
-    let mut found: Vec<(Site, usize)> = Vec::new();
-    // Reasons by definition and function.
-    let mut not_followed: HashMap<(usize, u64), NotFollowed> = HashMap::new();
-    let by_stack = |spec: &EventSpec| mode.returns == Returns::Stack && spec.at == At::Return;
-    // Collect the first error of each event, to report them all at once.
-    let mut errors: BTreeMap<usize, Error> = BTreeMap::new();
-    let wanted = events.iter().enumerate();
-    for (definition, spec) in wanted.filter(|(at, _)| !without.contains(at)) {
-        let whole = spec.arguments.iter().any(|a| a.name == names::DURATION);
-        if mode.returns == Returns::Stack && (whole || spec.keeps.is_some_and(|words| words > 0)) {
-            let error = err!(
+    let mut selection = Selection::new(events, without, mode);
+    let found = selection.resolve(objects);
+    let areas = match selection.areas(&found, events.len()) {
+        Ok(areas) => areas,
+        Err(error) if selection.errors.is_empty() => return Err(Unselected::All(error)),
+        Err(_) => return Err(selection.failed()),
+    };
+    let fields = selection.read_fields(&found, &areas);
+    if !selection.errors.is_empty() {
+        return Err(selection.failed());
+    }
+    let distinct = selection.distinct(found, fields);
+    let planned = selection.plan(planner, distinct);
+    let mut selected = selection.number(planned, &areas);
+    if !selection.errors.is_empty() {
+        return Err(selection.failed());
+    }
+    pairing::all_exits_or_none(&mut selected);
+    pairing::join_calls(&mut selected);
+    Ok(selected)
+}
+
+/// A part of a user's event, to be selected.
+struct Wanted<'a> {
+    /// Index of the user's event.
+    definition: usize,
+    part: EventPart<'a>,
+    spec: &'a EventSpec,
+}
+
+/// A site of a part.
+struct Found {
+    site: Site,
+    /// Index of the part in [`Selection::wanted`].
+    part: usize,
+}
+
+/// A site of a part, with its fields.
+struct Readable {
+    site: Site,
+    part: usize,
+    fields: Result<Arc<Fields>>,
+}
+
+/// A site of a part, with its fields and its plan.
+struct Planned {
+    site: Site,
+    part: usize,
+    fields: Result<Arc<Fields>>,
+    plan: Result<Plan, Refused>,
+}
+
+/// The steps from events to sites with plans. Errors are collected, to report them all at once.
+struct Selection<'a> {
+    mode: Mode,
+    /// The parts of all events that are selected.
+    wanted: Vec<Wanted<'a>>,
+    /// Number of parts that the user has asked for, selected or not.
+    asked: usize,
+    /// The first error of each part, by its index.
+    errors: BTreeMap<usize, Error>,
+    /// Reasons why the returns of functions cannot be followed, by part and function.
+    not_followed: HashMap<(usize, u64), NotFollowed>,
+}
+
+impl<'a> Selection<'a> {
+    fn new(events: &'a [Event], without: &HashSet<usize>, mode: Mode) -> Selection<'a> {
+        let wanted = events.iter().enumerate();
+        let wanted = wanted.filter(|(definition, _)| !without.contains(definition));
+        let parts = wanted.flat_map(|(definition, event)| {
+            event.parts().map(move |part| Wanted {
+                definition,
+                part,
+                spec: part.spec(),
+            })
+        });
+        let asked = events.iter().flat_map(Event::parts);
+        Selection {
+            mode,
+            asked: asked.filter(|part| !part.spec().implied).count(),
+            wanted: parts.collect(),
+            errors: BTreeMap::new(),
+            not_followed: HashMap::new(),
+        }
+    }
+
+    /// Returns the errors, each with the index of its event.
+    fn failed(self) -> Unselected {
+        let errors = self.errors.into_iter();
+        let definition = |part: usize| self.wanted[part].definition;
+        Unselected::Events(errors.map(|(part, e)| (definition(part), e)).collect())
+    }
+
+    /// True if the returns of an event are detected by the return address.
+    fn is_followed(&self, spec: &EventSpec) -> bool {
+        self.mode.returns == Returns::Stack && spec.at == At::Return
+    }
+
+    /// Finds the sites of all parts.
+    fn resolve(&mut self, objects: &Objects) -> Vec<Found> {
+        let mut found = Vec::new();
+        for part in 0..self.wanted.len() {
+            match self.resolve_one(objects, self.wanted[part].spec) {
+                Err(error) => _ = self.errors.insert(part, error),
+                Ok(sites) => {
+                    for (site, refused) in sites {
+                        if let Some(reason) = refused {
+                            self.not_followed.insert((part, site.address), reason);
+                        }
+                        found.push(Found { site, part });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn resolve_one(
+        &self,
+        objects: &Objects,
+        spec: &EventSpec,
+    ) -> Result<Vec<(Site, Option<NotFollowed>)>> {
+        let keeps = spec.keeps.is_some_and(|words| words > 0);
+        if self.mode.returns == Returns::Stack && (has_duration(spec) || keeps) {
+            return Err(err!(
                 NotProbeable,
                 "event `{}`: values at the entry and shortest times need probes at a function's \
                  exits; leave --return=stack out",
                 spec.text
-            );
-            errors.insert(definition, error);
-            continue;
+            ));
         }
-        let sites = match by_stack(spec) {
+        let sites = match self.is_followed(spec) {
             true => followed(objects, spec),
             false => {
                 resolve(objects, spec).map(|sites| sites.into_iter().map(|s| (s, None)).collect())
             }
         };
-        match sites.with_context(|| format!("event `{}`", spec.text)) {
-            Err(error) => _ = errors.insert(definition, error),
-            Ok(sites) => {
-                for (site, refused) in sites {
-                    if let Some(reason) = refused {
-                        not_followed.insert((definition, site.address), reason);
-                    }
-                    found.push((site, definition));
+        sites.with_context(|| format!("event `{}`", spec.text))
+    }
+
+    /// Assigns each event the area of slots for the calls that it begins and ends.
+    fn areas(&self, found: &[Found], events: usize) -> Result<Vec<u32>> {
+        let mut functions: BTreeMap<usize, HashSet<u64>> = BTreeMap::new();
+        for Wanted {
+            definition, part, ..
+        } in &self.wanted
+        {
+            if let EventPart::Begin { .. } = part {
+                functions.insert(*definition, HashSet::new());
+            }
+        }
+        for Found { site, part } in found {
+            let Wanted {
+                definition, part, ..
+            } = &self.wanted[*part];
+            if let (EventPart::Begin { .. }, Some(own)) = (part, functions.get_mut(definition)) {
+                own.insert(site.function());
+            }
+        }
+        let (definitions, functions): (Vec<usize>, Vec<_>) = functions.into_iter().unzip();
+        let mut areas = vec![0; events];
+        for (definition, area) in definitions
+            .into_iter()
+            .zip(slots::areas(&functions, self.mode.first_area)?)
+        {
+            areas[definition] = area;
+        }
+        Ok(areas)
+    }
+
+    /// Returns the fields at each site, or why they cannot be recorded in code that the user did
+    /// not name exactly. Errors in other code end the selection.
+    fn read_fields(&mut self, found: &[Found], areas: &[u32]) -> Vec<Result<Arc<Fields>>> {
+        let mut reader = Reader::new(self.mode.purpose);
+        let mut fields: Vec<Result<Arc<Fields>>> = Vec::new();
+        let mut last: Option<&Found> = None;
+        for this in found {
+            let Found { site, part } = this;
+            let Wanted {
+                spec, definition, ..
+            } = self.wanted[*part];
+            let same = last
+                .is_some_and(|last| last.part == *part && has_same_fields(spec, &last.site, site));
+            let read = match (same, fields.last()) {
+                (true, Some(Ok(before))) => Ok(before.clone()),
+                _ => reader.fields(spec, site, areas[definition]).map(Arc::new),
+            };
+            match read {
+                Err(error) if site.body == Body::Own && !may_lack_fields(spec, site) => {
+                    let places = found.iter().filter(|other| other.part == *part).count();
+                    let error = at_one_place(error, spec, site, places);
+                    self.errors.entry(*part).or_insert(error);
+                    last = None;
+                }
+                read => {
+                    fields.push(read);
+                    last = Some(this);
                 }
             }
         }
+        fields
     }
-    let areas = match areas(events, &found, mode.first_area) {
-        Ok(areas) => areas,
-        Err(error) if errors.is_empty() => return Err(Unselected::All(error)),
-        Err(_) => return Err(Unselected::Events(errors)),
-    };
-    let mut reader = Reader::new(mode.purpose);
-    let mut fields: Vec<Result<Arc<Fields>, Error>> = Vec::new();
-    let mut last: Option<(&EventSpec, &Site)> = None;
-    for (site, definition) in &found {
-        let spec = &events[*definition];
-        // Fields depend on the site only if they need debug information or addresses.
-        let same = last.is_some_and(|(other, before)| {
-            std::ptr::eq(other, spec)
-                && Arc::ptr_eq(&before.object, &site.object)
-                && site.marker.is_none()
-                && leaves(before) == leaves(site)
-                && condition(before) == condition(site)
-                && before.body == Body::Own
-                && site.body == Body::Own
-                && is_alike(spec, site)
-        });
-        let read = match (same, fields.last()) {
-            (true, Some(Ok(before))) => Ok(before.clone()),
-            _ => reader.fields(spec, site, areas[*definition]).map(Arc::new),
+
+    /// Drops repeated events: two events may be identical, and such an event is recorded once,
+    /// unless each has a name.
+    fn distinct(&self, found: Vec<Found>, fields: Vec<Result<Arc<Fields>>>) -> Vec<Readable> {
+        let mut seen = HashSet::new();
+        // Counting has a table for each event, so it keeps duplicates.
+        let several = self.asked > 1 && self.mode.purpose == Purpose::Record;
+        let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
+            let (body, leaving) = (site.body.clone(), site.leaving.clone());
+            let marker = site.marker.as_ref().map(|marker| marker.full_name());
+            let name = (spec.group.clone(), spec.name.clone());
+            let event = (name, spec.of_calls, spec.reference_counter, fields.clone());
+            !several || seen.insert((site.address, body, leaving, marker, event))
         };
-        // A missing field is an error only in code that the user named exactly: not in a copy that
-        // the compiler made, not in another function that a glob matches, whose return type may not
-        // fit, and not at a marker, which may be another one or have other arguments at each place.
-        let other = match leaves(site) {
-            // For assembly in a Go program, the registers of the arguments are unknown.
-            None => site.marker.is_some() || spec.is_glob() && site.object.file().is_go(),
-            Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
-        };
-        match (&site.body, read) {
-            (Body::Own, Err(error)) if !other => {
-                let places = found.iter().filter(|(_, of)| of == definition).count();
-                let error = at_one_place(error, spec, site, places);
-                errors.entry(*definition).or_insert(error);
-                last = None;
+        let all = found.into_iter().zip(fields);
+        let all = all.map(|(Found { site, part }, fields)| Readable { site, part, fields });
+        all.filter(|Readable { site, part, fields }| {
+            let wanted = &self.wanted[*part];
+            match (wanted.part, fields) {
+                (EventPart::Begin { .. }, _) | (_, Err(_)) => true,
+                (_, Ok(fields)) => is_new(site, wanted.spec, fields),
             }
-            (_, read) => {
-                fields.push(read);
-                last = Some((spec, site));
-            }
-        }
-    }
-    drop(reader);
-    if !errors.is_empty() {
-        return Err(Unselected::Events(errors));
-    }
-    // Two events may be identical; record such an event once, unless each has a name.
-    let mut seen = HashSet::new();
-    // Counting has a table for each definition, so it keeps duplicates.
-    let asked = events.iter().filter(|spec| !spec.implied).count();
-    let several = asked > 1 && mode.purpose == Purpose::Record;
-    let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
-        let (body, leaving) = (site.body.clone(), site.leaving.clone());
-        let marker = site.marker.as_ref().map(|marker| marker.full_name());
-        let name = (spec.group.clone(), spec.name.clone());
-        let event = (name, spec.of_calls, spec.reference_counter, fields.clone());
-        !several || seen.insert((site.address, body, leaving, marker, event))
-    };
-    let all = found.into_iter().zip(fields);
-    let distinct: Vec<_> = all
-        .filter(|((site, definition), fields)| match fields {
-            Ok(_) if events[*definition].keeps.is_some() => true,
-            Ok(fields) => is_new(site, &events[*definition], fields),
-            Err(_) => true,
         })
-        .collect();
-    let mut of_each = vec![0; events.len()];
-    for ((_, definition), _) in &distinct {
-        of_each[*definition] += 1;
+        .collect()
     }
-    let sites: Vec<&Site> = distinct.iter().map(|((site, _), _)| site).collect();
-    let plans = planner.plan_all(&sites);
-    for (((site, definition), _), plan) in distinct.iter().zip(&plans) {
-        if by_stack(&events[*definition]) && plan.as_ref().is_ok_and(|p| !p.called) {
-            let function = (*definition, site.address);
-            not_followed.entry(function).or_insert(NotFollowed::Loop);
+
+    /// Plans all sites.
+    fn plan(&mut self, planner: &Planner, readable: Vec<Readable>) -> Vec<Planned> {
+        let sites: Vec<&Site> = readable.iter().map(|readable| &readable.site).collect();
+        let plans = planner.plan_all(&sites);
+        let both = readable.into_iter().zip(plans);
+        let planned = both.map(|(Readable { site, part, fields }, plan)| {
+            if self.is_followed(self.wanted[part].spec) && plan.as_ref().is_ok_and(|p| !p.called) {
+                let function = (part, site.address);
+                self.not_followed
+                    .entry(function)
+                    .or_insert(NotFollowed::Loop);
+            }
+            Planned {
+                site,
+                part,
+                fields,
+                plan,
+            }
+        });
+        planned.collect()
+    }
+
+    /// Makes a numbered event of each site.
+    fn number(&mut self, planned: Vec<Planned>, areas: &[u32]) -> Vec<Selected> {
+        let mut places = vec![Places::default(); self.wanted.len()];
+        for site in &planned {
+            let of_part = &mut places[site.part];
+            of_part.all += 1;
+            of_part.works |= self.works(site);
         }
+        let mut numbers = Numbers::new(self.mode.first_id);
+        let mut selected: Vec<Selected> = Vec::with_capacity(planned.len());
+        for site in planned {
+            let part = site.part;
+            match self.selected(site, places[part], areas, &mut numbers) {
+                Ok(event) => selected.push(event),
+                Err(error) => _ = self.errors.entry(part).or_insert(error),
+            }
+        }
+        selected
     }
-    // For each event: true if it works at some site.
-    let mut works = vec![false; events.len()];
-    for (((site, definition), fields), plan) in distinct.iter().zip(&plans) {
+
+    /// True if a part works at a site.
+    fn works(&self, planned: &Planned) -> bool {
+        let Planned {
+            site,
+            part,
+            fields,
+            plan,
+        } = planned;
         let there = site.leaving.as_ref().is_none_or(|l| l.way.is_ok());
-        let refused = not_followed.get(&(*definition, site.address));
-        works[*definition] |= there && fields.is_ok() && plan.is_ok() && refused.is_none();
+        let followed = !self.not_followed.contains_key(&(*part, site.address));
+        there && fields.is_ok() && plan.is_ok() && followed
     }
-    let mut selected: Vec<Selected> = Vec::with_capacity(plans.len());
-    let mut ids: HashMap<(usize, u64, ExitKind), u32> = HashMap::new();
-    let mut marker_ids: HashMap<(usize, String, Layout), u32> = HashMap::new();
-    for (((site, definition), fields), plan) in distinct.into_iter().zip(plans) {
-        let spec = &events[definition];
-        let role = match &site.leaving {
-            None => Role::Point,
-            Some(leaving) => match leaving.way {
-                Ok(ExitKind::Return) | Err(_) => Role::Return,
-                Ok(ExitKind::TailCall) => Role::TailCall,
-            },
-        };
-        let missing = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
-        let missing = missing.map(ToString::to_string);
-        let refused = not_followed.get(&(definition, site.address));
+
+    /// Makes the event at one site.
+    ///
+    /// # Errors
+    /// It cannot be recorded there, and the user named it.
+    fn selected(
+        &self,
+        planned: Planned,
+        places: Places,
+        areas: &[u32],
+        numbers: &mut Numbers,
+    ) -> Result<Selected> {
+        let Planned {
+            site,
+            part: index,
+            fields,
+            plan,
+        } = planned;
+        let Wanted {
+            definition,
+            part,
+            spec,
+        } = self.wanted[index];
         let named = names_one(spec);
-        if let (Some(reason), true) = (refused, named && site.body == Body::Own) {
-            let error = err!(
+        let no_exit = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
+        let no_exit = no_exit.map(ToString::to_string);
+        let not_followed = self.not_followed.get(&(index, site.address));
+        if let (Some(reason), true) = (not_followed, named && site.body == Body::Own) {
+            return Err(err!(
                 NotProbeable,
                 "event `{}`: {}",
                 spec.text,
                 returns::refusal(*reason)
-            );
-            errors.entry(definition).or_insert(error);
-            continue;
+            ));
         }
-        let missing = missing.or(refused.map(ToString::to_string));
+        let missing = no_exit.or(not_followed.map(ToString::to_string));
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
-            (Err(error), None) if !works[definition] && !spec.implied => {
-                let error = at_one_place(error, spec, &site, of_each[definition]);
-                errors.entry(definition).or_insert(error);
-                continue;
+            (Err(error), None) if !places.works && !spec.implied => {
+                return Err(at_one_place(error, spec, &site, places.all));
             }
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
+        let part = self.part_of(part, &site, areas[definition]);
+        let tail = site.leaving.as_ref().map(|leaving| &leaving.way);
+        let tail = tail == Some(&Ok(ExitKind::TailCall));
         // One compiler-made copy may be missing, but not all; so may a tail call with nothing to
         // record.
-        let own = site.body == Body::Own || !works[definition];
-        let own = own && (role != Role::TailCall || left_out.is_none());
+        let own = site.body == Body::Own || !places.works;
+        let own = own && (!tail || left_out.is_none());
         // For a marker at several places, one that works is enough; the others are reported.
-        let own = own && (site.marker.is_none() || !works[definition]);
-        let next = mode.first_id + selected.len() as u32;
-        let id = match (&site.leaving, leaves(&site), &site.marker) {
-            (Some(leaving), Some(kind), _) => *ids
-                .entry((definition, leaving.function, kind))
-                .or_insert(next),
-            (_, _, Some(marker)) => *marker_ids
-                .entry((definition, marker.full_name(), layout(&fields, &site)))
-                .or_insert(next),
-            _ => next,
-        };
+        let own = own && (site.marker.is_none() || !places.works);
         let (counter, left_out) = match counter(spec, &site) {
             Ok(counter) => (counter, left_out),
             Err(error) if site.marker.is_some() => {
@@ -685,40 +509,59 @@ fn select_without(
                 );
                 (None, left_out.or(Some(reason)))
             }
-            Err(error) => {
-                errors.entry(definition).or_insert(error);
-                continue;
-            }
+            Err(error) => return Err(error),
         };
-        selected.push(Selected {
-            id,
-            role,
-            call: None,
+        let mut fate = Fate::from(plan);
+        if let Some(reason) = left_out {
+            fate.leave_out(|| reason);
+        }
+        Ok(Selected {
+            id: numbers.of(index, &site, &fields),
             definition,
             text: spec.text.clone(),
-            of_calls: spec.of_calls,
-            followed: by_stack(spec),
-            keeps: spec.keeps.is_some(),
-            whole: events.get(definition + 1).is_some_and(|exit| {
-                spec.keeps.is_some() && exit.arguments.iter().any(|a| a.name == names::DURATION)
-            }),
-            area: areas[definition],
+            origin: match spec.implied {
+                true => Origin::Implied,
+                false => Origin::User {
+                    named: own && named,
+                },
+            },
+            part,
+            call: None,
             site,
             fields,
             given_name: given_name(spec),
             counter,
-            plan,
-            left_out,
-            named: own && names_one(spec) && !spec.implied,
-            implied: spec.implied,
-        });
+            fate,
+        })
     }
-    if !errors.is_empty() {
-        return Err(Unselected::Events(errors));
+
+    /// Returns the part in calls that an event has at a site.
+    fn part_of(&self, part: EventPart<'_>, site: &Site, area: u32) -> Part {
+        let spec = part.spec();
+        match (&site.leaving, part) {
+            (Some(leaving), _) => Part::Exit {
+                // Without a way, the event is left out.
+                kind: leaving.way.clone().unwrap_or(ExitKind::Return),
+                detected: match self.is_followed(spec) {
+                    true => Detected::ByReturnAddress,
+                    false => Detected::Here,
+                },
+                of_calls: spec.of_calls,
+            },
+            (None, EventPart::Begin { whole, .. }) => Part::Begins { area, whole },
+            (None, EventPart::Entry(_)) => Part::Entry,
+            (None, EventPart::Single(_) | EventPart::Exit(_)) => Part::Point,
+        }
     }
-    all_exits_or_none(&mut selected);
-    join_calls(&mut selected);
-    Ok(selected)
+}
+
+/// The sites of a part.
+#[derive(Debug, Clone, Copy, Default)]
+struct Places {
+    /// Number of all sites.
+    all: usize,
+    /// True if the part works at some of them.
+    works: bool,
 }
 
 /// Returns the name that the user gave an event; for a place in a file, the name that the kernel
@@ -757,371 +600,11 @@ pub fn counter(spec: &EventSpec, site: &Site) -> Result<Option<ReferenceCounter>
     counter.with_context(|| format!("event `{}`", spec.text))
 }
 
-/// Layout of an event's records, its text format, whether it can fault, and the address if it has
-/// to be known (for call stacks): places of a marker for which all this is equal are one event.
-type Layout = (Vec<FieldInfo>, Option<TextFormat>, bool, Option<u64>);
-
-fn layout(fields: &Fields, site: &Site) -> Layout {
-    let stack = fields.infos.iter().any(|i| i.field_type.is_call_stack());
-    (
-        fields.infos.clone(),
-        fields.format.clone(),
-        fields.fetch.can_fault(),
-        stack.then_some(site.address),
-    )
-}
-
-/// Assigns each definition the area of slots for calls that it begins or ends.
-fn areas(events: &[EventSpec], found: &[(Site, usize)], first: u32) -> Result<Vec<u32>> {
-    // An entry and the exits that follow it share an area.
-    let entries: Vec<usize> = (0..events.len())
-        .filter(|at| events[*at].keeps.is_some())
-        .collect();
-    let mut functions = vec![HashSet::new(); entries.len()];
-    for (site, definition) in found {
-        if let Ok(at) = entries.binary_search(definition) {
-            functions[at].insert(site.function());
-        }
-    }
-    let mut areas = vec![0; events.len()];
-    for (entry, area) in entries.iter().zip(slots::areas(&functions, first)?) {
-        for part in areas.iter_mut().skip(*entry).take(2) {
-            *part = area;
-        }
-    }
-    Ok(areas)
-}
-
 /// Returns the room for open calls, if any are followed: number of areas, and words per call.
 pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
-    let entries = || selected.iter().filter(|event| event.keeps);
-    let areas = entries().map(|event| event.area + 1).max()?;
-    let words = entries().map(|event| event.fields.fetch.recorded as u32);
-    Some((areas, words.max().unwrap_or(0)))
-}
-
-/// Returns how control leaves the function at a site, if it does.
-fn leaves(site: &Site) -> Option<ExitKind> {
-    site.leaving.as_ref()?.way.clone().ok()
-}
-
-/// Returns the condition on the flags under which control leaves there, if there is one.
-fn condition(site: &Site) -> Option<ConditionCode> {
-    site.leaving.as_ref()?.condition
-}
-
-/// Leaves out all exits of a function if one cannot be probed: otherwise some calls would never
-/// end. (A named exit is an error, reported later.)
-fn all_exits_or_none(selected: &mut [Selected]) {
-    let function =
-        |event: &Selected| Some((event.definition, event.site.leaving.as_ref()?.function));
-    let mut missing: HashMap<(usize, u64), String> = HashMap::new();
-    for event in selected.iter() {
-        if let (Some(function), Err(refused)) = (function(event), &event.plan)
-            && !event.named
-            && event.left_out.is_none()
-        {
-            let reason = || format!("its exit at {} cannot be probed: {refused}", event.place());
-            missing.entry(function).or_insert_with(reason);
-        }
-    }
-    for event in selected {
-        if let Some(reason) = function(event).and_then(|function| missing.get(&function)) {
-            event.left_out.get_or_insert_with(|| reason.clone());
-        }
-    }
-}
-
-/// Links the events of each function's entry and exits. At each of them, takes the first event
-/// that was written for calls, or else the first event.
-fn join_calls(selected: &mut [Selected]) {
-    let mut by_turn: Vec<&mut Selected> = selected.iter_mut().collect();
-    by_turn.sort_by_key(|event| !event.of_calls);
-    // For each function with probed exits, the first definition of them and its event.
-    let mut exits: HashMap<u64, (usize, u32)> = HashMap::new();
-    for event in by_turn.iter().filter(|event| event.left_out.is_none()) {
-        if let (Some(leaving), true) = (&event.site.leaving, event.is_exit()) {
-            let first = (event.definition, event.id);
-            exits.entry(leaving.function).or_insert(first);
-        }
-    }
-    let mut entries: HashMap<u64, u32> = HashMap::new();
-    for event in &mut by_turn {
-        let own = event.site.leaving.is_none()
-            && event.site.body == Body::Own
-            && event.site.marker.is_none();
-        let address = event.site.function();
-        if own
-            && event.left_out.is_none()
-            && event.site.is_entry()
-            && event.is_told()
-            && exits.contains_key(&address)
-            && !entries.contains_key(&address)
-        {
-            entries.insert(address, event.id);
-            event.role = Role::Entry;
-            event.call = Some(event.id);
-        }
-    }
-    for event in selected.iter_mut().filter(|event| event.left_out.is_none()) {
-        if let Some(leaving) = &event.site.leaving
-            && let Some((definition, first)) = exits.get(&leaving.function)
-            && *definition == event.definition
-        {
-            let entry = entries.get(&leaving.function);
-            event.call = Some(*entry.unwrap_or(first));
-        }
-    }
-}
-
-/// Formats an error of [`Reader::fields`] without the event's text.
-fn without_event(error: &Error) -> String {
-    let parts: Vec<String> = error.messages().skip(1).collect();
-    parts.join(": ")
-}
-
-/// Adds to an error that it concerns only one of the event's places: an inlined copy may lack a
-/// variable that another copy has.
-fn at_one_place(error: Error, spec: &EventSpec, site: &Site, places: usize) -> Error {
-    let by_name =
-        |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
-    // An error about a marker already names the marker and its arguments.
-    if places < 2 || site.marker.is_some() || !spec.arguments.iter().any(by_name) {
-        return error;
-    }
-    err!(
-        NotProbeable,
-        "{}; that is so at :{:#x}, one of {places} places: `capriole list --args` of the event \
-         without fields shows what each has",
-        error.full(),
-        site.file_offset,
-    )
-}
-
-/// True if an event's fields are the same at every function of a site's object.
-fn is_alike(spec: &EventSpec, site: &Site) -> bool {
-    // Functions of a Go program differ in the registers of their arguments.
-    let go = site.object.file().is_go();
-    let depends = |argument: &FetchArg| match argument.fetch.base {
-        Base::Variable(_) | Base::AllArguments => true,
-        // Depends on the function whose call it is.
-        Base::Entry(_) | Base::Latency => true,
-        Base::Retval => go || is_untyped_result(argument), // its type
-        Base::Register(_) => go && argument.name == names::GOROUTINE,
-        // Arguments on the stack depend on the place in the function.
-        Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
-        Base::Vector(_)
-        | Base::StackPointer
-        | Base::StackWord(_)
-        | Base::CallStack(_)
-        | Base::Comm
-        | Base::Immediate(_)
-        | Base::Text(_)
-        | Base::Address(_)
-        | Base::FileOffset(_) => false,
-    };
-    !spec.arguments.iter().any(depends)
-}
-
-/// Probes to be inserted.
-#[derive(Debug)]
-pub struct Probes {
-    /// Each probe with the indices of the events that it serves. All events at an address share one
-    /// probe, as do several addresses covered by one jump.
-    pub probes: Vec<(Probe, Vec<usize>)>,
-    /// Events whose bytes overlap another event's probe, each with that other event, whose probe
-    /// stays.
-    pub overlapping: Vec<(usize, usize)>,
-}
-
-/// Builds the probes for all sites that can be probed; `works` has the work for each event.
-pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
-    let mut by_address: BTreeMap<(u64, u64), (Probe, Vec<usize>)> = BTreeMap::new();
-    let mut all: Vec<_> = selected.iter().zip(works).enumerate().collect();
-    all.sort_by_key(|(_, (event, _))| event.turn());
-    for (index, (event, work)) in all {
-        let (Ok(plan), None) = (&event.plan, &event.left_out) else {
-            continue;
-        };
-        // Several sites under one jump cover the same bytes.
-        let covered = plan.shape.covered;
-        let (probe, events) = by_address
-            .entry((covered.start, covered.end))
-            .or_insert_with(|| {
-                let near = event.site.object.range();
-                (Probe::new(plan.clone(), near), Vec::new())
-            });
-        let (work, returns) = part(event, work);
-        let point = probe.point(&Point::of(&plan.shape));
-        point.work.extend(work);
-        point.returns.extend(returns);
-        probe.counters.extend(event.counter);
-        events.push(index);
-    }
-    let mut result = Probes {
-        probes: Vec::new(),
-        overlapping: Vec::new(),
-    };
-    for (probe, events) in by_address.into_values() {
-        match result.probes.last() {
-            Some((last, others)) if last.shape.covered.end > probe.shape.covered.start => {
-                let other = others[0];
-                result
-                    .overlapping
-                    .extend(events.iter().map(|event| (*event, other)));
-            }
-            _ => result.probes.push((probe, events)),
-        }
-    }
-    result
-}
-
-/// Splits the work of an event into the part at the site and the part at the function's return.
-fn part(event: &Selected, work: Vec<Work>) -> (Vec<Work>, Vec<Work>) {
-    match event.followed {
-        true => (Vec::new(), work),
-        false => (work, Vec::new()),
-    }
-}
-
-/// Returns the file of the first event, if it is given by its path.
-pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
-    match &events.first()?.object {
-        ObjectRef::Path(path) => Some(PathBuf::from(path)),
-        ObjectRef::Main | ObjectRef::Name(_) => None,
-    }
-}
-
-/// Opens the objects of a process or of a file, and creates its planner.
-pub fn subject(pid: Option<u32>, path: Option<&Path>) -> Result<(Objects, Planner)> {
-    match (pid, path) {
-        (Some(pid), None) => {
-            let process = Process::open(pid)?;
-            process.preflight()?;
-            translator::refuse(&process)?;
-            Ok((
-                Objects::of_process(&process)?,
-                Planner::of_process(&process),
-            ))
-        }
-        (None, Some(path)) => Ok((Objects::offline(path)?, Planner::offline())),
-        (Some(_), Some(path)) => {
-            bail!(
-                NotProbeable,
-                "give either -p PID or a file, not both: {}",
-                path.display()
-            )
-        }
-        (None, None) => bail!(NotProbeable, "give a process with -p PID, or a file"),
-    }
-}
-
-/// Treats all events as matches of a pattern: sites that cannot be probed are left out.
-pub fn keep_going(selected: &mut [Selected]) {
-    for event in selected.iter_mut() {
-        event.named = false;
-    }
-    all_exits_or_none(selected);
-    // An entry whose exits are left out no longer begins calls.
-    for event in selected
-        .iter_mut()
-        .filter(|event| event.role == Role::Entry)
-    {
-        (event.role, event.call) = (Role::Point, None);
-    }
-    join_calls(selected);
-}
-
-/// Returns an error if events that the user named cannot be probed: [`crate::Code::Misplaced`] if other load
-/// addresses could make a difference for all of them.
-pub fn refuse_named(selected: &[Selected]) -> Result<()> {
-    let named = selected.iter().filter(|e| e.named && e.left_out.is_none());
-    let refused = named.filter_map(|event| Some((event, event.plan.as_ref().err()?)));
-    let (misplaced, impossible): (Vec<_>, Vec<_>) =
-        refused.partition(|(_, refused)| depends_on_addresses(refused));
-    if let Some((event, refused)) = impossible.first() {
-        bail!(NotProbeable, "{}", refusal(event, refused));
-    }
-    if let Some((event, refused)) = misplaced.first() {
-        bail!(Misplaced, "{}", refusal(event, refused));
-    }
-    let asked = || selected.iter().filter(|event| !event.implied);
-    if let Some(event) = asked().next()
-        && asked().all(|event| event.refused().is_some())
-    {
-        let example = match (&event.left_out, &event.plan) {
-            (None, Err(refused)) => refusal(event, refused),
-            (reason, _) => {
-                let reason = reason.as_deref().unwrap_or_default();
-                format!("{}: {reason}", event.function())
-            }
-        };
-        let functions: HashSet<u32> = asked().map(|event| event.id).collect();
-        let (one, several) = Selected::nouns(asked());
-        bail!(
-            NotProbeable,
-            "none of {} can be probed; for example: {example}",
-            units::counted(functions.len() as u64, one, several),
-        );
-    }
-    Ok(())
-}
-
-/// True if the site might be probed if the program were loaded elsewhere: fixed bytes of a jump led
-/// to an address that was not free, or to one that another probe uses.
-fn depends_on_addresses(refused: &Refused) -> bool {
-    let depends =
-        |refusal: &Refusal| matches!(refusal, Refusal::NoStubAddress | Refusal::BytesInUse { .. });
-    refused.refusals.iter().any(|(_, refusal)| depends(refusal))
-}
-
-/// Formats the reason why an event cannot be probed. For an offset inside an instruction, shows the
-/// nearest valid ones, in the notation that the user chose.
-fn refusal(event: &Selected, refused: &Refused) -> String {
-    if event.is_exit() && !event.followed {
-        let function = event.function();
-        let reason = format!("its exit at {} has no probe: {refused}", event.place());
-        return match event.of_calls {
-            true => ResolveError::NoCalls { function, reason }.to_string(),
-            false => ResolveError::NoExits { function, reason }.to_string(),
-        };
-    }
-    let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
-        return format!(
-            "{} cannot be probed: {refused}; `capriole check` shows the site",
-            event.name()
-        );
-    };
-    let at = |address: u64| {
-        let from_start = address.wrapping_sub(event.site.extent.start);
-        match (&event.site.symbol, from_start) {
-            (Some(symbol), 0) => symbol.clone(),
-            (Some(symbol), offset) => format!("{symbol}+{offset:#x}"),
-            (None, _) => {
-                let offset = event
-                    .site
-                    .file_offset
-                    .wrapping_add(address.wrapping_sub(*site));
-                format!("{}:{offset:#x}", event.site.object.name())
-            }
-        }
-    };
-    format!(
-        "no instruction starts at {}: it is in the middle of the one at {}; the next starts at {}",
-        event.name(),
-        at(instruction.start),
-        at(instruction.end)
-    )
-}
-
-/// Returns the path if it exists, else an error with a hint at what the user may have meant.
-pub fn existing(path: &Path) -> Result<PathBuf> {
-    if path.exists() {
-        return Ok(path.to_owned());
-    }
-    bail!(
-        NotProbeable,
-        "{}: no such file (a process is given with -p PID)",
-        path.display()
-    )
+    let begun = selected.iter().filter_map(|event| match event.part {
+        Part::Begins { area, .. } => Some((area + 1, event.fields.fetch.recorded as u32)),
+        Part::Point | Part::Entry | Part::Exit { .. } => None,
+    });
+    begun.reduce(|(areas, words), (area, own)| (areas.max(area), words.max(own)))
 }

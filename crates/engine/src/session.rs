@@ -8,11 +8,12 @@
 //!  detach                   everything out; dropping a session does the same
 //! ```
 
-use crate::aggregate::counting::{Definition, Hits, tables, works};
-use crate::aggregate::{Group, Kept};
+use crate::aggregate::counting::{counted, tables, works};
+use crate::aggregate::{AggregateTable, Group};
 use crate::calls;
-use crate::entry::with_companion;
+use crate::entry::with_entry;
 use crate::error::{Result, err};
+use crate::event::Event;
 use crate::fields::Purpose;
 use crate::machine::possible_cpus;
 use crate::options::{self, ProbeOptions};
@@ -172,7 +173,7 @@ struct Addition {
     /// Numbers of its probes in `Attached`.
     probes: Vec<usize>,
     /// Tables of its definitions, each with the events that have a probe.
-    kept: Vec<(Kept, Vec<usize>)>,
+    kept: Vec<(AggregateTable, Vec<usize>)>,
 }
 
 /// How records of one site are shown.
@@ -293,12 +294,12 @@ impl Session {
     /// The event cannot be parsed, is not found, or cannot be probed; the session stays as it was.
     pub fn add(&mut self, event: &str) -> Result<Added> {
         if let Some(timed) = calls::latency(event)? {
-            return self.count(Definition::timed(timed).into());
+            return self.count(timed.into());
         }
         let spec = EventSpec::parse(event)?;
         match spec.aggregation.at() {
-            Some(_) => self.count(Definition::kept(spec).collect()),
-            None => self.record(with_companion(spec).collect()),
+            Some(_) => self.count(with_entry(spec)),
+            None => self.record(with_entry(spec)),
         }
     }
 
@@ -310,25 +311,24 @@ impl Session {
     /// As [`Session::add`], or the event is not at a function.
     pub fn add_calls(&mut self, event: &str, least: Option<Duration>) -> Result<Added> {
         let least = least.map(|time| options::ticks(&self.clock, time));
-        let events = calls::graph(event, least.transpose()?)?;
-        self.record(events)
+        let calls = calls::graph(event, least.transpose()?)?;
+        self.record(calls.into())
     }
 
-    fn record(&mut self, events: Vec<EventSpec>) -> Result<Added> {
-        self.plan_and_insert(Purpose::Record, &events, |selected| {
+    fn record(&mut self, event: Event) -> Result<Added> {
+        self.plan_and_insert(Purpose::Record, &[event], |selected| {
             let works = Selected::record_all(selected).into_iter().map(Ok).collect();
             Ok((works, Vec::new()))
         })
     }
 
-    fn count(&mut self, definitions: Vec<Definition>) -> Result<Added> {
-        let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
-        let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
-        let clock = timed.then(|| self.clock.clone());
+    fn count(&mut self, event: Event) -> Result<Added> {
+        let clock = event.is_timed().then(|| self.clock.clone());
+        let events = [event];
         let mut all = self.tables.clone();
         let (keys, room) = (self.options.keys, self.options.counters);
         let added = self.plan_and_insert(Purpose::Count, &events, |selected| {
-            let kept = tables(&definitions, selected, keys, clock.as_ref(), &mut all)?;
+            let kept = tables(&events, selected, keys, clock.as_ref(), &mut all)?;
             if all.counters() > room || all.directories() > DIRECTORIES {
                 return Err(err!(
                     Limit,
@@ -336,7 +336,7 @@ impl Session {
                      {DIRECTORIES} bytes of keys"
                 ));
             }
-            Ok((works(&events, selected, &kept), kept))
+            Ok((works(selected, &kept), kept))
         })?;
         self.tables = all;
         Ok(added)
@@ -346,7 +346,7 @@ impl Session {
     fn plan_and_insert(
         &mut self,
         purpose: Purpose,
-        events: &[EventSpec],
+        events: &[Event],
         works: impl FnOnce(&[Selected]) -> Result<Works>,
     ) -> Result<Added> {
         if let Some(ended) = self.ended {
@@ -426,15 +426,10 @@ impl Session {
             self.shown.insert(info.id, shown);
             self.decoder.add(info);
         }
-        let of_table = |definition: usize| {
-            let own = with_probe().filter(|event| event.definition == definition);
-            let mut ids: Vec<usize> = own.map(|event| event.id as usize).collect();
-            ids.sort_unstable();
-            ids.dedup();
-            ids
-        };
-        let kept = kept.into_iter().enumerate();
-        let kept = kept.filter_map(|(at, kept)| Some((kept?, of_table(at))));
+        let counted = counted(kept.len(), &selected, &dropped);
+        let kept = kept.into_iter().zip(counted);
+        let kept = kept.filter_map(|(kept, events)| Some((kept?, events)));
+        let kept = kept.collect();
         let added = Added {
             id,
             sites: with_probe().count(),
@@ -442,7 +437,6 @@ impl Session {
                 .filter_map(|(event, reason)| Some((event.name(), reason.clone()?)))
                 .collect(),
         };
-        let kept = kept.collect();
         self.additions.push(Addition {
             selected,
             first,
@@ -600,7 +594,7 @@ impl Session {
 /// The work of each site, and the tables that it needs.
 type Works = (
     Vec<Result<Vec<capriole_codegen::detour::Work>>>,
-    Vec<Option<Kept>>,
+    Vec<Option<AggregateTable>>,
 );
 
 fn detach(attached: &Attached) -> Result<Detached> {

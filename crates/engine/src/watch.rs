@@ -50,7 +50,7 @@ pub enum Ended {
     /// The program, or a child of it, disables the time stamp counter, which probes read.
     NoClock,
     /// A child with other privileges keeps session memory, and could read what is recorded.
-    Overheard,
+    MemoryExposed,
 }
 
 impl Ended {
@@ -64,7 +64,7 @@ impl Ended {
             Ended::Detached => "detached",
             Ended::Disturbed => "disturbed",
             Ended::NoClock => "no clock",
-            Ended::Overheard => "overheard",
+            Ended::MemoryExposed => "overheard",
         }
     }
 
@@ -76,7 +76,7 @@ impl Ended {
             Ended::Executed => "; the program has executed another one, which has no probes",
             Ended::Detached => "; somebody else took the probes out",
             Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
-            Ended::Overheard => {
+            Ended::MemoryExposed => {
                 "; ended there, since a child with other rights keeps the memory of the recording, \
                  and could read what is recorded"
             }
@@ -95,9 +95,9 @@ const SECOND: Duration = Duration::from_secs(1);
 const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// Interval between checks for other tools at our probes.
-const LOOK: Duration = Duration::from_millis(100);
+const TOOL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Limits these checks to one part in this many of the time.
-const LOOK_SHARE: u32 = 100;
+const TOOL_CHECK_SHARE: u32 = 100;
 
 /// Watches for the end of a recording, and retries occupied sites now and then.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub struct Watch {
     next_round: Instant,
     /// Time of the next check for other tools at our probes, the names of the probes for messages,
     /// and the messages from these checks.
-    next_look: Instant,
+    next_tool_check: Instant,
     names: Vec<String>,
     notices: Vec<String>,
     held: bool,
@@ -138,7 +138,7 @@ impl Watch {
             family: Family::default(),
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
-            next_look: now + LOOK,
+            next_tool_check: now + TOOL_CHECK_INTERVAL,
             names,
             notices: Vec::new(),
             held: false,
@@ -166,7 +166,10 @@ impl Watch {
     /// Returns the time until the next check is due, at most `most`.
     pub fn pause(&self, attached: &Attached, most: Duration) -> Duration {
         let mut pause = self.left().map_or(most, |left| left.min(most));
-        pause = pause.min(self.next_look.saturating_duration_since(Instant::now()));
+        pause = pause.min(
+            self.next_tool_check
+                .saturating_duration_since(Instant::now()),
+        );
         if attached.has_waiting() {
             let until = self.next_round.saturating_duration_since(Instant::now());
             pause = pause.min(until);
@@ -207,7 +210,7 @@ impl Watch {
     }
 
     /// Checks whether another tool has interfered with a probe.
-    fn look(&mut self, attached: &mut Attached) -> Option<Ended> {
+    fn check_other_tools(&mut self, attached: &mut Attached) -> Option<Ended> {
         match attached.look() {
             Ok(Beside::TakenOut(disturbances)) => {
                 for disturbance in disturbances {
@@ -274,10 +277,11 @@ impl Watch {
             let _ = attached.optimise();
             self.next_round = Instant::now() + self.round;
         }
-        if Instant::now() >= self.next_look {
+        if Instant::now() >= self.next_tool_check {
             let began = Instant::now();
-            let ended = self.look(attached);
-            self.next_look = Instant::now() + LOOK.max(began.elapsed() * LOOK_SHARE);
+            let ended = self.check_other_tools(attached);
+            self.next_tool_check =
+                Instant::now() + TOOL_CHECK_INTERVAL.max(began.elapsed() * TOOL_CHECK_SHARE);
             if ended.is_some() {
                 return ended;
             }
@@ -302,7 +306,7 @@ impl Watch {
             ));
         }
         if kept {
-            return Some(Ended::Overheard);
+            return Some(Ended::MemoryExposed);
         }
         // A process whose main thread has ended shows no memory map.
         match self.process.status().map(|status| status.state) {

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 use super::escape::quoted;
 use super::line::Lines;
 use super::tasks::printable;
-use super::{call_stack, with_call_stacks};
 use crate::callstack::{Backtrace, CallStacks, End, Frame};
+use crate::shown::{call_stack, with_call_stacks};
 use capriole_trace::Document;
 use capriole_trace::Event;
 

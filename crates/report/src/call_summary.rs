@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::ReportError;
 use super::summary::{Doubts, counted, seconds};
 use super::table::{microseconds, put_table, unless_zero};
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};

@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::ReportError;
 use super::summary::counted;
 use super::table::microseconds;
 use super::tasks::printable;
 use crate::calls::{Call, Functions, Visitor, walk};
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};

@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
-use super::ReportError;
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Functions, Visitor, walk};
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 
-use super::ReportError;
 use super::escape::{escaped, quoted};
 use super::graph::GraphOptions;
 use super::line::Lines;
@@ -12,6 +11,7 @@ use super::open::Open;
 use super::symbols::Symbols;
 use super::tasks::Tasks;
 use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::clock::{Converter, Scale};
 use capriole_trace::{Event, Trace};

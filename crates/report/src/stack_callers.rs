@@ -6,10 +6,10 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::ReportError;
 use super::stack_flame::ways;
 use super::summary::counted;
 use super::tasks::printable;
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::Trace;
 

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::flame::{Flame, visible};
 use super::stack_names::{Names, Way};
-use super::{ReportError, call_stack, with_call_stacks};
 use crate::callstack::{CallStacks, End};
+use crate::error::ReportError;
+use crate::shown::{call_stack, with_call_stacks};
 use capriole_trace::Health;
 use capriole_trace::Trace;
 

@@ -2,7 +2,7 @@
 
 use crate::callstack::{CallStacks, End, Frame};
 
-use super::file_name;
+use crate::shown::file_name;
 
 /// A call path: the numbers of a backtrace's calls, innermost first, and the reason why it is
 /// cut off, unless it reaches the outermost call.

@@ -3,7 +3,7 @@
 use super::super::hit::KEYS;
 use super::super::reading::Reading;
 use anyhow::Context;
-use capriole::aggregate::Kept;
+use capriole::aggregate::AggregateTable;
 use capriole::fields::{Purpose, Reader};
 use capriole::{machine, select};
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
@@ -55,7 +55,7 @@ struct Armed {
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
     /// If it counts: the table of its count.
-    kept: Option<Kept>,
+    kept: Option<AggregateTable>,
 }
 
 impl Ours {
@@ -80,7 +80,7 @@ impl Ours {
             Kind::Nothing => Vec::new(),
             Kind::Count => {
                 let fields = Reader::new(Purpose::Count).fields(&spec, &site, 0)?;
-                let made = Kept::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
+                let made = AggregateTable::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
                 let work = made.work(1, &fields)?;
                 kept = Some(made);
                 work

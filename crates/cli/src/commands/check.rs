@@ -12,9 +12,10 @@ use self::threads::Threads;
 use crate::exit::Usage;
 use crate::probing::ReturnsBy;
 use anyhow::bail;
+use capriole::definitions;
+use capriole::event::Event;
 use capriole::fields::Purpose;
-use capriole::select;
-use capriole::select::{Mode, Selected};
+use capriole::select::{self, Fate, Mode, Selected};
 use capriole_object::Objects;
 use capriole_text::output;
 use capriole_text::say;
@@ -48,7 +49,7 @@ pub struct Arguments {
 
 /// Runs the command. The exit status is 0 if every site can be probed, else 1.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let events = capriole::definitions::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
+    let events = definitions::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
     let path = match (&arguments.path, arguments.pid) {
         (Some(path), _) => Some(path.clone()),
         (None, Some(_)) => None,
@@ -60,6 +61,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
     let planner = planner.with_trusted_addresses(arguments.trust_address);
+    let events: Vec<Event> = events.into_iter().map(Event::from).collect();
     let selected = select::select(
         &objects,
         &planner,
@@ -78,7 +80,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
     }
-    let all = selected.iter().all(|e| e.refused().is_none());
+    let all = selected.iter().all(|e| e.fate.reason().is_none());
     Ok(if all {
         ExitCode::SUCCESS
     } else {
@@ -89,11 +91,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 /// Formats the site and its detour as text.
 fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
     let mut text = site::describe(event);
-    if event.followed && event.refused().is_none() {
+    if event.part.is_followed() && event.fate.reason().is_none() {
         text.push_str(
             "  returns   its return address is replaced here; the event is when it comes back by that\n",
         );
-    } else if let (Ok(plan), None) = (&event.plan, &event.left_out) {
+    } else if let Fate::Planned(plan) = &event.fate {
         match Sketch::of(event, &plan.shape, objects, threads) {
             Ok(sketch) => sketch.describe(threads, &mut text),
             Err(reason) => {
@@ -107,9 +109,9 @@ fn describe(event: &Selected, objects: &Objects, threads: &Threads) -> String {
 /// Formats the site and its detour for `--json`.
 fn json(event: &Selected, objects: &Objects, threads: &Threads) -> Value {
     let mut value = site::json(event);
-    if event.followed {
+    if event.part.is_followed() {
         value["return"] = serde_json::json!("stack");
-    } else if let (Ok(plan), None) = (&event.plan, &event.left_out)
+    } else if let Fate::Planned(plan) = &event.fate
         && let Ok(sketch) = Sketch::of(event, &plan.shape, objects, threads)
     {
         sketch.json(&mut value);

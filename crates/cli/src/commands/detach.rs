@@ -1,5 +1,6 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
+use crate::probing;
 use anyhow::anyhow;
 use capriole::record::saving;
 use capriole::record::saving::Saved;
@@ -65,12 +66,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if let Some(message) = message {
         say!("{message}");
     }
-    if report.repaired > 0 {
-        say!(
-            "at {} another tool (a uprobe, a debugger) had come or gone since; the program's own \
-             bytes are back, and its breakpoints were left",
-            units::counted(report.repaired as u64, "place", "places")
-        );
+    if let Some(message) = probing::repaired(&report) {
+        say!("{message}");
     }
     if report.foreign > 0 {
         say!(

@@ -5,8 +5,9 @@ mod markers;
 
 use crate::exit::Usage;
 use anyhow::bail;
-use capriole::select;
-use capriole::select::{Mode, Selected};
+use capriole::definitions;
+use capriole::event::Event;
+use capriole::select::{self, Fate, Mode, Selected};
 use capriole_insn::Extent;
 use capriole_planner::planner::{Planned, Planner};
 use capriole_planner::resolve::Site;
@@ -77,13 +78,14 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
-    let events = capriole::definitions::parse_plain(&[event], &[])?;
+    let events = definitions::parse_plain(&[event], &[])?;
     let path = match arguments.pid {
         Some(_) => path,
         None => path.or_else(|| select::file_of(&events)),
     };
     let path = path.map(|p| select::existing(&p)).transpose()?;
     let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
+    let events: Vec<Event> = events.into_iter().map(Event::from).collect();
     let selected = select::select(&objects, &planner, &events, Mode::default())?;
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
@@ -138,11 +140,11 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             printable(&event.name()),
             event.at_exit()
         )?;
-        let remark = match &event.plan {
-            Ok(plan) if event.left_out.is_none() && plan.shape.tactic.is_breakpoint() => {
+        let remark = match &event.fate {
+            Fate::Planned(plan) if plan.shape.tactic.is_breakpoint() => {
                 plan.shape.refusals.last().map(|(_, r)| r.to_string())
             }
-            _ => event.refused(),
+            fate => fate.reason(),
         };
         match remark {
             Some(remark) => writeln!(out, "  ({})", printable(&remark))?,
@@ -176,7 +178,7 @@ impl Summary {
         let mut summary = Summary::default();
         for event in selected {
             summary.functions += 1;
-            let tactic = event.plan.as_ref().ok().map(|plan| plan.shape.tactic);
+            let tactic = event.fate.plan().ok().map(|plan| plan.shape.tactic);
             summary.add(tactic, event.refusals());
         }
         summary

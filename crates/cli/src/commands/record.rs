@@ -1,11 +1,10 @@
 //! `capriole record`: records events into a trace directory.
 
-use crate::probing;
-use crate::probing::ReturnsBy;
-use crate::probing::{Console, Means, wait_for};
+use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::calls;
 use capriole::definitions;
-use capriole::entry::with_companion;
+use capriole::entry::with_entry;
+use capriole::event::Event;
 use capriole::fields::Purpose;
 use capriole::filtered::Filtered;
 use capriole::options;
@@ -18,7 +17,6 @@ use capriole::select;
 use capriole::select::{Mode, Selected};
 use capriole::watch::Ended;
 use capriole::{machine, message};
-use capriole_event::EventSpec;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{self, Geometry};
@@ -28,7 +26,6 @@ use capriole_text::{say, tell};
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
 use serde_json::json;
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode};
 use std::time::Duration;
@@ -56,42 +53,25 @@ pub struct Arguments {
     /// are dropped inside the program
     #[arg(long, value_name = "TIME", requires = "graph", value_parser = parse_duration)]
     min_duration: Option<Duration>,
-    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
-    #[arg(short, long = "file", value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// The running process
-    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
-    pid: Option<u32>,
+    #[command(flatten)]
+    run: RunFlags,
     /// The trace directory
     #[arg(short, long, value_name = "DIR", default_value = "capriole.trace")]
     output: PathBuf,
-    /// Stop recording after this time, such as 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    duration: Option<Duration>,
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     buffer_size: u64,
-    /// How function returns are detected: probes at the exits, or a replaced return address
-    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
-    returns: ReturnsBy,
     #[command(flatten)]
-    means: Means,
+    probes: ProbeFlags,
     /// At the end, print a JSON summary of the recording and its sites
     #[arg(long)]
     json: bool,
-    /// The program to start, and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        value_name = "PROGRAM",
-        required_unless_present = "pid"
-    )]
-    program: Vec<OsString>,
 }
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = definitions::parse_plain(&arguments.events, &arguments.files)?;
-    let mut events: Vec<EventSpec> = events.into_iter().flat_map(with_companion).collect();
+    let events = definitions::parse_plain(&arguments.events, &arguments.run.files)?;
+    let mut events: Vec<Event> = events.into_iter().map(with_entry).collect();
     let clock = options::clock()?;
     let least = arguments
         .min_duration
@@ -100,27 +80,27 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for (at, text) in arguments.graph.iter().enumerate() {
         // Drop duplicates here: with `--min-duration`, `select()` cannot.
         if least.is_none() || !arguments.graph[..at].contains(text) {
-            events.extend(calls::graph(text, least)?);
+            events.push(calls::graph(text, least)?.into());
         }
     }
     let prepare =
         |program: &Program| prepare(&arguments, &events, program.process(), clock.clone());
     let (program, (probed, recorder)) =
-        Program::prepared(arguments.pid, &arguments.program, prepare)?;
+        Program::prepared(arguments.run.pid, &arguments.run.program, prepare)?;
     record(&arguments, program, probed, recorder)
 }
 
 /// Does everything that can fail before the program is touched, then attaches.
 fn prepare(
     arguments: &Arguments,
-    events: &[EventSpec],
+    events: &[Event],
     process: &Process,
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {
     let request = Request {
         events,
-        options: &arguments.means.into(),
-        mode: Mode::new(Purpose::Record, arguments.returns.into()),
+        options: &arguments.probes.into(),
+        mode: Mode::new(Purpose::Record, arguments.probes.returns.into()),
         messages: true,
     };
     let planned = Planned::new(process, &request, |selected| {
@@ -160,12 +140,12 @@ fn record(
     mut probed: Probed,
     mut recorder: Recorder,
 ) -> anyhow::Result<ExitCode> {
-    if arguments.pid.is_some() && !arguments.json {
-        probing::say_begin(&probed, "recording", arguments.duration);
+    if arguments.run.pid.is_some() && !arguments.json {
+        probing::say_begin(&probed, "recording", arguments.run.duration);
     }
     probing::say_dropped(&probed);
     let mut child = program.release();
-    let ended = recorder.run(&mut probed, arguments.duration, &mut Console);
+    let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
     let detached = probed.detach();
     let attached = &probed.attached;
     let status = match &ended {
@@ -211,7 +191,7 @@ fn record(
             "sites": probed.sites_json(),
         });
         Filtered::of(attached).put_into(&mut value);
-        if arguments.returns == ReturnsBy::Stack {
+        if arguments.probes.returns == ReturnsBy::Stack {
             unseen.put_into(&mut value);
         }
         say!("{value}");
@@ -265,7 +245,7 @@ fn say_summary(
             layout::LANES - 1
         );
     }
-    if arguments.returns == ReturnsBy::Stack {
+    if arguments.probes.returns == ReturnsBy::Stack {
         probing::say_unseen(Unseen::of(&probed.attached));
     }
     probing::say_filtered(Filtered::of(&probed.attached));
@@ -277,7 +257,7 @@ fn say_summary(
         );
     }
     if probed.attached.survey.tid_offset.is_none() {
-        let why = match arguments.pid {
+        let why = match arguments.run.pid {
             None => {
                 "a program that is static, or has own code at its start, has none yet then; attach with -p PID to see them"
             }

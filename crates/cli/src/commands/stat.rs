@@ -12,12 +12,10 @@ mod terminal;
 mod text;
 
 use crate::exit;
-use crate::probing;
-use crate::probing::ReturnsBy;
-use crate::probing::{Console, Means, wait_for};
+use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
-use capriole::aggregate::{Kept, counting};
+use capriole::aggregate::{AggregateTable, counting};
 use capriole::filtered::Filtered;
 use capriole::plan::Probed;
 use capriole::program::Program;
@@ -35,9 +33,7 @@ use json::Extent;
 use live::Screen;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{Stdout, Write as _};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use terminal::Size;
@@ -56,15 +52,8 @@ pub struct Arguments {
         required_unless_present = "files"
     )]
     events: Vec<String>,
-    /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
-    #[arg(short, long = "file", value_name = "FILE")]
-    files: Vec<PathBuf>,
-    /// The running process
-    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
-    pid: Option<u32>,
-    /// Stop counting after this time, such as 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
-    duration: Option<Duration>,
+    #[command(flatten)]
+    run: RunFlags,
     /// Also print the calls of every interval of this length
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
@@ -79,21 +68,11 @@ pub struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=1 << 20)
     )]
     keys: u32,
-    /// How function returns are detected: probes at the exits, or a replaced return address
-    #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
-    returns: ReturnsBy,
     #[command(flatten)]
-    means: Means,
+    probes: ProbeFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// The program to start, and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        value_name = "PROGRAM",
-        required_unless_present = "pid"
-    )]
-    program: Vec<OsString>,
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
@@ -111,28 +90,32 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = counting::definitions(&arguments.events, &arguments.files)?;
-    let options = arguments.means.into();
+    let events = counting::definitions(&arguments.events, &arguments.run.files)?;
+    let options = arguments.probes.into();
     let attach = |program: &Program| {
-        let (returns, keys) = (arguments.returns.into(), arguments.keys);
+        let (returns, keys) = (arguments.probes.returns.into(), arguments.keys);
         counting::attach(program.process(), &events, &options, returns, keys)
     };
     let (program, (mut probed, kept)) =
-        Program::prepared(arguments.pid, &arguments.program, attach)?;
+        Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
     count(&arguments, kept, program, &mut probed)
 }
 
 fn count(
     arguments: &Arguments,
-    kept: Vec<Option<Kept>>,
+    kept: Vec<Option<AggregateTable>>,
     program: Program,
     probed: &mut Probed,
 ) -> anyhow::Result<ExitCode> {
-    if arguments.pid.is_some() && !arguments.json {
-        probing::say_begin(probed, "counting", arguments.duration);
+    if arguments.run.pid.is_some() && !arguments.json {
+        probing::say_begin(probed, "counting", arguments.run.duration);
     }
     probing::say_dropped(probed);
-    let clock_step_ns = kept.iter().flatten().filter_map(Kept::clock_step_ns).max();
+    let clock_step_ns = kept
+        .iter()
+        .flatten()
+        .filter_map(AggregateTable::clock_step_ns)
+        .max();
     let source = Source::new(probed, kept);
     let mut shown = Shown::new(arguments, probed);
     let child = program.release();
@@ -162,7 +145,7 @@ fn count(
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
-            if arguments.returns == ReturnsBy::Stack {
+            if arguments.probes.returns == ReturnsBy::Stack {
                 Unseen::of(&probed.attached).put_into(&mut value);
             }
             print(&json::line(&value))
@@ -218,7 +201,11 @@ fn watch(
     shown: &mut Shown,
     started: Instant,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(&probed.attached.process, probed.names(), arguments.duration)?;
+    let mut watch = Watch::new(
+        &probed.attached.process,
+        probed.names(),
+        arguments.run.duration,
+    )?;
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
@@ -264,7 +251,7 @@ struct Shown {
 impl Shown {
     fn new(arguments: &Arguments, probed: &Probed) -> Shown {
         // A program that we started writes to the same terminal, so the cursor position is unknown.
-        let live = arguments.pid.is_some() && !arguments.json && arguments.interval.is_none();
+        let live = arguments.run.pid.is_some() && !arguments.json && arguments.interval.is_none();
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
@@ -313,8 +300,8 @@ impl Shown {
 }
 
 fn title(event: &Selected) -> String {
-    match event.role {
-        Role::TailCall if event.of_calls => format!("{} (until its jump)", event.name()),
+    match event.role() {
+        Role::TailCall if event.part.is_of_calls() => format!("{} (until its jump)", event.name()),
         _ => event.name(),
     }
 }

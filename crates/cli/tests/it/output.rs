@@ -1064,8 +1064,8 @@ fn help() {
           --min-duration <TIME>  With --graph: record only calls that took at least this time, such as 10us; shorter calls are dropped inside the program
       -f, --file <FILE>          File of events, one per line, in the format of uprobe_events; `#` begins a comment
       -p, --pid <PID>            The running process
+          --duration <TIME>      Stop after this time, such as 500ms, 2s, 1m
       -o, --output <DIR>         The trace directory [default: capriole.trace]
-          --duration <TIME>      Stop recording after this time, such as 500ms, 2s, 1m
           --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
           --return <HOW>         How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
           --breakpoints          Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
@@ -1088,7 +1088,7 @@ fn help() {
       -e, --event <EVENT>    Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
       -f, --file <FILE>      File of events, one per line, in the format of uprobe_events; `#` begins a comment
       -p, --pid <PID>        The running process
-          --duration <TIME>  Stop counting after this time, such as 500ms, 2s, 1m
+          --duration <TIME>  Stop after this time, such as 500ms, 2s, 1m
           --interval <TIME>  Also print the calls of every interval of this length
           --top <N>          Show at most this many rows of a table, the most frequent ones
           --keys <N>         Number of keys that each event's table has room for [default: 1024]

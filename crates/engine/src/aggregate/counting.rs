@@ -1,10 +1,11 @@
 //! Counting: from definitions to probes that update tables.
 
-use super::Kept;
+use super::table::AggregateTable;
 use crate::calls;
 use crate::definitions::{InFile, in_file};
-use crate::entry::with_companion;
+use crate::entry::with_entry;
 use crate::error::{Context, Result, err};
+use crate::event::Event;
 use crate::fields::{Fields, Purpose};
 use crate::machine;
 use crate::options::{ProbeOptions, clock};
@@ -19,87 +20,46 @@ use capriole_ring::tables::Tables;
 use capriole_trace::clock::Clock;
 use std::path::PathBuf;
 
-/// An event, and the purpose of its hits.
-pub struct Definition {
-    /// The event.
-    pub spec: EventSpec,
-    /// Purpose of its hits.
-    pub hits: Hits,
-}
-
-/// Purpose of the hits of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hits {
-    /// Hits are counted and aggregated.
-    Kept,
-    /// Hits end calls: also counted and aggregated, with the duration of the call.
-    Exits,
-    /// Hits begin calls that are timed, or that keep values for their exits.
-    Entries,
-}
-
-impl Definition {
-    /// Returns the definition of an event, preceded by one for its entry if values are kept there.
-    pub fn kept(spec: EventSpec) -> impl Iterator<Item = Definition> {
-        with_companion(spec).map(|spec| {
-            let hits = match spec.keeps {
-                Some(_) => Hits::Entries,
-                None => Hits::Kept,
-            };
-            Definition { spec, hits }
-        })
-    }
-
-    /// Returns the definitions of the entry and the exits of timed calls.
-    pub fn timed([entry, exit]: [EventSpec; 2]) -> [Definition; 2] {
-        let parts = [(entry, Hits::Entries), (exit, Hits::Exits)];
-        parts.map(|(spec, hits)| Definition { spec, hits })
-    }
-}
-
 /// Parses events, and those of definition files.
 ///
 /// # Errors
 /// An event cannot be parsed.
-pub fn definitions(events: &[String], files: &[PathBuf]) -> Result<Vec<Definition>> {
+pub fn definitions(events: &[String], files: &[PathBuf]) -> Result<Vec<Event>> {
     let mut definitions = Vec::new();
     for text in events {
-        match calls::latency(text)? {
-            Some(both) => definitions.extend(Definition::timed(both)),
-            None => definitions.extend(Definition::kept(EventSpec::parse(text)?)),
-        }
+        definitions.push(match calls::latency(text)? {
+            Some(timed) => timed.into(),
+            None => with_entry(EventSpec::parse(text)?),
+        });
     }
     for file in files {
         let InFile { events, latencies } = in_file(file)?;
-        let mut all: Vec<(usize, Definition)> = Vec::new();
+        let mut all: Vec<(usize, Event)> = Vec::new();
         for (line, text) in latencies {
-            let both = calls::latency(&text);
-            let both = both.with_context(|| format!("{}: line {line}", file.display()))?;
-            let both = both.into_iter().flat_map(Definition::timed);
-            all.extend(both.map(|definition| (line, definition)));
+            let timed = calls::latency(&text);
+            let timed = timed.with_context(|| format!("{}: line {line}", file.display()))?;
+            all.extend(timed.map(|timed| (line, timed.into())));
         }
         let others = events.into_iter();
-        all.extend(others.flat_map(|(line, spec)| Definition::kept(spec).map(move |d| (line, d))));
+        all.extend(others.map(|(line, spec)| (line, with_entry(spec))));
         all.sort_by_key(|(line, _)| *line);
-        definitions.extend(all.into_iter().map(|(_, definition)| definition));
+        definitions.extend(all.into_iter().map(|(_, event)| event));
     }
     Ok(definitions)
 }
 
-/// Attaches counting probes; returns them with the table of each definition, if it has one.
+/// Attaches counting probes; returns them with the table of each event, if it has one.
 ///
 /// # Errors
 /// As [`Planned::new`] and [`Planned::attach`], or there is not enough room for the tables.
 pub fn attach(
     process: &Process,
-    definitions: &[Definition],
+    events: &[Event],
     options: &ProbeOptions,
     returns: Returns,
     keys: u32,
-) -> Result<(Probed, Vec<Option<Kept>>)> {
-    let events: Vec<EventSpec> = definitions.iter().map(|d| d.spec.clone()).collect();
-    let timed = definitions.iter().any(|d| d.hits == Hits::Exits);
-    let clock = match timed {
+) -> Result<(Probed, Vec<Option<AggregateTable>>)> {
+    let clock = match events.iter().any(Event::is_timed) {
         true => Some(clock()?),
         false => None,
     };
@@ -107,14 +67,14 @@ pub fn attach(
     let mut kept = Vec::new();
     let mut fetches = false;
     let request = Request {
-        events: &events,
+        events,
         options,
         mode: Mode::new(Purpose::Count, returns),
         messages: false,
     };
     let planned = Planned::new(process, &request, |selected| {
-        kept = tables(definitions, selected, keys, clock.as_ref(), &mut all)?;
-        let works = works(&events, selected, &kept);
+        kept = tables(events, selected, keys, clock.as_ref(), &mut all)?;
+        let works = works(selected, &kept);
         let plain = |work: &Work| matches!(work, Work::Count { .. });
         fetches = !works.iter().flatten().flatten().all(plain);
         Ok(works)
@@ -136,61 +96,78 @@ pub fn attach(
     Ok((probed, kept))
 }
 
-/// Makes the table of each definition; `None` for one that only begins calls, and for one without
-/// a site.
+/// Makes the table of each event; `None` for one without a site.
 ///
 /// # Errors
 /// There is not enough room.
 pub fn tables(
-    definitions: &[Definition],
+    events: &[Event],
     selected: &[Selected],
     keys: u32,
     clock: Option<&Clock>,
     tables: &mut Tables,
-) -> Result<Vec<Option<Kept>>> {
+) -> Result<Vec<Option<AggregateTable>>> {
     let mut all = Vec::new();
-    for (definition, Definition { spec, hits }) in definitions.iter().enumerate() {
-        let sites = selected.iter().filter(|e| e.definition == definition);
+    for (definition, event) in events.iter().enumerate() {
+        let own = selected.iter().filter(|e| e.definition == definition);
+        // Calls are counted where they end.
+        let sites = own.filter(|e| !e.part.begins_calls());
         // An event without a site was left out.
-        let (first, last) = match (sites.clone().map(|e| e.id).min(), hits) {
-            (None, _) | (_, Hits::Entries) => {
-                all.push(None);
-                continue;
-            }
-            (Some(first), _) => (first, sites.clone().map(|e| e.id).max().unwrap_or(first)),
+        let Some(first) = sites.clone().map(|e| e.id).min() else {
+            all.push(None);
+            continue;
         };
-        let usable = sites.filter(|e| e.left_out.is_none());
+        let last = sites.clone().map(|e| e.id).max().unwrap_or(first);
+        let usable = sites.filter(|e| e.fate.left_out().is_none());
         let fields: Vec<&Fields> = usable.map(|e| &*e.fields).collect();
-        let made = Kept::new(spec, &fields, first..last + 1, keys, tables)?;
-        all.push(Some(match (hits, clock) {
-            (Hits::Exits, Some(clock)) => made.timed(clock.clone()),
-            _ => made,
+        let made = AggregateTable::new(event.spec(), &fields, first..last + 1, keys, tables)?;
+        all.push(Some(match clock.filter(|_| event.is_timed()) {
+            Some(clock) => made.timed(clock.clone()),
+            None => made,
         }));
     }
     Ok(all)
 }
 
 /// Returns the work of each site's probe, with the tables of [`tables`].
-pub fn works(
-    events: &[EventSpec],
-    selected: &[Selected],
-    kept: &[Option<Kept>],
-) -> Vec<Result<Vec<Work>>> {
+pub fn works(selected: &[Selected], kept: &[Option<AggregateTable>]) -> Vec<Result<Vec<Work>>> {
     let work = |event: &Selected| {
-        if event.left_out.is_some() {
+        if event.fate.left_out().is_some() {
             return Ok(Vec::new());
         }
-        let works = match &kept[event.definition] {
-            Some(kept) => kept.work(event.id, &event.fields),
-            None => enter(event),
+        let works = match (event.begun_calls(), &kept[event.definition]) {
+            (Some(call), _) => enter(&event.fields, call),
+            (None, Some(kept)) => kept.work(event.id, &event.fields),
+            (None, None) => Ok(Vec::new()),
         };
-        works.with_context(|| format!("event `{}`", events[event.definition].text))
+        works.with_context(|| format!("event `{}`", event.text))
     };
     selected.iter().map(work).collect()
 }
 
-/// Returns the work that begins calls at their entry.
-fn enter(event: &Selected) -> Result<Vec<Work>> {
-    let work = event.fields.fetch.enter(event.call());
+/// Returns for each of the user's events the numbers of its own events that are counted and have a
+/// probe, ascending.
+pub(crate) fn counted(
+    events: usize,
+    selected: &[Selected],
+    dropped: &[Option<String>],
+) -> Vec<Vec<usize>> {
+    let mut counted = vec![Vec::new(); events];
+    // Calls are counted where they end. An event may have several sites.
+    for (event, dropped) in selected.iter().zip(dropped) {
+        if dropped.is_none() && !event.part.begins_calls() {
+            counted[event.definition].push(event.id as usize);
+        }
+    }
+    for events in &mut counted {
+        events.sort_unstable();
+        events.dedup();
+    }
+    counted
+}
+
+/// Returns the work that begins calls at their entry; `call` marks their slots.
+fn enter(fields: &Fields, call: u32) -> Result<Vec<Work>> {
+    let work = fields.fetch.enter(call);
     Ok(vec![work.map_err(|error| err!(Field, "{error}"))?])
 }

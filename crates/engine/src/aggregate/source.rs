@@ -1,7 +1,8 @@
 //! Reads the tables that the program keeps.
 
+use super::counting::counted;
 use super::model::{Group, Snapshot};
-use super::table::Kept;
+use super::table::AggregateTable;
 use crate::plan::Probed;
 use crate::select::Selected;
 use capriole_ring::tables::TableReader;
@@ -12,30 +13,19 @@ use std::time::Duration;
 pub struct Source {
     reader: TableReader,
     /// For each definition its table, and its events that have a probe.
-    groups: Vec<(Kept, Vec<usize>)>,
+    groups: Vec<(AggregateTable, Vec<usize>)>,
 }
 
 impl Source {
     /// Creates the source for the probes of these definitions.
-    pub fn new(probed: &Probed, kept: Vec<Option<Kept>>) -> Source {
+    pub fn new(probed: &Probed, kept: Vec<Option<AggregateTable>>) -> Source {
         let memory = &probed.attached.memory;
-        // Events that only begin calls have no table.
-        let mut groups: Vec<(Option<Kept>, Vec<usize>)> =
-            kept.into_iter().map(|kept| (kept, Vec::new())).collect();
-        // An event may have several sites.
-        for (event, dropped) in probed.selected.iter().zip(&probed.dropped) {
-            if dropped.is_none() {
-                groups[event.definition].1.push(event.id as usize);
-            }
-        }
-        for (_, events) in &mut groups {
-            events.sort_unstable();
-            events.dedup();
-        }
+        let counted = counted(kept.len(), &probed.selected, &probed.dropped);
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),
-            groups: groups
+            groups: kept
                 .into_iter()
+                .zip(counted)
                 .filter_map(|(kept, events)| Some((kept?, events)))
                 .collect(),
         }

@@ -1,7 +1,7 @@
 //! Tables that the program keeps for a definition's events, and the meaning of their cells.
 
 use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
-use crate::error::{Result, err};
+use crate::error::Result;
 use crate::fields::Fields;
 use crate::select::Selected;
 use capriole_codegen::detour::Work;
@@ -18,7 +18,7 @@ const SIGN: u64 = 1 << 63;
 
 /// The table of one definition's events.
 #[derive(Debug)]
-pub struct Kept {
+pub struct AggregateTable {
     table: Table,
     key_names: Vec<String>,
     measures: Vec<(String, Cells)>,
@@ -106,14 +106,14 @@ impl Common {
 
 /// Allocates the cells of a row.
 #[derive(Default)]
-struct Row0 {
+struct RowLayout {
     next: u32,
     maxima: Vec<u32>,
     /// Cells that count how often a value could be read, by value.
     readable: HashMap<usize, u32>,
 }
 
-impl Row0 {
+impl RowLayout {
     fn cells(&mut self, count: u32) -> u32 {
         self.next += count;
         self.next - count
@@ -140,7 +140,7 @@ impl Row0 {
     }
 }
 
-impl Kept {
+impl AggregateTable {
     /// Adds a table for a definition at `sites`, whose events have these ids, with room for `keys`
     /// keys.
     ///
@@ -152,11 +152,11 @@ impl Kept {
         events: Range<u32>,
         keys: u32,
         tables: &mut Tables,
-    ) -> Result<Kept> {
+    ) -> Result<AggregateTable> {
         let common = Common::of(sites);
         let names = sites.first().map(|fields| fields.value_names());
         let names: Vec<&str> = names.unwrap_or_default();
-        let mut row = Row0::default();
+        let mut row = RowLayout::default();
         let mut measures = Vec::new();
         for aggregate in &spec.aggregation.aggregates {
             let value = |name: &str| names.iter().position(|other| *other == name);
@@ -199,7 +199,7 @@ impl Kept {
             maxima: row.maxima,
         };
         let table = tables.add(shape)?.clone();
-        Ok(Kept {
+        Ok(AggregateTable {
             table,
             key_names: spec
                 .aggregation
@@ -216,8 +216,8 @@ impl Kept {
     }
 
     /// Marks the values as ticks of this clock, to be shown as nanoseconds.
-    pub fn timed(self, clock: Clock) -> Kept {
-        Kept {
+    pub fn timed(self, clock: Clock) -> AggregateTable {
+        AggregateTable {
             clock: Some(clock),
             ..self
         }
@@ -286,9 +286,8 @@ impl Kept {
             cells,
             unreadable: self.unreadable,
         };
-        let name = |index: usize| infos.get(index).map_or("comm", |info| &info.name);
         let works = fetch.tally(id, &tally);
-        works.map_err(|error| err!(Field, "{}", error.with_names(name)))
+        works.map_err(|error| fields.not_compiled(&error))
     }
 
     /// Reads the rows of `events`, which have a probe; `selected` lists all events that were
@@ -442,7 +441,7 @@ impl Kept {
 }
 
 impl Cells {
-    fn new(function: Function, value: usize, kind: (bool, bool), row: &mut Row0) -> Cells {
+    fn new(function: Function, value: usize, kind: (bool, bool), row: &mut RowLayout) -> Cells {
         let (signed, faults) = kind;
         match function {
             Function::Count => Cells::Calls,

@@ -4,7 +4,7 @@ use super::Visitor;
 use super::functions::{Functions, Part};
 use super::pairing::Pairing;
 use super::whole::{self, Whole};
-use crate::ReportError;
+use crate::error::ReportError;
 use capriole_trace::Health;
 use capriole_trace::{Gaps, Trace};
 

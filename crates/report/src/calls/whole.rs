@@ -19,7 +19,7 @@ use super::functions::{Functions, Part, Site};
 use super::pairing::{GO, LEAST_REACH, REACH_IN_GO};
 use super::stacks::{Frame, Stack};
 use super::{Begin, Call, Exit, Visitor};
-use crate::ReportError;
+use crate::error::ReportError;
 use capriole_trace::EventInfo;
 use capriole_trace::{Event, Kept, Trace};
 

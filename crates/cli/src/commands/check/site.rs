@@ -2,7 +2,7 @@
 
 use super::assembly::{assembly, hex, name};
 use capriole::marker;
-use capriole::select::Selected;
+use capriole::select::{Fate, Selected};
 use capriole_tactic::site::{Patch, Placed, StubTo, Write};
 use capriole_text::printable;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};
@@ -33,12 +33,12 @@ pub(super) fn describe(event: &Selected) -> String {
     if let Some(marker) = &site.marker {
         marker::describe(marker, site, &mut text);
     }
-    if let Some(reason) = &event.left_out {
+    if let Some(reason) = event.fate.left_out() {
         let _ = writeln!(text, "  it is left out: {reason}");
         return text;
     }
     let refusals = event.refusals();
-    if let (Err(_), Some((_, reason))) = (&event.plan, refusals.first())
+    if let (Err(_), Some((_, reason))) = (event.fate.plan(), refusals.first())
         && refusals.iter().all(|(_, other)| other == reason)
     {
         let _ = writeln!(text, "  it cannot be probed: {reason}");
@@ -47,7 +47,7 @@ pub(super) fn describe(event: &Selected) -> String {
     for (tactic, refusal) in refusals {
         let _ = writeln!(text, "  {:<8}  no: {refusal}", tactic.as_str());
     }
-    let Ok(plan) = &event.plan else {
+    let Ok(plan) = event.fate.plan() else {
         let _ = writeln!(text, "  it cannot be probed");
         return text;
     };
@@ -193,7 +193,7 @@ fn next(event: &Selected, address: u64) -> String {
 /// Formats the site for `--json`.
 pub(super) fn json(event: &Selected) -> Value {
     let mut site = event.json();
-    if let (Ok(plan), None) = (&event.plan, &event.left_out) {
+    if let Fate::Planned(plan) = &event.fate {
         let live: Vec<String> = plan.shape.live.gprs.iter().map(name).collect();
         site["site"] = json!(format!("{:#x}", plan.shape.site));
         site["before"] = json!(hex(&plan.before));

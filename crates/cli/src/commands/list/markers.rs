@@ -47,7 +47,7 @@ pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
             event.site.address,
             event.tactic(),
         )?;
-        match event.refused() {
+        match event.fate.reason() {
             Some(reason) => writeln!(out, "  ({})", reason.replace('\n', " "))?,
             None => writeln!(out)?,
         }
