@@ -7,7 +7,7 @@ use capriole_event::EventSpec;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// Hits of places, each by itself.
-    Single(EventSpec),
+    Single(Box<EventSpec>),
     /// Calls of functions, from entry to exit.
     Calls(Box<CallSpec>),
 }
@@ -45,7 +45,7 @@ pub enum EventPart<'a> {
 
 impl From<EventSpec> for Event {
     fn from(spec: EventSpec) -> Event {
-        Event::Single(spec)
+        Event::Single(Box::new(spec))
     }
 }
 
