@@ -1,6 +1,7 @@
 //! Exit status of the command: 0, 1 for an error (printed on standard error), 2 for wrong usage, or
 //! the traced program's own status.
 
+use crate::advice;
 use capriole_text::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
@@ -34,7 +35,11 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 /// Formats an error and its causes, without causes that its message already contains.
 pub fn message(error: &anyhow::Error) -> String {
-    capriole_text::chain(error.as_ref())
+    let message = |cause: &(dyn std::error::Error + 'static)| {
+        let own = cause.downcast_ref::<capriole::Error>();
+        own.map_or_else(|| cause.to_string(), |own| advice::told(own.message()))
+    };
+    capriole_text::joined(error.chain().map(message))
 }
 
 /// True if the reader of our output (`head`, a pager) closed the pipe.

@@ -1,9 +1,11 @@
 //! The `capriole` command: traces every call of a running program, at a cost of nanoseconds.
 #![deny(clippy::print_stdout, clippy::print_stderr)] // see `output`
 
+mod advice;
 mod commands;
 mod exit;
 mod probing;
+mod subject;
 
 use capriole::machine;
 use capriole_text::output;

@@ -1,6 +1,8 @@
 //! Common parts of `record` and `stat`: options of probes, messages about probed programs, and the
 //! wait for a program that was started.
 
+use crate::advice;
+use capriole::advice::Message;
 use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
@@ -190,11 +192,11 @@ pub fn say_dropped(probed: &Probed) {
             units::counted(all as u64, "event", "events")
         );
         for Impossible { reason, .. } in &probed.impossible {
-            tell!("  {reason}");
+            tell!("  {}", advice::told(reason));
         }
     }
     let mut told = HashSet::new();
-    let left_out: Vec<(&Selected, &String)> = probed
+    let left_out: Vec<(&Selected, &Message)> = probed
         .selected
         .iter()
         .zip(&probed.dropped)
@@ -225,7 +227,7 @@ pub fn say_dropped(probed: &Probed) {
             Some(_) => event.at_exit(),
             None => String::new(),
         };
-        tell!("  {}{at}: {reason}", event.name());
+        tell!("  {}{at}: {}", event.name(), advice::told(reason));
     }
     if left_out
         .iter()

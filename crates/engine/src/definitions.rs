@@ -1,6 +1,6 @@
 //! Events as texts: single ones, and those of definition files.
 
-use crate::error::{Context, Result, bail, err};
+use crate::error::{Code, Context, Error, Result, bail, err};
 use capriole_event::{
     DefinitionError, DefinitionErrors, EventSpec, ParseError, definition_lines, definitions,
 };
@@ -24,10 +24,10 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> Result<Vec<EventSpec
     let mut parsed: Vec<EventSpec> = Vec::new();
     for text in events {
         if is_latency(text) {
-            return Err(for_stat(text).into());
+            return Err(Error::from(for_stat(text)).recoded(Code::Unsuitable));
         }
         let spec = EventSpec::parse(text)?;
-        plain(&spec)?;
+        plain(&spec).map_err(|error| Error::from(error).recoded(Code::Unsuitable))?;
         parsed.push(spec);
     }
     for file in files {
@@ -93,7 +93,10 @@ pub struct InFile {
 /// The file cannot be read or has no event, or all lines that cannot be parsed.
 pub fn in_file(file: &Path) -> Result<InFile> {
     let bytes = files::read_input(file);
-    let bytes = bytes.with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = bytes.map_err(|error| {
+        let message = format!("cannot read {}", file.display());
+        Error::caused(Code::Definitions, message, error)
+    })?;
     let text = event_text(&bytes).with_context(|| file.display().to_string())?;
     let latency = |(_, line): &(usize, &str)| is_latency(line);
     let latencies = definition_lines(&text).filter(latency);

@@ -1,5 +1,6 @@
-//! Errors of the engine: a stable code, a message for people, and the cause.
+//! Errors of the engine: a stable code, a message for people with advice as data, and the cause.
 
+use crate::advice::{Advice, Message, Words};
 use capriole_codegen::detour::CompileError;
 use capriole_dwarf::{DebugError, VariableError};
 use capriole_event::ParseError;
@@ -132,13 +133,13 @@ type Cause = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug)]
 pub struct Error {
     code: Code,
-    message: String,
+    message: Message,
     cause: Option<Cause>,
 }
 
 impl Error {
     /// Makes an error without a cause.
-    pub fn new(code: Code, message: impl Into<String>) -> Error {
+    pub fn new(code: Code, message: impl Into<Message>) -> Error {
         Error {
             code,
             message: message.into(),
@@ -147,7 +148,7 @@ impl Error {
     }
 
     /// Makes an error that another one caused.
-    pub fn caused(code: Code, message: impl Into<String>, cause: impl Into<Cause>) -> Error {
+    pub fn caused(code: Code, message: impl Into<Message>, cause: impl Into<Cause>) -> Error {
         Error {
             code,
             message: message.into(),
@@ -163,7 +164,7 @@ impl Error {
 
     /// Puts a message in front of this error, which becomes its cause. The code stays.
     #[must_use]
-    pub fn context(self, message: impl Into<String>) -> Error {
+    pub fn context(self, message: impl Into<Message>) -> Error {
         Error {
             code: self.code,
             message: message.into(),
@@ -171,23 +172,69 @@ impl Error {
         }
     }
 
-    /// Returns the messages of this error and its causes, outermost first.
-    pub fn messages(&self) -> impl Iterator<Item = String> {
-        let first: &(dyn std::error::Error + 'static) = self;
-        std::iter::successors(Some(first), |error| error.source()).map(ToString::to_string)
+    /// Gives the error another code.
+    #[must_use]
+    pub(crate) fn recoded(self, code: Code) -> Error {
+        Error { code, ..self }
     }
 
-    /// Formats the error and its causes in one line, without causes that a message in front of
-    /// them already contains.
+    /// Appends advice to the message.
+    #[must_use]
+    pub fn advise(self, advice: Advice) -> Error {
+        Error {
+            message: self.message.advise(advice),
+            ..self
+        }
+    }
+
+    /// Appends to the message.
+    #[must_use]
+    pub(crate) fn then(self, message: impl Into<Message>) -> Error {
+        Error {
+            message: self.message.then(message),
+            ..self
+        }
+    }
+
+    /// Returns the message, without the causes.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Returns the messages of this error and its causes, outermost first.
+    pub fn messages(&self) -> impl Iterator<Item = Message> {
+        let first: &(dyn std::error::Error + 'static) = self;
+        let all = std::iter::successors(Some(first), |error| error.source());
+        all.map(|error| match error.downcast_ref::<Error>() {
+            Some(own) => own.message.clone(),
+            None => error.to_string().into(),
+        })
+    }
+
+    /// Returns the messages of the error and its causes in one, without causes that a message in
+    /// front of them already contains.
+    #[must_use]
+    pub fn whole(&self) -> Message {
+        Message::chain(self.messages())
+    }
+
+    /// Formats the error and its causes in one line, without advice.
     #[must_use]
     pub fn full(&self) -> String {
-        capriole_text::chain(self)
+        self.whole().to_string()
+    }
+
+    /// Formats the error and its causes in one line, with advice in these words.
+    #[must_use]
+    pub fn full_with(&self, words: Words) -> String {
+        self.whole().with(words)
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        self.message.fmt(f)
     }
 }
 
@@ -201,28 +248,18 @@ impl std::error::Error for Error {
 /// Puts messages in front of errors.
 pub(crate) trait Context<T> {
     /// Puts this message in front of the error.
-    fn context(self, message: impl Into<String>) -> Result<T>;
+    fn context(self, message: impl Into<Message>) -> Result<T>;
     /// Puts the message that `message` returns in front of the error.
     fn with_context(self, message: impl FnOnce() -> String) -> Result<T>;
 }
 
 impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
-    fn context(self, message: impl Into<String>) -> Result<T> {
+    fn context(self, message: impl Into<Message>) -> Result<T> {
         self.map_err(|error| error.into().context(message))
     }
 
     fn with_context(self, message: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|error| error.into().context(message()))
-    }
-}
-
-impl<T> Context<T> for Option<T> {
-    fn context(self, message: impl Into<String>) -> Result<T> {
-        self.ok_or_else(|| Error::new(Code::Unsuitable, message))
-    }
-
-    fn with_context(self, message: impl FnOnce() -> String) -> Result<T> {
-        self.ok_or_else(|| Error::new(Code::Unsuitable, message()))
     }
 }
 
@@ -249,7 +286,7 @@ macro_rules! from {
             fn from(error: $type) -> Error {
                 Error {
                     code: Code::$code,
-                    message: error.to_string(),
+                    message: error.to_string().into(),
                     cause: std::error::Error::source(&error).map(|cause| cause.to_string().into()),
                 }
             }
@@ -277,7 +314,7 @@ impl From<ProcessError> for Error {
     fn from(error: ProcessError) -> Error {
         Error {
             code: code_of_process(&error),
-            message: error.to_string(),
+            message: error.to_string().into(),
             cause: None,
         }
     }
@@ -287,7 +324,7 @@ impl From<TargetError> for Error {
     fn from(error: TargetError) -> Error {
         Error {
             code: code_of_target(&error),
-            message: error.to_string(),
+            message: error.to_string().into(),
             cause: None,
         }
     }
@@ -297,7 +334,7 @@ impl From<ResolveError> for Error {
     fn from(error: ResolveError) -> Error {
         Error {
             code: code_of_resolve(&error),
-            message: error.to_string(),
+            message: error.to_string().into(),
             cause: None,
         }
     }

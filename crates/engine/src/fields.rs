@@ -1,5 +1,6 @@
 //! Translates the fields and filter of an event into the fetches and condition of its probe.
 
+use crate::advice::Advice;
 use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
 use crate::{entry, marker, names, slots};
@@ -223,18 +224,15 @@ impl<'a> Reader<'a> {
     fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
         let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
         if let Some(stack) = spec.arguments.iter().find(is_stack) {
-            bail!(
-                Field,
-                "`{stack}` cannot be counted: record the event, and see \
-                 `capriole report --callers`"
-            );
+            let error = err!(Field, "`{stack}` cannot be counted");
+            return Err(error.advise(Advice::RecordAndReportStacks));
         }
         let mut fields = Fields::at(site);
         let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
         for key in &spec.aggregation.keys {
             let (source, content, field_type) = match &key.kind {
                 KeyKind::Field(name) => {
-                    let argument = named(name).context("a key is a field")?;
+                    let argument = named(name).ok_or_else(|| err!(Field, "a key is a field"))?;
                     self.push(argument, site, &mut fields)?;
                     continue;
                 }
@@ -263,12 +261,12 @@ impl<'a> Reader<'a> {
             }
         }
         if let Some(float) = fields.infos.iter().find(|info| info.field_type.is_float()) {
-            bail!(
+            let error = err!(
                 Field,
-                "`{}` is a floating point number, which is neither added up nor a key; \
-                 `capriole record` shows each",
+                "`{}` is a floating point number, which is neither added up nor a key",
                 float.name
             );
+            return Err(error.advise(Advice::RecordShowsEach));
         }
         fields.fetch.recorded = fields.fetch.fields.len();
         self.refuse_unknown(spec, site)?;
@@ -393,7 +391,8 @@ impl<'a> Reader<'a> {
     /// among those kept for it.
     fn word(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(u32, u16)> {
         let leaving = site.leaving.as_ref();
-        let leaving = leaving.context("what was at the entry is known at an exit only")?;
+        let leaving =
+            leaving.ok_or_else(|| err!(Field, "what was at the entry is known at an exit only"))?;
         let call = slots::number(leaving.function, self.area);
         let mut word = 0;
         for kept in self.kept.clone() {
@@ -489,7 +488,8 @@ impl<'a> Reader<'a> {
                 .map_err(|error| err!(Field, "{error}"))?;
             self.debug.insert(path.clone(), debug);
         }
-        self.debug.get(&path).context("it was opened")
+        let opened = self.debug.get(&path);
+        opened.ok_or_else(|| err!(Object, "it was opened"))
     }
 
     /// Returns the parameters and variables at a site.

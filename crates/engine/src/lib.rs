@@ -73,7 +73,7 @@
 //!
 //! # Errors
 //!
-//! An [`Error`] has a stable [`Code`], a message, and the error that caused it. Whatever fails, the
+//! An [`Error`] has a stable [`Code`], a message, maybe [`Advice`](advice::Advice), and the error that caused it. Whatever fails, the
 //! program is as it was: planning happens before it is touched, and what was put into it is taken
 //! out again.
 //!
@@ -89,6 +89,7 @@
 //! The command `capriole` is written in the layers; other programs use [`Session`].
 #![forbid(unsafe_code)]
 
+pub mod advice;
 pub mod aggregate;
 pub mod calls;
 pub mod content;

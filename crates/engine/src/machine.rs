@@ -1,6 +1,6 @@
 //! Facts about the machine.
 
-use crate::error::{Context, Result};
+use crate::error::{Code, Error, Result};
 
 /// Returns the number of CPUs that the kernel may ever use: `cpu_id` is below this.
 pub fn possible_cpus() -> u32 {
@@ -24,10 +24,15 @@ pub fn check_threads() -> Result<()> {
     let closed = gate.lock();
     std::thread::scope(|scope| {
         let wait = || drop(gate.lock());
-        let mut threads = (0..number).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
+        let mut threads =
+            (0..number).map(|_| std::thread::Builder::new().spawn_scoped(scope, wait));
         let started = threads.try_for_each(|thread| thread.map(drop));
         drop(closed);
         started
     })
-    .context("cannot start threads; raise the limits of processes (ulimit -u) and memory (ulimit -d, -v)")
+    .map_err(|error| {
+        let message = "cannot start threads; raise the limits of processes (ulimit -u) and memory \
+                       (ulimit -d, -v)";
+        Error::caused(Code::NoResources, message, error)
+    })
 }

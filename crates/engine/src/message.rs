@@ -1,6 +1,7 @@
 //! Messages in a recording: from the program, at its markers `capriole:message`, and from
 //! outside, by `capriole mark`.
 
+use crate::advice::Advice;
 use crate::error::{Error, Result, bail, err};
 use crate::event::{Event, EventPart};
 use capriole_event::{EventSpec, FieldType, ObjectRef};
@@ -109,9 +110,10 @@ pub fn session(pid: u32) -> Result<(Process, FoundSession)> {
     let session = session.ok_or_else(|| {
         err!(
             NothingAttached,
-            "process {pid} ({}) is not being recorded; `capriole record -p {pid}` does it",
+            "process {pid} ({}) is not being recorded",
             process.name()
         )
+        .advise(Advice::RecordProcess { pid })
     })?;
     Ok((process, session))
 }
@@ -132,11 +134,13 @@ pub fn write_to(process: &Process, text: &str) -> Result<()> {
 pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()> {
     let (pid, name) = (process.pid(), process.name());
     if session.owner.is_none() {
-        bail!(
+        return Err(err!(
             Trace,
             "the recorder of process {pid} ({name}) is not there: it has ended without taking its \
-             probes out, which `capriole detach {pid}` does, or is in another PID namespace"
-        );
+             probes out"
+        )
+        .advise(Advice::DetachDoesIt { pid })
+        .then(", or is in another PID namespace"));
     }
     let damaged = |what| TargetError::Damaged {
         pid: pid as i32,
@@ -146,21 +150,23 @@ pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()
     let cpu = sched_getcpu() as u32;
     match writer.write_text(cpu, own_tid(process), text.as_bytes(), tsc::read) {
         Ok(()) => Ok(()),
-        Err(WriteError::Closed) => bail!(
+        Err(WriteError::Closed) => Err(err!(
             Trace,
-            "process {pid} ({name}) is probed by something that keeps no texts, such as \
-             `capriole stat`, or its recording is just ending"
-        ),
-        Err(WriteError::Full) => bail!(
-            Trace,
-            "the buffer of the recording of process {pid} ({name}) is full; try again, or \
-             record with a larger --buffer-size"
-        ),
-        Err(WriteError::Busy) => bail!(
-            Trace,
+            "process {pid} ({name}) is probed by something that keeps no texts"
+        )
+        .advise(Advice::SuchAsCounting)
+        .then(", or its recording is just ending")),
+        Err(WriteError::Full) => Err(err!(
+            Busy,
+            "the buffer of the recording of process {pid} ({name}) is full; try again"
+        )
+        .advise(Advice::LargerBuffer)),
+        Err(WriteError::Busy) => Err(err!(
+            Busy,
             "somebody else who writes to the recording of process {pid} ({name}) does not come \
-             to an end; is a `capriole mark` stopped?"
-        ),
+             to an end"
+        )
+        .advise(Advice::IsAWriterStopped)),
         Err(WriteError::Late) => bail!(
             Trace,
             "the recording of process {pid} ({name}) ended meanwhile; the text may be missing"

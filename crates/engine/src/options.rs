@@ -1,6 +1,6 @@
 //! Options that control how sites are probed, and the clock.
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Result, err};
 use capriole_codegen::detour::ClockReading;
 use capriole_ring::layout::frame;
 use capriole_trace::clock::{Clock, tsc};
@@ -60,7 +60,12 @@ pub fn simulated_step() -> Result<u32> {
     };
     let number = step.to_str().and_then(|step| step.parse().ok());
     let number = number.filter(|step| *step <= 1 << 20);
-    number.with_context(|| format!("{CLOCK_STEP} has to be a number of ticks, at most 1048576"))
+    number.ok_or_else(|| {
+        err!(
+            Clock,
+            "{CLOCK_STEP} has to be a number of ticks, at most 1048576"
+        )
+    })
 }
 
 /// Converts a time to ticks, rounded up, as precisely as the clock allows shortly after its

@@ -1,7 +1,8 @@
 //! The pipeline from events to probes in a process: [`Planned`] before the process is touched,
 //! [`Probed`] once the probes are in.
 
-use crate::error::{Context, Error, Result, err};
+use crate::advice::{Advice, Message, Words};
+use crate::error::{Code, Context, Error, Result};
 use crate::event::Event;
 use crate::message;
 use crate::options::ProbeOptions;
@@ -28,7 +29,7 @@ pub struct Planned {
     /// Every site that the events select.
     pub selected: Vec<Selected>,
     /// For each site, why it has no probe.
-    pub dropped: Vec<Option<String>>,
+    pub dropped: Vec<Option<Message>>,
     /// Events that select nothing that can be probed, with `--keep-going`.
     impossible: Vec<Impossible>,
     probes: Probes,
@@ -88,7 +89,7 @@ impl Planned {
         for (event, work) in selected.iter_mut().zip(found) {
             works.push(match work {
                 Err(error) if options.keep_going => {
-                    event.fate.leave_out(|| error.full());
+                    event.fate.leave_out(|| error.whole());
                     Vec::new()
                 }
                 work => work?,
@@ -98,15 +99,16 @@ impl Planned {
         let probes = select::probes(&selected, works);
         let mut guards = guards::find(&objects, &planner);
         if selected.iter().any(|event| event.part.is_followed()) {
+            let message = Message::from("return addresses cannot be replaced");
             let unwinders = unwinders::find(&objects, &planner)
-                .context("return addresses cannot be replaced; leave out --return=stack")?;
+                .context(message.advise(Advice::LeaveOutReturnStack))?;
             guards = guards.with_unwinders(unwinders);
         }
-        let mut dropped: Vec<Option<String>> = selected.iter().map(|e| e.fate.reason()).collect();
+        let mut dropped: Vec<Option<Message>> = selected.iter().map(|e| e.fate.reason()).collect();
         for &(index, other) in &probes.overlapping {
             let other = selected[other].name();
             let reason = format!("its probe would overlap that of {other}; take one of the two");
-            dropped[index] = Some(reason);
+            dropped[index] = Some(reason.into());
         }
         Ok(Planned {
             selected,
@@ -145,7 +147,7 @@ impl Planned {
             for index in events {
                 probe_of[index] = Some(number);
                 if let Err(error) = &attached.outcomes[number] {
-                    self.dropped[index] = Some(error.to_string());
+                    self.dropped[index] = Some(error.to_string().into());
                 }
             }
         }
@@ -181,7 +183,7 @@ impl Planned {
             );
             if let Err(error) = &attached.outcomes[number] {
                 for index in events {
-                    self.dropped[index] = Some(error.to_string());
+                    self.dropped[index] = Some(error.to_string().into());
                 }
             }
         }
@@ -200,18 +202,15 @@ impl Planned {
 }
 
 /// Returns an error if a named event has no probe, or none has one.
-fn missing(selected: &[Selected], dropped: &[Option<String>]) -> Option<Error> {
+fn missing(selected: &[Selected], dropped: &[Option<Message>]) -> Option<Error> {
     let both = || selected.iter().zip(dropped);
     let named = both().find(|(e, d)| e.origin.is_named() && d.is_some());
     let mut asked = both().filter(|(event, _)| !event.origin.is_implied());
     let none = asked.all(|(_, dropped)| dropped.is_some());
     let (event, reason) = named.or(both().next().filter(|_| none))?;
-    let reason = reason.as_deref()?;
-    Some(err!(
-        NotProbeable,
-        "{} cannot be probed: {reason}",
-        event.name()
-    ))
+    let reason = reason.clone()?;
+    let message = Message::from(format!("{} cannot be probed: ", event.name()));
+    Some(Error::new(Code::NotProbeable, message.then(reason)))
 }
 
 /// Probes that were added to a session.
@@ -219,7 +218,7 @@ pub(crate) struct More {
     /// Every site that the events select.
     pub selected: Vec<Selected>,
     /// For each site, why it has no probe.
-    pub dropped: Vec<Option<String>>,
+    pub dropped: Vec<Option<Message>>,
     /// Numbers of the probes, ascending.
     pub probes: Vec<usize>,
     /// For each of them, the name of its first event.
@@ -248,7 +247,7 @@ pub struct Probed {
     /// Every site that the events select.
     pub selected: Vec<Selected>,
     /// For each site, why it has no probe.
-    pub dropped: Vec<Option<String>>,
+    pub dropped: Vec<Option<Message>>,
     /// Events that select nothing that can be probed.
     pub impossible: Vec<Impossible>,
     /// For each site, the number of its probe.
@@ -258,20 +257,21 @@ pub struct Probed {
 }
 
 impl Probed {
-    /// Formats the sites for `--json`, in the order of `selected`.
-    pub fn sites_json(&self) -> Vec<Value> {
+    /// Formats the sites as JSON, in the order of `selected`; advice in the reasons is put into
+    /// `words`.
+    pub fn sites_json(&self, words: Words) -> Vec<Value> {
         let disturbances = self.attached.disturbances();
         let disturbances: HashMap<usize, &How> =
             disturbances.iter().map(|d| (d.probe, &d.how)).collect();
-        let site = |((event, dropped), probe): ((&Selected, &Option<String>), &Option<usize>)| {
-            let mut site = event.json();
+        let site = |((event, dropped), probe): ((&Selected, &Option<Message>), &Option<usize>)| {
+            let mut site = event.json(words);
             let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
             site["state"] = match (dropped, outcome) {
                 (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
                 _ => json!("not probed"),
             };
             if let Some(reason) = dropped {
-                site["reason"] = json!(reason);
+                site["reason"] = json!(reason.with(words));
             }
             if let Some(how) = probe.and_then(|number| disturbances.get(&number)) {
                 site["reason"] = json!(how.to_string());
@@ -284,7 +284,7 @@ impl Probed {
                 "event": event.event,
                 "tactic": "none",
                 "state": "not probed",
-                "reason": event.reason,
+                "reason": event.reason.with(words),
             })
         });
         let sites = both.zip(&self.probe_of).map(site);
@@ -340,14 +340,15 @@ impl Probed {
     }
 
     /// Describes what is left in the program after an error.
-    pub fn aftermath(&self) -> String {
+    pub fn aftermath(&self) -> Message {
         if !self.attached.process.is_alive() {
-            "the program has ended".to_owned()
+            "the program has ended".into()
         } else if self.attached.is_mapped() {
             let pid = self.attached.process.pid();
-            format!("its probes are still in the program: `capriole detach {pid}` takes them out")
+            let message = Message::from("its probes are still in the program");
+            message.advise(Advice::DetachTakesProbesOut { pid })
         } else {
-            "the program goes on without probes".to_owned()
+            "the program goes on without probes".into()
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The program to be probed: a process that runs, or one that is started.
 
-use crate::error::{Code, Result, err};
+use crate::error::{Code, Result};
 use capriole_host::launch::{Launched, launch};
 use capriole_host::signals;
 use capriole_proc::process::Process;
@@ -74,9 +74,9 @@ impl Program {
             let again = pid.is_none() && start < MOST_STARTS && begin.elapsed() < STARTING;
             if error.code() != Code::Misplaced || !again {
                 return Err(match (error.code(), pid) {
-                    (Code::Misplaced, Some(_)) => err!(Misplaced, "{error}; {ANEW}"),
+                    (Code::Misplaced, Some(_)) => error.then(format!("; {ANEW}")),
                     (Code::Misplaced, None) => {
-                        err!(Misplaced, "{error}; {start} starts in a row were no better")
+                        error.then(format!("; {start} starts in a row were no better"))
                     }
                     _ => error,
                 });

@@ -1,5 +1,6 @@
 //! Detection of function returns.
 
+use crate::advice::{Advice, Message};
 use capriole_patch::attach::Attached;
 use capriole_planner::resolve::NotFollowed;
 use capriole_ring::layout::header;
@@ -47,10 +48,8 @@ impl Unseen {
     }
 }
 
-/// Formats the reason why a named function cannot have its return address replaced.
-pub fn refusal(reason: NotFollowed) -> String {
-    format!(
-        "the function's return address cannot be replaced: {reason}; without --return=stack a \
-         probe is put at each of its exits"
-    )
+/// Returns the reason why a named function cannot have its return address replaced.
+pub fn refusal(reason: NotFollowed) -> Message {
+    let message = format!("the function's return address cannot be replaced: {reason}");
+    Message::from(message).advise(Advice::ProbeExitsOfFunction)
 }

@@ -17,7 +17,6 @@ mod places;
 mod probes;
 mod refusing;
 mod selected;
-mod subject;
 
 pub use fate::Fate;
 pub use pairing::keep_going;
@@ -25,9 +24,9 @@ pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};
 pub use refusing::refuse_named;
 pub use selected::{Selected, infos};
-pub use subject::{existing, file_of, subject};
 
-use crate::error::{Context, Error, Result, err};
+use crate::advice::{Advice, Message};
+use crate::error::{Code, Context, Error, Result, err};
 use crate::event::{Event, EventPart, has_duration};
 use crate::fields::{Fields, Purpose, Reader};
 use crate::returns::{self, Returns};
@@ -75,7 +74,7 @@ pub struct Impossible {
     /// Source text of the event.
     pub event: String,
     /// Reason why it cannot be probed.
-    pub reason: String,
+    pub reason: Message,
 }
 
 /// Finds the sites of events and plans them.
@@ -114,7 +113,7 @@ pub fn select_possible(
             Ok(selected) => {
                 let told = impossible.into_iter().map(|(at, error)| Impossible {
                     event: events[at].text().to_owned(),
-                    reason: error.full(),
+                    reason: error.whole(),
                 });
                 return Ok((selected, told.collect()));
             }
@@ -142,11 +141,13 @@ fn all_of(errors: impl Iterator<Item = Error>) -> Error {
     {
         return only;
     }
-    let lines: String = errors
-        .into_iter()
-        .map(|error| format!("\n  {}", error.full()))
-        .collect();
-    err!(NotProbeable, "{count} events cannot be recorded:{lines}")
+    let same = errors.windows(2).all(|two| two[0].code() == two[1].code());
+    let code = errors.first().filter(|_| same).map(Error::code);
+    let message = Message::from(format!("{count} events cannot be recorded:"));
+    let message = errors
+        .iter()
+        .fold(message, |all, error| all.then("\n  ").then(error.whole()));
+    Error::new(code.unwrap_or(Code::NotProbeable), message)
 }
 
 /// Reasons why not all events can be selected.
@@ -290,11 +291,12 @@ impl<'a> Selection<'a> {
         let keeps = spec.keeps.is_some_and(|words| words > 0);
         if self.mode.returns == Returns::Stack && (has_duration(spec) || keeps) {
             return Err(err!(
-                NotProbeable,
+                Unsuitable,
                 "event `{}`: values at the entry and shortest times need probes at a function's \
-                 exits; leave --return=stack out",
+                 exits",
                 spec.text
-            ));
+            )
+            .advise(Advice::ProbeExitsForValues));
         }
         let sites = match self.is_followed(spec) {
             true => followed(objects, spec),
@@ -475,14 +477,12 @@ impl<'a> Selection<'a> {
         let no_exit = no_exit.map(ToString::to_string);
         let not_followed = self.not_followed.get(&(index, site.address));
         if let (Some(reason), true) = (not_followed, named && site.body == Body::Own) {
-            return Err(err!(
-                NotProbeable,
-                "event `{}`: {}",
-                spec.text,
-                returns::refusal(*reason)
-            ));
+            let message = Message::from(format!("event `{}`: ", spec.text));
+            let message = message.then(returns::refusal(*reason));
+            return Err(Error::new(Code::NoReturnStack, message));
         }
         let missing = no_exit.or(not_followed.map(ToString::to_string));
+        let missing = missing.map(Message::from);
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
@@ -503,10 +503,8 @@ impl<'a> Selection<'a> {
         let (counter, left_out) = match counter(spec, &site) {
             Ok(counter) => (counter, left_out),
             Err(error) if site.marker.is_some() => {
-                let reason = format!(
-                    "its semaphore cannot be used: {}",
-                    error.messages().last().unwrap_or_default()
-                );
+                let reason = Message::from("its semaphore cannot be used: ");
+                let reason = reason.then(error.messages().last().unwrap_or_default());
                 (None, left_out.or(Some(reason)))
             }
             Err(error) => return Err(error),
@@ -593,7 +591,12 @@ pub fn counter(spec: &EventSpec, site: &Site) -> Result<Option<ReferenceCounter>
     let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
     let semaphore = semaphore.map(|link| {
         let offset = site.object.file().file_offset(link);
-        offset.with_context(|| format!("its address {link:#x} is not one of data in the file"))
+        offset.ok_or_else(|| {
+            err!(
+                Marker,
+                "its address {link:#x} is not one of data in the file"
+            )
+        })
     });
     let offset = semaphore.transpose()?.or(spec.reference_counter);
     let counter = offset.map(of).transpose();

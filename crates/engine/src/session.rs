@@ -434,7 +434,7 @@ impl Session {
             id,
             sites: with_probe().count(),
             refused: both()
-                .filter_map(|(event, reason)| Some((event.name(), reason.clone()?)))
+                .filter_map(|(event, reason)| Some((event.name(), reason.as_ref()?.to_string())))
                 .collect(),
         };
         self.additions.push(Addition {

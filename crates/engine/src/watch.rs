@@ -1,7 +1,7 @@
 //! Watching a probed process: the end of a recording, other tools at the probes, and sites that
 //! were occupied.
 
-use crate::error::{Context, Result};
+use crate::error::{Result, err};
 use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
@@ -126,7 +126,8 @@ impl Watch {
     /// # Errors
     /// The process id is invalid.
     pub fn new(process: &Process, names: Vec<String>, limit: Option<Duration>) -> Result<Watch> {
-        let pid = Pid::from_raw(process.pid() as i32).context("no process")?;
+        let pid = Pid::from_raw(process.pid() as i32);
+        let pid = pid.ok_or_else(|| err!(NoProcess, "no process"))?;
         let now = Instant::now();
         Ok(Watch {
             process: process.clone(),

@@ -15,7 +15,14 @@ pub use visible::{Visible, is_hidden, printable};
 /// already contains.
 #[must_use]
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut messages = std::iter::successors(Some(error), |e| e.source()).map(ToString::to_string);
+    let all = std::iter::successors(Some(error), |e| e.source());
+    joined(all.map(ToString::to_string))
+}
+
+/// Joins messages in one line, outermost first, without those that the ones in front of them already
+/// end with.
+#[must_use]
+pub fn joined(mut messages: impl Iterator<Item = String>) -> String {
     let mut text = messages.next().unwrap_or_default();
     for cause in messages {
         if !text.ends_with(&cause) {

@@ -11,6 +11,7 @@ use self::detour::Sketch;
 use self::threads::Threads;
 use crate::exit::Usage;
 use crate::probing::ReturnsBy;
+use crate::subject;
 use anyhow::bail;
 use capriole::definitions;
 use capriole::event::Event;
@@ -53,13 +54,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let path = match (&arguments.path, arguments.pid) {
         (Some(path), _) => Some(path.clone()),
         (None, Some(_)) => None,
-        (None, None) => select::file_of(&events),
+        (None, None) => subject::file_of(&events),
     };
-    let path = path.as_deref().map(select::existing).transpose()?;
+    let path = path.as_deref().map(subject::existing).transpose()?;
     if path.is_none() && arguments.pid.is_none() {
         bail!(Usage("give a file, or a process with -p PID"));
     }
-    let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
+    let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let planner = planner.with_trusted_addresses(arguments.trust_address);
     let events: Vec<Event> = events.into_iter().map(Event::from).collect();
     let selected = select::select(

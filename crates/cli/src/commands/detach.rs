@@ -1,5 +1,6 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
+use crate::advice;
 use crate::probing;
 use anyhow::anyhow;
 use capriole::record::saving;
@@ -36,6 +37,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     signals::outlive_file_limit();
     let (report, saved) = saving::detach(&process, &arguments.output);
     let message = saved.as_ref().and_then(Saved::message);
+    let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {
         if let Some(message) = &message {
             tell!("capriole: {message}");
@@ -51,7 +53,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 "repaired": report.repaired,
                 "still_mapped": report.lingering,
                 "standstill_ns": report.standstill.as_nanos() as u64,
-                "saved": saved.map(|saved| saved.json()),
+                "saved": saved.map(|saved| saved.json(advice::words)),
             })
         );
         return Ok(ExitCode::SUCCESS);

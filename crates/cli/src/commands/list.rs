@@ -3,7 +3,9 @@
 mod args;
 mod markers;
 
+use crate::advice;
 use crate::exit::Usage;
+use crate::subject;
 use anyhow::bail;
 use capriole::definitions;
 use capriole::event::Event;
@@ -81,10 +83,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let events = definitions::parse_plain(&[event], &[])?;
     let path = match arguments.pid {
         Some(_) => path,
-        None => path.or_else(|| select::file_of(&events)),
+        None => path.or_else(|| subject::file_of(&events)),
     };
-    let path = path.map(|p| select::existing(&p)).transpose()?;
-    let (objects, planner) = select::subject(arguments.pid, path.as_deref())?;
+    let path = path.map(|p| subject::existing(&p)).transpose()?;
+    let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let events: Vec<Event> = events.into_iter().map(Event::from).collect();
     let selected = select::select(&objects, &planner, &events, Mode::default())?;
     let mut out = BufWriter::new(output::stdout());
@@ -103,7 +105,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             markers::mention(arguments, &objects, &selected);
         }
         (false, true) => {
-            let sites: Vec<_> = selected.iter().map(Selected::json).collect();
+            let sites: Vec<_> = selected.iter().map(|e| e.json(advice::words)).collect();
             writeln!(out, "{}", serde_json::to_string_pretty(&sites)?)?;
         }
         (true, json) => {
@@ -144,7 +146,7 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             Fate::Planned(plan) if plan.shape.tactic.is_breakpoint() => {
                 plan.shape.refusals.last().map(|(_, r)| r.to_string())
             }
-            fate => fate.reason(),
+            fate => fate.reason().as_ref().map(advice::told),
         };
         match remark {
             Some(remark) => writeln!(out, "  ({})", printable(&remark))?,

@@ -1,5 +1,6 @@
 //! `capriole record`: records events into a trace directory.
 
+use crate::advice;
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::calls;
 use capriole::definitions;
@@ -108,7 +109,7 @@ fn prepare(
     })?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
-        tell!("capriole: {message}");
+        tell!("capriole: {}", advice::told(&message));
     }
     // Create the trace directory first: no need to attach if that fails.
     let mut events = select::infos(planned.kept());
@@ -158,8 +159,8 @@ fn record(
     let (ended, detached, summary) = match over {
         Ok(over) => over,
         Err(error) => {
-            let aftermath = probed.aftermath();
-            tell!("capriole: {}", error.full());
+            let aftermath = advice::told(&probed.aftermath());
+            tell!("capriole: {}", error.full_with(advice::words));
             tell!(
                 "capriole: recording stopped there; {aftermath}; {} has what was recorded until then",
                 arguments.output.display()
@@ -188,7 +189,7 @@ fn record(
             "ended": ended.as_str(),
             "taken_out": probed.taken_out(),
             "repaired": detached.repaired,
-            "sites": probed.sites_json(),
+            "sites": probed.sites_json(advice::words),
         });
         Filtered::of(attached).put_into(&mut value);
         if arguments.probes.returns == ReturnsBy::Stack {

@@ -11,6 +11,7 @@ mod table;
 mod terminal;
 mod text;
 
+use crate::advice;
 use crate::exit;
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::aggregate::Source;
@@ -129,7 +130,8 @@ fn count(
         Ok(over) => over,
         Err(error) => {
             if !exit::is_broken_pipe(&error) {
-                tell!("capriole: counting stopped; {}", probed.aftermath());
+                let aftermath = advice::told(&probed.aftermath());
+                tell!("capriole: counting stopped; {aftermath}");
             }
             if let Some(child) = child {
                 wait_for(child)?;
@@ -344,7 +346,7 @@ fn json(
     ended: Ended,
     detached: &Detached,
 ) -> Value {
-    let mut sites = probed.sites_json();
+    let mut sites = probed.sites_json(advice::words);
     // Further sites of an event, by the event's number, which is that of its first site.
     let mut others: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for (index, event) in probed.selected.iter().enumerate() {

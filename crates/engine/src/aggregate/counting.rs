@@ -1,6 +1,7 @@
 //! Counting: from definitions to probes that update tables.
 
 use super::table::AggregateTable;
+use crate::advice::Message;
 use crate::calls;
 use crate::definitions::{InFile, in_file};
 use crate::entry::with_entry;
@@ -150,7 +151,7 @@ pub fn works(selected: &[Selected], kept: &[Option<AggregateTable>]) -> Vec<Resu
 pub(crate) fn counted(
     events: usize,
     selected: &[Selected],
-    dropped: &[Option<String>],
+    dropped: &[Option<Message>],
 ) -> Vec<Vec<usize>> {
     let mut counted = vec![Vec::new(); events];
     // Calls are counted where they end. An event may have several sites.

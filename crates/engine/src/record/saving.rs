@@ -2,6 +2,7 @@
 //! trace.
 
 use super::mappings;
+use crate::advice::{Advice, Message, Words};
 use crate::error::{Error, Result};
 use capriole_host::error::TargetError;
 use capriole_host::steps::step;
@@ -61,7 +62,7 @@ struct Saver {
     /// Bytes of records that cannot be saved.
     unsaved: u64,
     /// The first error.
-    problem: Option<String>,
+    problem: Option<Message>,
 }
 
 /// Result of saving.
@@ -75,7 +76,7 @@ pub struct Saved {
     /// Bytes of records that were not saved, if known.
     unsaved: u64,
     /// Reason why records were not saved or the trace is incomplete.
-    problem: Option<String>,
+    problem: Option<Message>,
 }
 
 impl Saver {
@@ -119,7 +120,7 @@ impl Saver {
             }
         });
         if let Err(error) = saved {
-            self.problem.get_or_insert(error.full());
+            self.problem.get_or_insert(error.whole());
         }
     }
 
@@ -197,12 +198,12 @@ impl Saver {
     fn finish(mut self, detached: Option<&Detached>) -> Saved {
         if self.writer.is_ok() && self.problem.is_none() {
             self.problem = match self.read {
-                0 => Some(STAYS.to_owned()),
+                0 => Some(Message::from(STAYS).advise(Advice::DetachSavesLater)),
                 _ => {
                     let all = detached.is_some_and(|d| !d.lingering && d.damaged == 0);
                     let warning = (!all).then(|| CHILDREN.to_owned());
                     let ended = self.end(warning, detached.map(|d| d.standstill));
-                    ended.err().map(|error| error.full())
+                    ended.err().map(|error| error.whole())
                 }
             };
         }
@@ -215,7 +216,7 @@ impl Saver {
             unsaved: self.unsaved,
             problem: self
                 .problem
-                .or(self.writer.err().map(|error| error.to_string())),
+                .or(self.writer.err().map(|error| error.to_string().into())),
         }
     }
 }
@@ -228,12 +229,11 @@ const KILLED: &str = "the recorder was killed: what it had not written was saved
 const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
                         that is missing";
 /// Reason why the trace is not completed.
-const STAYS: &str = "the session stays, as memory cannot be unmapped now; `capriole detach` saves \
-                     what is in it when it can";
+const STAYS: &str = "the session stays, as memory cannot be unmapped now";
 
 impl Saved {
     /// Returns a message on what was saved and what was not; `None` if there was nothing to save.
-    pub fn message(&self) -> Option<String> {
+    pub fn message(&self) -> Option<Message> {
         let trace = self.trace.display();
         let events = |events| units::counted(events, "event", "events");
         let saved = self.events.map(|saved| {
@@ -247,27 +247,31 @@ impl Saved {
             )
         });
         match (&self.problem, saved) {
-            (None, saved) => saved,
+            (None, saved) => saved.map(Message::from),
             (Some(problem), Some(saved)) => {
-                Some(format!("{saved}; the trace stays incomplete: {problem}"))
+                let message = Message::from(format!("{saved}; the trace stays incomplete: "));
+                Some(message.then(problem.clone()))
             }
             (Some(_), None) if self.unsaved == 0 => None,
-            (Some(problem), None) => Some(format!(
-                "not saved: {} of records that the killed recorder had not written: {problem}; \
-                 `capriole detach -o DIR` saves them if DIR is the trace of that recording",
-                units::bytes(self.unsaved)
-            )),
+            (Some(problem), None) => {
+                let message = Message::from(format!(
+                    "not saved: {} of records that the killed recorder had not written: ",
+                    units::bytes(self.unsaved)
+                ));
+                let message = message.then(problem.clone());
+                Some(message.advise(Advice::DetachIntoTrace))
+            }
         }
     }
 
-    /// Formats the result for `--json`.
-    pub fn json(&self) -> Value {
+    /// Formats the result as JSON; advice is put into `words`.
+    pub fn json(&self, words: Words) -> Value {
         json!({
             "trace": self.trace.to_string_lossy(),
             "events": self.events,
             "lost": self.lost,
             "unsaved_bytes": self.unsaved,
-            "problem": self.problem,
+            "problem": self.problem.as_ref().map(|problem| problem.with(words)),
         })
     }
 }
@@ -301,7 +305,7 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
 ///
 /// # Errors
 /// The errors of [`detach`].
-pub fn take_over(process: &Process, path: &Path) -> Result<Option<String>, TargetError> {
+pub fn take_over(process: &Process, path: &Path) -> Result<Option<Message>, TargetError> {
     // Errors are reported by the attach that follows.
     let sessions = find(process).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());

@@ -1,5 +1,6 @@
 //! Result of planning: a plan, a refusal, or another reason why there is no probe.
 
+use crate::advice::Message;
 use capriole_planner::planner::Plan;
 use capriole_tactic::site::Refused;
 
@@ -14,7 +15,7 @@ pub enum Fate {
     /// not all of the function's exits can have a probe.
     LeftOut {
         /// The reason.
-        reason: String,
+        reason: Message,
         /// The plan that there would be.
         plan: Result<Plan, Refused>,
     },
@@ -44,7 +45,7 @@ impl Fate {
 
     /// Returns the reason why the event is left out, if it is.
     #[must_use]
-    pub fn left_out(&self) -> Option<&str> {
+    pub fn left_out(&self) -> Option<&Message> {
         match self {
             Fate::LeftOut { reason, .. } => Some(reason),
             Fate::Planned(_) | Fate::Refused(_) => None,
@@ -53,16 +54,16 @@ impl Fate {
 
     /// Returns the reason why there is no probe, if there is none.
     #[must_use]
-    pub fn reason(&self) -> Option<String> {
+    pub fn reason(&self) -> Option<Message> {
         match self {
             Fate::Planned(_) => None,
-            Fate::Refused(refused) => Some(refused.to_string()),
+            Fate::Refused(refused) => Some(refused.to_string().into()),
             Fate::LeftOut { reason, .. } => Some(reason.clone()),
         }
     }
 
     /// Leaves the event out, for this reason; an earlier one stays.
-    pub fn leave_out(&mut self, reason: impl FnOnce() -> String) {
+    pub fn leave_out(&mut self, reason: impl FnOnce() -> Message) {
         let nothing = Fate::Refused(Refused {
             refusals: Vec::new(),
         });

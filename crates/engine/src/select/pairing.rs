@@ -3,6 +3,7 @@
 use super::fate::Fate;
 use super::part::Origin;
 use super::selected::Selected;
+use crate::advice::Message;
 use capriole_planner::resolve::Body;
 use capriole_trace::Role;
 use std::collections::HashMap;
@@ -12,12 +13,13 @@ use std::collections::HashMap;
 pub(super) fn all_exits_or_none(selected: &mut [Selected]) {
     let function =
         |event: &Selected| Some((event.definition, event.site.leaving.as_ref()?.function));
-    let mut missing: HashMap<(usize, u64), String> = HashMap::new();
+    let mut missing: HashMap<(usize, u64), Message> = HashMap::new();
     for event in selected.iter() {
         if let (Some(function), Fate::Refused(refused)) = (function(event), &event.fate)
             && !event.origin.is_named()
         {
             let reason = || format!("its exit at {} cannot be probed: {refused}", event.place());
+            let reason = || Message::from(reason());
             missing.entry(function).or_insert_with(reason);
         }
     }

@@ -1,6 +1,7 @@
 //! Fields of an event at each of its sites: where they are alike, and where they may be missing.
 
-use crate::error::{Error, err};
+use crate::advice::{Advice, Message};
+use crate::error::Error;
 use crate::fields::is_untyped_result;
 use crate::names;
 use capriole_event::{Base, EventSpec, FetchArg, Gpr};
@@ -34,9 +35,10 @@ pub(super) fn may_lack_fields(spec: &EventSpec, site: &Site) -> bool {
 }
 
 /// Formats an error of [`Reader::fields`](crate::fields::Reader::fields) without the event's text.
-pub(super) fn without_event(error: &Error) -> String {
-    let parts: Vec<String> = error.messages().skip(1).collect();
-    parts.join(": ")
+pub(super) fn without_event(error: &Error) -> Message {
+    let mut parts = error.messages().skip(1);
+    let first = parts.next().unwrap_or_default();
+    parts.fold(first, |all, part| all.then(": ").then(part))
 }
 
 /// Adds to an error that it concerns only one of the event's places: an inlined copy may lack a
@@ -48,13 +50,12 @@ pub(super) fn at_one_place(error: Error, spec: &EventSpec, site: &Site, places: 
     if places < 2 || site.marker.is_some() || !spec.arguments.iter().any(by_name) {
         return error;
     }
-    err!(
-        NotProbeable,
-        "{}; that is so at :{:#x}, one of {places} places: `capriole list --args` of the event \
-         without fields shows what each has",
-        error.full(),
-        site.file_offset,
-    )
+    let place = format!(
+        "; that is so at :{:#x}, one of {places} places",
+        site.file_offset
+    );
+    let message = error.whole().then(place);
+    Error::new(error.code(), message.advise(Advice::ListShowsVariables))
 }
 
 /// True if an event's fields are the same at every function of a site's object.

@@ -2,7 +2,8 @@
 
 use super::fate::Fate;
 use super::selected::Selected;
-use crate::error::{Result, bail};
+use crate::advice::{Advice, Message};
+use crate::error::{Code, Error, Result, err};
 use capriole_planner::resolve::ResolveError;
 use capriole_tactic::site::{Refusal, Refused};
 use capriole_text::units;
@@ -19,30 +20,30 @@ pub fn refuse_named(selected: &[Selected]) -> Result<()> {
     let (misplaced, impossible): (Vec<_>, Vec<_>) =
         refused.partition(|(_, refused)| depends_on_addresses(refused));
     if let Some((event, refused)) = impossible.first() {
-        bail!(NotProbeable, "{}", refusal(event, refused));
+        return Err(refusal(event, refused));
     }
     if let Some((event, refused)) = misplaced.first() {
-        bail!(Misplaced, "{}", refusal(event, refused));
+        return Err(refusal(event, refused).recoded(Code::Misplaced));
     }
     let asked = || selected.iter().filter(|event| !event.origin.is_implied());
     if let Some(event) = asked().next()
         && asked().all(|event| !matches!(event.fate, Fate::Planned(_)))
     {
         let example = match &event.fate {
-            Fate::Refused(refused) => refusal(event, refused),
-            fate => format!(
-                "{}: {}",
-                event.function(),
-                fate.left_out().unwrap_or_default()
-            ),
+            Fate::Refused(refused) => refusal(event, refused).whole(),
+            fate => Message::from(format!("{}: ", event.function()))
+                .then(fate.left_out().cloned().unwrap_or_default()),
         };
         let functions: HashSet<u32> = asked().map(|event| event.id).collect();
         let (one, several) = Selected::nouns(asked());
-        bail!(
-            NotProbeable,
-            "none of {} can be probed; for example: {example}",
-            units::counted(functions.len() as u64, one, several),
+        let message = format!(
+            "none of {} can be probed; for example: ",
+            units::counted(functions.len() as u64, one, several)
         );
+        return Err(Error::new(
+            Code::NotProbeable,
+            Message::from(message).then(example),
+        ));
     }
     Ok(())
 }
@@ -55,22 +56,20 @@ fn depends_on_addresses(refused: &Refused) -> bool {
     refused.refusals.iter().any(|(_, refusal)| depends(refusal))
 }
 
-/// Formats the reason why an event cannot be probed. For an offset inside an instruction, shows the
+/// Returns the error for an event that cannot be probed. For an offset inside an instruction, shows the
 /// nearest valid ones, in the notation that the user chose.
-fn refusal(event: &Selected, refused: &Refused) -> String {
+fn refusal(event: &Selected, refused: &Refused) -> Error {
     if event.part.is_probed_exit() {
         let function = event.function();
         let reason = format!("its exit at {} has no probe: {refused}", event.place());
         return match event.part.is_of_calls() {
-            true => ResolveError::NoCalls { function, reason }.to_string(),
-            false => ResolveError::NoExits { function, reason }.to_string(),
+            true => ResolveError::NoCalls { function, reason }.into(),
+            false => ResolveError::NoExits { function, reason }.into(),
         };
     }
     let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
-        return format!(
-            "{} cannot be probed: {refused}; `capriole check` shows the site",
-            event.name()
-        );
+        let error = err!(NotProbeable, "{} cannot be probed: {refused}", event.name());
+        return error.advise(Advice::CheckShowsTheSite);
     };
     let at = |address: u64| {
         let from_start = address.wrapping_sub(event.site.extent.start);
@@ -86,7 +85,8 @@ fn refusal(event: &Selected, refused: &Refused) -> String {
             }
         }
     };
-    format!(
+    err!(
+        NotProbeable,
         "no instruction starts at {}: it is in the middle of the one at {}; the next starts at {}",
         event.name(),
         at(instruction.start),

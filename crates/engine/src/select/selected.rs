@@ -3,6 +3,7 @@
 use super::fate::Fate;
 use super::part::{Origin, Part};
 use super::places::condition;
+use crate::advice::Words;
 use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::detour::{Record, Work};
@@ -191,8 +192,8 @@ impl Selected {
         }
     }
 
-    /// Formats the site for `--json`.
-    pub fn json(&self) -> Value {
+    /// Formats the site as JSON; advice in the reasons is put into `words`.
+    pub fn json(&self, words: Words) -> Value {
         let refusals: Vec<Value> = self
             .refusals()
             .iter()
@@ -237,7 +238,7 @@ impl Selected {
             site["condition"] = json!(format!("{condition:?}"));
         }
         if let Some(reason) = self.fate.left_out() {
-            site["left_out"] = json!(reason);
+            site["left_out"] = json!(reason.with(words));
         }
         site
     }

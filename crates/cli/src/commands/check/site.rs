@@ -1,6 +1,7 @@
 //! A site: tactics and reasons, the bytes before and after, the displaced instructions.
 
 use super::assembly::{assembly, hex, name};
+use crate::advice;
 use capriole::marker;
 use capriole::select::{Fate, Selected};
 use capriole_tactic::site::{Patch, Placed, StubTo, Write};
@@ -34,7 +35,7 @@ pub(super) fn describe(event: &Selected) -> String {
         marker::describe(marker, site, &mut text);
     }
     if let Some(reason) = event.fate.left_out() {
-        let _ = writeln!(text, "  it is left out: {reason}");
+        let _ = writeln!(text, "  it is left out: {}", advice::told(reason));
         return text;
     }
     let refusals = event.refusals();
@@ -192,7 +193,7 @@ fn next(event: &Selected, address: u64) -> String {
 
 /// Formats the site for `--json`.
 pub(super) fn json(event: &Selected) -> Value {
-    let mut site = event.json();
+    let mut site = event.json(advice::words);
     if let Fate::Planned(plan) = &event.fate {
         let live: Vec<String> = plan.shape.live.gprs.iter().map(name).collect();
         site["site"] = json!(format!("{:#x}", plan.shape.site));

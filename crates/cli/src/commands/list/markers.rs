@@ -1,6 +1,7 @@
 //! Static markers in `list`.
 
 use super::Arguments;
+use crate::advice;
 use capriole::marker;
 use capriole::select::Selected;
 use capriole_object::Objects;
@@ -48,7 +49,7 @@ pub(super) fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Resu
             event.tactic(),
         )?;
         match event.fate.reason() {
-            Some(reason) => writeln!(out, "  ({})", reason.replace('\n', " "))?,
+            Some(reason) => writeln!(out, "  ({})", advice::told(&reason).replace('\n', " "))?,
             None => writeln!(out)?,
         }
     }

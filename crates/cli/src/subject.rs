@@ -1,6 +1,6 @@
-//! The process or file whose sites are selected.
+//! The process or file that a command looks at.
 
-use crate::error::{Result, bail};
+use anyhow::{Result, bail};
 use capriole_event::{EventSpec, ObjectRef};
 use capriole_object::Objects;
 use capriole_planner::planner::Planner;
@@ -17,27 +17,28 @@ pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
 }
 
 /// Opens the objects of a process or of a file, and creates its planner.
-pub fn subject(pid: Option<u32>, path: Option<&Path>) -> Result<(Objects, Planner)> {
+pub fn open(pid: Option<u32>, path: Option<&Path>) -> Result<(Objects, Planner)> {
     match (pid, path) {
-        (Some(pid), None) => {
-            let process = Process::open(pid)?;
-            process.preflight()?;
-            translator::refuse(&process)?;
-            Ok((
-                Objects::of_process(&process)?,
-                Planner::of_process(&process),
-            ))
+        (Some(pid), None) => Ok(of_process(pid)?),
+        (None, Some(path)) => {
+            let objects = Objects::offline(path).map_err(capriole::Error::from)?;
+            Ok((objects, Planner::offline()))
         }
-        (None, Some(path)) => Ok((Objects::offline(path)?, Planner::offline())),
         (Some(_), Some(path)) => {
-            bail!(
-                NotProbeable,
-                "give either -p PID or a file, not both: {}",
-                path.display()
-            )
+            bail!("give either -p PID or a file, not both: {}", path.display())
         }
-        (None, None) => bail!(NotProbeable, "give a process with -p PID, or a file"),
+        (None, None) => bail!("give a process with -p PID, or a file"),
     }
+}
+
+fn of_process(pid: u32) -> capriole::Result<(Objects, Planner)> {
+    let process = Process::open(pid)?;
+    process.preflight()?;
+    translator::refuse(&process)?;
+    Ok((
+        Objects::of_process(&process)?,
+        Planner::of_process(&process),
+    ))
 }
 
 /// Returns the path if it exists, else an error with a hint at what the user may have meant.
@@ -46,7 +47,6 @@ pub fn existing(path: &Path) -> Result<PathBuf> {
         return Ok(path.to_owned());
     }
     bail!(
-        NotProbeable,
         "{}: no such file (a process is given with -p PID)",
         path.display()
     )
