@@ -426,7 +426,7 @@ impl Session {
             self.shown.insert(info.id, shown);
             self.decoder.add(info);
         }
-        let counted = counted(kept.len(), &selected, &dropped);
+        let counted = counted(events.len(), &selected, &dropped);
         let kept = kept.into_iter().zip(counted);
         let kept = kept.filter_map(|(kept, events)| Some((kept?, events)));
         let kept = kept.collect();
