@@ -38,6 +38,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Options of a session. They hold for all of its events.
@@ -73,12 +74,19 @@ impl Default for Options {
 const DIRECTORIES: u64 = 16 << 20;
 /// Areas of slots for open calls: so many events may follow calls of the same function.
 const AREAS: u32 = 4;
+/// Number of sessions that this process has opened. A plain count: it publishes no other data.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
 /// Interval at which the clock is synchronised.
 const SYNC: Duration = Duration::from_secs(1);
 
 /// Identifies an event of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EventId(usize);
+pub struct EventId {
+    /// Number of its session in this process.
+    session: u64,
+    /// Index in `Session::additions`.
+    at: usize,
+}
 
 /// An event that was added.
 #[derive(Debug, Clone)]
@@ -174,6 +182,8 @@ struct Addition {
     probes: Vec<usize>,
     /// Tables of its definitions, each with the events that have a probe.
     kept: Vec<(AggregateTable, Vec<usize>)>,
+    /// True once it was removed.
+    removed: bool,
 }
 
 /// How records of one site are shown.
@@ -192,6 +202,8 @@ struct Active {
     reader: Reader,
     tables: TableReader,
     watch: Watch,
+    /// True once the last records were read: nothing is written any more.
+    drained: bool,
 }
 
 /// Probes in one process.
@@ -199,6 +211,8 @@ struct Active {
 /// Only one session, of whatever program, can be in a process at a time. A session that is
 /// dropped takes its probes out.
 pub struct Session {
+    /// Number of this session in this process.
+    number: u64,
     program: Program,
     options: Options,
     clock: Clock,
@@ -260,6 +274,7 @@ impl Session {
 
     fn of(program: Program, options: Options) -> Result<Session> {
         Ok(Session {
+            number: SESSIONS.fetch_add(1, Ordering::Relaxed),
             program,
             options,
             clock: options::clock()?,
@@ -379,7 +394,10 @@ impl Session {
             ));
         }
         let next = (first + planned.selected.len() as u32, areas);
-        let id = EventId(self.additions.len());
+        let id = EventId {
+            session: self.number,
+            at: self.additions.len(),
+        };
         let (selected, dropped, probes) = match &mut self.active {
             None => {
                 let (room, buffer) = (self.options.counters, self.options.buffer);
@@ -396,6 +414,7 @@ impl Session {
                     reader: Reader::new(memory.memory.clone(), memory.geometry),
                     tables: TableReader::new(memory.memory.clone(), memory.geometry),
                     watch: Watch::new(&process, names, None)?,
+                    drained: false,
                     attached: probed.attached,
                 });
                 (probed.selected, probed.dropped, probes)
@@ -442,19 +461,40 @@ impl Session {
             first,
             probes,
             kept,
+            removed: false,
         });
         Ok(added)
+    }
+
+    /// Returns the index of an event that is still in the session.
+    fn at(&self, event: EventId) -> Result<usize> {
+        if let Some(ended) = self.ended {
+            return Err(err!(Vanished, "the session has ended: {}", ended.as_str()));
+        }
+        let own = event.session == self.number;
+        match self
+            .additions
+            .get(event.at)
+            .filter(|addition| own && !addition.removed)
+        {
+            Some(_) => Ok(event.at),
+            None => Err(err!(
+                NotFound,
+                "the event is not in this session: it was removed, or belongs to another session"
+            )),
+        }
     }
 
     /// Takes the probes of an event out of the program; what it has counted stays. Probes of other
     /// events at the same places stay. An event that is disabled already is left as it is.
     ///
     /// # Errors
-    /// The program cannot be stopped; nothing has changed then.
+    /// The event is not in this session, the session has ended, or the program cannot be stopped;
+    /// nothing has changed then.
     pub fn disable(&mut self, event: impl Into<EventId>) -> Result<()> {
-        let EventId(at) = event.into();
-        if let (Some(active), Some(addition)) = (&mut self.active, self.additions.get(at)) {
-            active.attached.disarm(&addition.probes)?;
+        let at = self.at(event.into())?;
+        if let Some(active) = &mut self.active {
+            active.attached.disarm(&self.additions[at].probes)?;
         }
         Ok(())
     }
@@ -463,13 +503,13 @@ impl Session {
     /// the reasons.
     ///
     /// # Errors
-    /// The program cannot be stopped; nothing has changed then.
+    /// As [`Session::disable`].
     pub fn enable(&mut self, event: impl Into<EventId>) -> Result<Vec<(String, String)>> {
-        let EventId(at) = event.into();
-        let (Some(active), Some(addition)) = (&mut self.active, self.additions.get(at)) else {
+        let at = self.at(event.into())?;
+        let Some(active) = &mut self.active else {
             return Ok(Vec::new());
         };
-        let refused = active.attached.arm(&addition.probes)?;
+        let refused = active.attached.arm(&self.additions[at].probes)?;
         let name = |probe: usize| active.watch.name(probe).to_owned();
         let refused = refused.into_iter();
         Ok(refused
@@ -477,16 +517,15 @@ impl Session {
             .collect())
     }
 
-    /// Takes an event out for good. Its number is not used again.
+    /// Takes an event out for good; what it has counted can still be read. Its room in the tables,
+    /// and its area of open calls, are not used again.
     ///
     /// # Errors
     /// As [`Session::disable`].
     pub fn remove(&mut self, event: impl Into<EventId>) -> Result<()> {
-        let EventId(at) = event.into();
-        self.disable(EventId(at))?;
-        if let Some(addition) = self.additions.get_mut(at) {
-            addition.probes.clear();
-        }
+        let event = event.into();
+        self.disable(event)?;
+        self.additions[event.at].removed = true;
         Ok(())
     }
 
@@ -531,8 +570,11 @@ impl Session {
         };
         let Ok(_) = match self.ended {
             None => active.reader.collect_committed(&mut packet),
+            // Packets that were not full are delivered whole each time they are collected so.
+            Some(_) if active.drained => Ok(0),
             Some(_) => active.reader.collect(true, &mut packet),
         };
+        active.drained = self.ended.is_some();
         records.sort_by_key(|record| record.time_ns);
         Ok(records)
     }
@@ -552,8 +594,10 @@ impl Session {
     /// event whose hits are recorded.
     #[must_use]
     pub fn rows(&self, event: impl Into<EventId>) -> Vec<Group> {
-        let EventId(at) = event.into();
-        let (Some(active), Some(addition)) = (&self.active, self.additions.get(at)) else {
+        let event = event.into();
+        let addition = self.additions.get(event.at);
+        let addition = addition.filter(|_| event.session == self.number);
+        let (Some(active), Some(addition)) = (&self.active, addition) else {
             return Vec::new();
         };
         let sites = (&*addition.selected, addition.first);

@@ -84,7 +84,19 @@ fn events_come_and_go() {
     assert!(records.iter().all(|record| record.event != first.id));
     let seconds = records.iter().filter(|record| record.event == second.id);
     assert_eq!(seconds.count(), 10 * THREADS);
-    assert!(session.enable(&first).expect("it is gone").is_empty());
+    let error = session.enable(&first).expect_err("it is gone");
+    assert_eq!(error.code(), Code::NotFound);
+    assert_eq!(
+        session.remove(&first).expect_err("it is gone").code(),
+        Code::NotFound
+    );
+    // Events of another session are not taken for those of this one.
+    let mut own = Session::attach(std::process::id()).expect("nothing is touched");
+    assert_eq!(
+        own.disable(&second).expect_err("another's").code(),
+        Code::NotFound
+    );
+    assert!(own.rows(&second).is_empty());
 
     assert_eq!((session.lost(), session.status()), (0, Status::Running));
     calls(&mut running);
@@ -148,7 +160,7 @@ fn calls_have_two_ends() {
     let Some(program) = program() else { return };
     let mut running = Running::start(&program, &[]);
     let mut session = Session::attach(running.pid).expect("a session");
-    session
+    let added = session
         .add_calls(":saved_work thread=$arg1", None)
         .expect("the calls");
     calls(&mut running);
@@ -161,15 +173,26 @@ fn calls_have_two_ends() {
     };
     let all = THREADS * CALLS;
     assert_eq!((ends(Happened::Entry), ends(Happened::Return)), (all, all));
+    // These are read when the program has ended.
+    calls(&mut running);
     running.finish();
     let started = Instant::now();
+    let mut rest = Vec::new();
     while session.status() == Status::Running && started.elapsed() < Duration::from_secs(20) {
         session.wait(Duration::from_millis(5));
-        session.read().expect("records");
+        rest.extend(session.read().expect("records"));
     }
+    assert_eq!(rest.len(), 2 * all);
     assert_eq!(session.status(), Status::Ended(capriole::Ended::Exited));
     let error = session.add(EVENT).expect_err("it is over");
     assert_eq!(error.code(), Code::Vanished);
+    assert_eq!(
+        session.disable(added.id).expect_err("it is over").code(),
+        Code::Vanished
+    );
+    // Each record is delivered once.
+    assert_eq!(session.read().expect("nothing"), []);
+    assert_eq!(session.detach().expect("nothing is left"), []);
 }
 
 #[test]
