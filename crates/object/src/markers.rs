@@ -36,7 +36,7 @@ pub mod format;
 pub mod operand;
 
 use crate::elf::Headers;
-use crate::notes::{Facts, take_note};
+use crate::notes::{Facts, notes};
 use crate::source::Source;
 use crate::symbols::Table;
 use crate::{ObjectProblem, Text};
@@ -209,14 +209,13 @@ impl Markers {
                 continue;
             }
             let bytes = source.read(section.offset, section.size)?;
-            let mut rest = bytes.as_slice();
-            while let Some((note, tail)) = take_note(rest) {
-                if (note.name, note.kind) == (owner, kind) && take(note.content).is_none() {
-                    self.unusable += 1;
-                }
-                rest = tail;
+            for note in notes(&bytes) {
+                let is_usable = note.is_ok_and(|note| {
+                    let is_own = (note.name(), note.n_type(LE).0) == (owner, kind);
+                    !is_own || take(note.desc()).is_some()
+                });
+                self.unusable += usize::from(!is_usable);
             }
-            self.unusable += usize::from(!rest.is_empty());
         }
         Ok(())
     }

@@ -1,9 +1,13 @@
 //! Facts from the notes and the dynamic section.
 
+use object::LittleEndian as LE;
 use object::elf;
+use object::read::elf::{Note, NoteIterator};
 
 use super::elf::Headers;
 use super::source::Source;
+
+type Elf = elf::FileHeader64<LE>;
 
 /// Notes larger than this are not read (build ids have 20 bytes).
 const NOTES_LIMIT: u64 = 1 << 20;
@@ -38,19 +42,16 @@ impl Facts {
         facts
     }
 
-    /// Reads notes: each is three words (name size, content size, type), name and content, each
-    /// padded to four bytes. Notes with eight-byte alignment hold only properties and are skipped.
+    /// Reads notes. Notes with eight-byte alignment hold only properties and are skipped.
     fn read_notes(&mut self, bytes: &[u8]) {
-        let mut rest = bytes;
-        while let Some((note, tail)) = take_note(rest) {
-            match (note.name, note.kind) {
-                (b"GNU", kind) if kind == elf::NT_GNU_BUILD_ID.0 && !note.content.is_empty() => {
-                    self.build_id.get_or_insert_with(|| note.content.to_vec());
+        for note in notes(bytes).flatten() {
+            match (note.name(), note.n_type(LE)) {
+                (elf::ELF_NOTE_GNU, elf::NT_GNU_BUILD_ID) if !note.desc().is_empty() => {
+                    self.build_id.get_or_insert_with(|| note.desc().to_vec());
                 }
                 (GO_NOTE, _) => self.go_note = true,
                 _ => {}
             }
-            rest = tail;
         }
     }
 
@@ -86,37 +87,9 @@ impl Facts {
     }
 }
 
-pub(crate) struct Note<'a> {
-    pub name: &'a [u8],
-    pub kind: u32,
-    pub content: &'a [u8],
-}
-
-/// Takes a note from the front: three words (name size, content size, type), name and content,
-/// each padded to four bytes.
-pub(crate) fn take_note(bytes: &[u8]) -> Option<(Note<'_>, &[u8])> {
-    let (head, rest) = bytes.split_at_checked(12)?;
-    let word = |at: usize| -> Option<u32> {
-        Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?))
-    };
-    let (name, rest) = take_padded(rest, word(0)?)?;
-    let (content, rest) = take_padded(rest, word(4)?)?;
-    let name = name.split(|&b| b == 0).next().unwrap_or_default();
-    let kind = word(8)?;
-    Some((
-        Note {
-            name,
-            kind,
-            content,
-        },
-        rest,
-    ))
-}
-
-fn take_padded(bytes: &[u8], size: u32) -> Option<(&[u8], &[u8])> {
-    let size = usize::try_from(size).ok()?;
-    let (taken, _) = bytes.split_at_checked(size)?;
-    // The padding of the last note may be missing.
-    let rest = bytes.get(size.next_multiple_of(4)..).unwrap_or_default();
-    Some((taken, rest))
+/// Returns the notes of a section or segment whose padding is to four bytes. After an error there
+/// are no more. The bytes have to be aligned to four, as a buffer from [`Source::read`] is;
+/// otherwise there is only an error.
+pub(crate) fn notes(bytes: &[u8]) -> impl Iterator<Item = object::Result<Note<'_, Elf>>> {
+    NoteIterator::<Elf>::new(LE, 4, bytes).into_iter().flatten()
 }
