@@ -884,10 +884,14 @@ impl<'a> Builder<'a> {
             return Ok(());
         }
         let Some((last, pointers)) = field.pointers.split_last() else {
-            if !matches!(field.content, Content::Number(_)) {
-                return Err(FetchError::NotInMemory(index));
-            }
             self.steps.push(step(op::KEEP));
+            match field.content {
+                Content::Number(_) => {}
+                Content::Numbers { .. }
+                | Content::Text
+                | Content::Texts { .. }
+                | Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
+            }
             return Ok(());
         };
         for pointer in pointers {

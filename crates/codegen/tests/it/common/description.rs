@@ -95,6 +95,17 @@ fn indexed(random: &mut Random) -> Source {
     }
 }
 
+/// Returns the width with which a field is compared, if it is a number.
+fn compared(content: Content) -> Option<Width> {
+    match content {
+        Content::Number(width) => Some(width),
+        Content::Numbers { .. }
+        | Content::Text
+        | Content::Texts { .. }
+        | Content::CallStack { .. } => None,
+    }
+}
+
 /// A call stack: the copy ends at or before the end of the page that contains the sandbox's
 /// stack.
 pub fn call_stack(random: &mut Random) -> Field {
@@ -150,23 +161,25 @@ pub fn random_condition(random: &mut Random, fields: &[Field], depth: usize) -> 
                     field,
                     pattern: pattern(random),
                 },
-                (_, Content::Number(width)) => Condition::Number {
-                    subject: Subject::Field(field),
-                    relation: random.pick(&[
-                        Relation::Equal,
-                        Relation::NotEqual,
-                        Relation::Less,
-                        Relation::LessOrEqual,
-                        Relation::Greater,
-                        Relation::GreaterOrEqual,
-                        Relation::Bits,
-                    ]),
-                    with: constant(random, width),
-                },
-                _ => Condition::Number {
-                    subject: Subject::Cpu,
-                    relation: Relation::Less,
-                    with: random.pick(&[0, 4096]),
+                (_, content) => match compared(content) {
+                    Some(width) => Condition::Number {
+                        subject: Subject::Field(field),
+                        relation: random.pick(&[
+                            Relation::Equal,
+                            Relation::NotEqual,
+                            Relation::Less,
+                            Relation::LessOrEqual,
+                            Relation::Greater,
+                            Relation::GreaterOrEqual,
+                            Relation::Bits,
+                        ]),
+                        with: constant(random, width),
+                    },
+                    None => Condition::Number {
+                        subject: Subject::Cpu,
+                        relation: Relation::Less,
+                        with: random.pick(&[0, 4096]),
+                    },
                 },
             }
         }
@@ -398,10 +411,10 @@ impl World {
                     Subject::Thread => (Some(i128::from(self.tid)), Width::WORD),
                     // The constants are chosen so that the result is the same on every CPU.
                     Subject::Cpu => (Some(1), Width::WORD),
-                    Subject::Field(index) => match fields[*index].content {
-                        Content::Number(width) => (self.number(&fields[*index], width), width),
-                        _ => unreachable!(),
-                    },
+                    Subject::Field(index) => {
+                        let width = compared(fields[*index].content).expect("a number");
+                        (self.number(&fields[*index], width), width)
+                    }
                 };
                 // A condition that is true for every number is also true for one that cannot be
                 // read; the description says nothing else.
