@@ -37,7 +37,7 @@ pub struct Planned {
     clock: ClockReading,
 }
 
-/// What is to be probed, and how.
+/// Events to be probed, and the options for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
     /// The events.

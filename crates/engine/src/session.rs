@@ -106,7 +106,7 @@ impl From<&Added> for EventId {
     }
 }
 
-/// What happened at a site.
+/// Kind of a record: how control passed its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Happened {
@@ -128,7 +128,7 @@ pub struct Record {
     pub event: EventId,
     /// Name of the site: the event's own, or the function's.
     pub name: Arc<str>,
-    /// What happened there.
+    /// Kind of the record.
     pub happened: Happened,
     /// Time by `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
@@ -195,7 +195,7 @@ struct Shown {
     fields: Vec<Arc<str>>,
 }
 
-/// What there is once the first probes are in.
+/// Parts of a session that exist once its first probes are in.
 #[derive(Debug)]
 struct Active {
     attached: Attached,

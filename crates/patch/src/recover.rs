@@ -127,7 +127,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
     Ok(sessions.into_iter().map(|found| found.session).collect())
 }
 
-/// What a ledger says.
+/// Contents of a ledger.
 struct Found {
     session: FoundSession,
     /// Inode of the session memory that is mapped, or was about to be; 0: none.

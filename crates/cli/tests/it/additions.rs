@@ -64,7 +64,7 @@ fn state(attached: &Attached, probe: usize) -> SiteState {
 struct History {
     armed: Vec<(u64, u64)>,
     disarmed: Vec<(u64, u64)>,
-    /// Whether it is armed now, and since when; `None`: it is waiting for its site.
+    /// True if it is armed now, and since when; `None`: it is waiting for its site.
     now: Option<(bool, u64)>,
 }
 
@@ -431,7 +431,7 @@ fn what_cannot_be_added_is_told() {
     running.finish();
 }
 
-/// The same process cannot attach twice; what it has in the program stays.
+/// A second attach by one process is refused; the probes of the first stay.
 #[test]
 fn a_second_attach_by_the_same_process_is_refused() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
@@ -565,7 +565,7 @@ fn reference_counters_follow() {
     running.finish();
 }
 
-/// What the tracer that is killed does, and what is recorded.
+/// Variable with the task of the tracer that is killed, and its events.
 const TRACER: &str = "CAPRIOLE_TEST_TRACER";
 
 /// Not a test: the tracer of [`killed_at_each_step`], in a process of its own.

@@ -71,7 +71,7 @@ impl Compiler {
     /// Points that are not among these count as the region's start.
     ///
     /// # Errors
-    /// The same as for a single detour.
+    /// As for a single detour.
     pub fn compile_chain(
         &mut self,
         points: &[Point<'_>],

@@ -23,8 +23,8 @@ impl SymbolTable {
     /// demangled name without parameters, which matches all overloads; the previous two without ABI
     /// tags (`f[abi:cxx11]` is `f` in the source).
     ///
-    /// Of several versions of a symbol (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
-    /// default one. Of a function and its split-off part (`name.cold`), returns the function.
+    /// If a symbol has several versions (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
+    /// default one. For a function and its split-off part (`name.cold`), returns the function.
     #[must_use]
     pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
         let mut found = self.by_linkage_name(name);
