@@ -486,7 +486,8 @@ impl Session {
     }
 
     /// Takes the probes of an event out of the program; what it has counted stays. Probes of other
-    /// events at the same places stay. An event that is disabled already is left as it is.
+    /// events at the same places stay. A call that has entered a probe before is still recorded.
+    /// An event that is disabled already is left as it is.
     ///
     /// # Errors
     /// The event is not in this session, the session has ended, or the program cannot be stopped;

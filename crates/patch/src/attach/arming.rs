@@ -88,8 +88,9 @@ impl Attached {
         tracer::apart(|| self.add_living(probes))
     }
 
-    /// Takes probes out of the program, and keeps their detours. Probes whose jumps build on theirs
-    /// are taken out with them. Returns the numbers of all probes that were taken out. Unknown
+    /// Takes probes out of the program, and keeps their detours. A call that has entered a detour
+    /// before is still recorded, even if its thread only gets a processor later. Probes whose jumps
+    /// build on theirs are taken out with them. Returns the numbers of all probes that were taken out. Unknown
     /// numbers, and those of probes that are not armed, or are a part of a guard, are skipped.
     ///
     /// # Errors
