@@ -3,13 +3,17 @@
  * their place, and calls what it found there: never anything but its own. With "steady" it leaves
  * them there, and they are told where the program stood: in its own code.
  *
- *   actions [steady]
+ *   actions [steady | prctl]
+ *
+ * With "prctl" it also is in that system call for most of its time, which may install a filter of
+ * system calls: an attach has to wait until it is not.
  *
  * It says "ready PID" and goes on until the end of its input.
  */
 #include "common.h"
 
 #include <setjmp.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <ucontext.h>
 
@@ -114,7 +118,10 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	struct pollfd input = { .fd = 0, .events = POLLIN };
 	uint64_t rounds = 0;
+	int calls = argc > 1 && !strcmp(argv[1], "prctl") ? 100 : 0;
 	for (; poll(&input, 1, 0) == 0; rounds++) {
+		for (int i = 0; i < calls; i++)
+			CHECK(prctl(PR_GET_DUMPABLE) >= 0);
 		int signal = signals[rounds & 1];
 		struct kernel_action raw = { 0 };
 		if (work((const char *)(rounds << 40 | 1), rounds) != (mix(rounds) ^ (rounds << 40 | 1)))

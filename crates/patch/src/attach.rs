@@ -480,7 +480,7 @@ pub fn attach_recorded(
 
 fn attach_living(
     process: &Process,
-    mut probes: Vec<Probe>,
+    probes: Vec<Probe>,
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
@@ -490,7 +490,7 @@ fn attach_living(
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(process, &mut probes, &guards, clock, &geometry, trace);
+        let attached = prepare_and_write(process, &probes, &guards, clock, &geometry, trace);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; a later `capriole detach` removes anything left behind here.
             let _ = recover::remove_own(process);
@@ -518,15 +518,19 @@ fn attach_living(
 }
 
 /// Returns `None`, and has changed nothing, if the guards cannot be written.
+///
+/// An attempt that fails, wherever it does, leaves nothing of itself in the probes that were asked
+/// for: guards of an earlier attempt among them would call routines in memory that is unmapped.
 fn prepare_and_write(
     process: &Process,
-    probes: &mut Vec<Probe>,
+    asked: &[Probe],
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
     trace: Option<&TraceId>,
 ) -> Result<Option<Attached>, TargetError> {
     let pid = process.pid() as i32;
+    let probes = &mut asked.to_vec();
     recover::clear_the_way(process)?;
     Agent::check_sandbox(process)?;
     let remote = RemoteMemory::open(pid)?;
@@ -697,7 +701,6 @@ fn prepare_and_write(
     if !traps.is_empty() || handles_faults {
         // First the guards that hide our handlers from the program.
         if !attached.write(round::Occupied::GuardsOnly)? {
-            attached.round.guarded.part(probes);
             return Ok(None);
         }
         let agent = Agent::hire(process, &remote)?;

@@ -4,7 +4,11 @@
 use crate::programs::{Compiler, build, build_go};
 use crate::target::*;
 use crate::traces::{Background, recorder, scratch};
+use capriole_codegen::detour::ClockReading;
+use capriole_host::error::TargetError;
+use capriole_patch::attach::attach;
 use capriole_planner::guards;
+use capriole_ring::layout::Geometry;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -84,6 +88,40 @@ fn so_it_does_in_a_static_program() {
         &[],
         &[":work text=+0($arg1):string", ":load from=$arg1"],
     );
+}
+
+/// Most attempts to attach find a thread in a call that may install a filter, and start again, with
+/// memory elsewhere. What an attempt has prepared must be gone with it: handlers of the attempts
+/// before would be called where nothing is mapped any more.
+#[test]
+fn an_attempt_leaves_nothing_to_the_next() {
+    let Some(program) = build(Compiler::Gcc, "actions.c", &["-static"]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["prctl"]);
+    let process = running.process();
+    let before = looks(&process);
+    let all = Probes::of(&process, &[":work", ":load"], Reach::Best);
+    let guards = guards::of_process(&process).expect("guards");
+    let (mut times, mut refused) = (0, 0);
+    for round in 0..rounds(60, 600) {
+        let geometry = |journal| Geometry::for_buffer(1 << 20, 2, journal);
+        let probes = all.probes.clone();
+        match attach(&process, probes, &guards, ClockReading::default(), geometry) {
+            Ok(attached) => {
+                times += 1;
+                std::thread::sleep(Duration::from_millis(2));
+                attached.detach().expect("detached");
+            }
+            Err(TargetError::Filtering { .. }) => refused += 1,
+            Err(error) => panic!("{round}, after {times}: {error}"),
+        }
+        running.assert_alive();
+    }
+    assert!(times > 0, "{refused} refused");
+    println!("{times} attached, {refused} refused");
+    assert_looks(&process, &before, "at the end");
+    running.finish();
 }
 
 /// A thread seems to be where a guard must be written. It moves on, and all guards are
