@@ -21,7 +21,7 @@ use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Probe, attach};
 use capriole_patch::detach::Detached;
 use capriole_patch::guards::Guards;
-use capriole_patch::recover::is_session;
+use capriole_patch::session::is_session;
 use capriole_planner::guards;
 use capriole_planner::planner::Planner;
 use capriole_planner::resolve::resolve;

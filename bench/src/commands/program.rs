@@ -13,7 +13,7 @@ use capriole_bench::scratch::Scratch;
 use capriole_bench::spread::Spread;
 use capriole_bench::workload::{Python, Sqlite, Times, Workload};
 use capriole_host::signals;
-use capriole_patch::recover::is_session;
+use capriole_patch::session::is_session;
 use capriole_proc::process::Process;
 use indicatif::ProgressBar;
 use serde::Serialize;

@@ -2,6 +2,9 @@
 
 use capriole::advice::{Advice, Message};
 
+#[cfg(test)]
+mod tests;
+
 /// Returns the words for advice, with the punctuation that joins them to their message.
 pub fn words(advice: Advice) -> String {
     match advice {
@@ -32,6 +35,37 @@ pub fn words(advice: Advice) -> String {
         Advice::SuchAsCounting => ", such as `capriole stat`".to_owned(),
         Advice::LargerBuffer => ", or record with a larger --buffer-size".to_owned(),
         Advice::IsAWriterStopped => "; is a `capriole mark` stopped?".to_owned(),
+        Advice::LaunchInstead => ", or use `capriole record -- PROGRAM`".to_owned(),
+        Advice::LeaveOutReturnStackIfUsed => {
+            ", or leave out --return=stack if you gave it".to_owned()
+        }
+        Advice::DetachOther { pid } => {
+            format!(", or take its probes out with `capriole detach {pid}`")
+        }
+        Advice::SmallerBuffer => "; see --buffer-size".to_owned(),
+        Advice::NameProcess { pid } => format!("; use -p {pid}"),
+        Advice::GiveProcess => " (use -p PID for its libraries)".to_owned(),
+        Advice::EntryInsteadOfCalls => {
+            ": write the event with `-e`, without `latency(...)`".to_owned()
+        }
+        Advice::ListShowsMarkers => "; `capriole list 'usdt:PATH:*'` shows them".to_owned(),
+        Advice::ListShowsFunctions => "; `capriole list` shows them".to_owned(),
+        Advice::ListShowsAll => "; `capriole list` shows all that it has".to_owned(),
+        // Slots are bound when a function is first called. The implementation depends on the
+        // processor, not on the program.
+        Advice::CheckShowsImplementation => "; `capriole check EVENT -p PID` of a running process \
+             that has called it shows the one in use as PATH:0xOFFSET, which is the same in all \
+             programs on this machine"
+            .to_owned(),
+        Advice::TrustAddress => {
+            "; if you know that an instruction begins there, give --trust-address".to_owned()
+        }
+        Advice::TrustThatOneDoes => "; if you know that one does, give --trust-address".to_owned(),
+        Advice::RequestBreakpoints => " (`--breakpoints`)".to_owned(),
+        Advice::ReportCountsCallers => ", and see `capriole report --callers`".to_owned(),
+        Advice::Counting => " (`capriole stat`)".to_owned(),
+        Advice::RecordCalls => " (`capriole record --graph EVENT`)".to_owned(),
+        Advice::RecordMakesTrace => "; `capriole record -o DIR` makes one".to_owned(),
     }
 }
 

@@ -2,6 +2,7 @@
 //! the traced program's own status.
 
 use crate::advice;
+use capriole::error::message_of;
 use capriole_text::tell;
 use std::fmt;
 use std::process::{ExitCode, ExitStatus};
@@ -35,10 +36,7 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 
 /// Formats an error and its causes, without causes that its message already contains.
 pub fn message(error: &anyhow::Error) -> String {
-    let message = |cause: &(dyn std::error::Error + 'static)| {
-        let own = cause.downcast_ref::<capriole::Error>();
-        own.map_or_else(|| cause.to_string(), |own| advice::told(own.message()))
-    };
+    let message = |cause| advice::told(&message_of(cause));
     capriole_text::joined(error.chain().map(message))
 }
 
@@ -66,6 +64,23 @@ pub fn passed_on(status: ExitStatus) -> ExitCode {
 mod tests {
     use super::*;
     use anyhow::Context;
+
+    #[test]
+    fn errors_of_libraries_have_advice() {
+        use capriole_host::error::TargetError;
+        let recorded = TargetError::AlreadyRecorded { pid: 7, owner: 9 };
+        let told = "process 7 is already being recorded by capriole, process 9; end that one, or \
+                    take its probes out with `capriole detach 7`";
+        let inside = capriole::Error::from(TargetError::AlreadyRecorded { pid: 7, owner: 9 });
+        assert_eq!(message(&recorded.into()), told);
+        assert_eq!(message(&inside.into()), told);
+        let gone = anyhow::Error::from(TargetError::Vanished { pid: 7 }).context("cannot attach");
+        assert_eq!(
+            message(&gone),
+            "cannot attach: process 7 ended while it was being attached to; start it again and \
+             attach earlier, or use `capriole record -- PROGRAM`"
+        );
+    }
 
     #[test]
     fn a_cause_is_said_once() {

@@ -1,6 +1,7 @@
 //! Messages for people, and advice in them as data: each program that uses the engine has its own
 //! words for it.
 
+use capriole_tactic::site::{Refusal, Refused};
 use std::fmt;
 
 /// Advice that belongs to a message. See [`Message`] for its place.
@@ -47,6 +48,49 @@ pub enum Advice {
     LargerBuffer,
     /// Look for a stopped program that writes a message.
     IsAWriterStopped,
+    /// Let the engine start the program: the process ended while it was being attached to.
+    LaunchInstead,
+    /// Detect returns by probes at the exits, if return addresses were to be replaced.
+    LeaveOutReturnStackIfUsed,
+    /// Detach the probes of the recorder that has the process.
+    DetachOther {
+        /// The process.
+        pid: i32,
+    },
+    /// Share less memory with the program.
+    SmallerBuffer,
+    /// Name the process: the number was a thread's.
+    NameProcess {
+        /// The process.
+        pid: u32,
+    },
+    /// Name a process, so that its libraries are known.
+    GiveProcess,
+    /// Record the event of a call's entry instead of calls from entry to exit.
+    EntryInsteadOfCalls,
+    /// List the markers of the file.
+    ListShowsMarkers,
+    /// List the functions that a pattern could have matched.
+    ListShowsFunctions,
+    /// List everything that an object has.
+    ListShowsAll,
+    /// Look at the event in a running process: it shows which implementation of an indirect
+    /// function is in use.
+    CheckShowsImplementation,
+    /// Assume that an instruction begins at the address.
+    TrustAddress,
+    /// Assume that an instruction begins at the address. Stands behind what shows none.
+    TrustThatOneDoes,
+    /// Allow breakpoints. Stands behind "only on request".
+    RequestBreakpoints,
+    /// Record the event with call stacks. Stands behind "record it".
+    ReportCountsCallers,
+    /// Count or measure instead of recording. Stands behind that word.
+    Counting,
+    /// Record calls from entry to exit. Stands behind these words.
+    RecordCalls,
+    /// Make a trace.
+    RecordMakesTrace,
 }
 
 /// A message, and the advice that belongs into it.
@@ -82,6 +126,21 @@ impl Message {
         self
     }
 
+    /// Replaces the first place where this text stands by a message with the same text: so advice
+    /// comes into an error that had the message as text. No advice must be before that place.
+    pub(crate) fn within(self, text: &str, message: Message) -> Message {
+        let Some(at) = self.text.find(text) else {
+            return self;
+        };
+        let end = at + text.len();
+        let advice = self.advice.into_iter();
+        let rest = Message {
+            text: self.text[end..].to_owned(),
+            advice: advice.map(|(at, advice)| (at - end, advice)).collect(),
+        };
+        Message::from(&self.text[..at]).then(message).then(rest)
+    }
+
     /// Returns the advice.
     pub fn advice(&self) -> impl Iterator<Item = Advice> {
         self.advice.iter().map(|(_, advice)| *advice)
@@ -111,6 +170,34 @@ impl Message {
     }
 }
 
+impl From<Refusal> for Message {
+    fn from(refusal: Refusal) -> Message {
+        let message = Message::from(refusal.to_string());
+        match refusal {
+            Refusal::NotReached { .. } => message.advise(Advice::TrustAddress),
+            Refusal::NotShown { .. } => message.advise(Advice::TrustThatOneDoes),
+            Refusal::BreakpointsOff => message.advise(Advice::RequestBreakpoints),
+            _ => message,
+        }
+    }
+}
+
+impl From<&Refused> for Message {
+    fn from(refused: &Refused) -> Message {
+        let mut message = Message::default();
+        for (index, (tactic, refusal)) in refused.telling().into_iter().enumerate() {
+            if index > 0 {
+                message = message.then("; ");
+            }
+            if let Some(tactic) = tactic {
+                message = message.then(format!("{tactic}: "));
+            }
+            message = message.then(refusal);
+        }
+        message
+    }
+}
+
 impl From<String> for Message {
     fn from(text: String) -> Message {
         Message {
@@ -135,6 +222,7 @@ impl fmt::Display for Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use capriole_tactic::site::Tactic;
 
     #[test]
     fn advice_stays_at_its_place() {
@@ -147,5 +235,20 @@ mod tests {
             whole.with(|advice| format!(" ({advice:?})")),
             "cannot write: it is full (LargerBuffer), or late"
         );
+    }
+
+    #[test]
+    fn a_refusal_has_its_advice_at_its_place() {
+        let refused = Refused {
+            refusals: vec![
+                (Tactic::Int3, Refusal::BreakpointsOff),
+                (Tactic::Region, Refusal::GoPreemption),
+            ],
+        };
+        let message = Message::from(&refused);
+        assert_eq!(message.to_string(), refused.to_string());
+        let told = message.with(|advice| format!(" ({advice:?})"));
+        let wanted = "int3: breakpoints are used only on request (RequestBreakpoints); region: ";
+        assert!(told.starts_with(wanted), "{told}");
     }
 }

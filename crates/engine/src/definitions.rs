@@ -1,9 +1,8 @@
 //! Events as texts: single ones, and those of definition files.
 
-use crate::error::{Code, Context, Error, Result, bail, err};
-use capriole_event::{
-    DefinitionError, DefinitionErrors, EventSpec, ParseError, definition_lines, definitions,
-};
+use crate::advice::{Advice, Message};
+use crate::error::{Code, Context, Error, Result, bail, message_of};
+use capriole_event::{EventSpec, ParseError, definition_lines, definitions};
 use capriole_proc::files;
 use std::path::{Path, PathBuf};
 
@@ -24,59 +23,70 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> Result<Vec<EventSpec
     let mut parsed: Vec<EventSpec> = Vec::new();
     for text in events {
         if is_latency(text) {
-            return Err(Error::from(for_stat(text)).recoded(Code::Unsuitable));
+            return Err(Error::new(Code::Unsuitable, for_measuring(text)));
         }
         let spec = EventSpec::parse(text)?;
-        plain(&spec).map_err(|error| Error::from(error).recoded(Code::Unsuitable))?;
+        plain(&spec).map_err(|message| Error::new(Code::Unsuitable, message))?;
         parsed.push(spec);
     }
     for file in files {
         let InFile { events, latencies } = in_file(file)?;
-        let latencies = latencies.iter().map(|(line, text)| (*line, for_stat(text)));
+        let latencies = latencies.iter();
+        let latencies = latencies.map(|(line, text)| (*line, for_measuring(text)));
         let others = events
             .iter()
             .filter_map(|(line, spec)| Some((*line, plain(spec).err()?)));
-        let refused = latencies.chain(others);
-        let mut refused: Vec<_> = refused
-            .map(|(line, error)| DefinitionError { line, error })
-            .collect();
+        let mut refused: Vec<_> = latencies.chain(others).collect();
         if !refused.is_empty() {
-            refused.sort_by_key(|error| error.line);
-            bail!(
-                Definitions,
-                "{}: {}",
-                file.display(),
-                DefinitionErrors(refused)
-            );
+            refused.sort_by_key(|(line, _)| *line);
+            return Err(Error::new(Code::Definitions, in_lines(file, refused)));
         }
         parsed.extend(events.into_iter().map(|(_, spec)| spec));
     }
     Ok(parsed)
 }
 
-/// Checks that an event has neither aggregates nor keys.
-fn plain(spec: &EventSpec) -> Result<(), ParseError> {
-    match spec.aggregation.at() {
-        None => Ok(()),
-        Some(column) => Err(ParseError {
-            text: spec.text.clone(),
-            column,
-            message: "aggregates and `by` are for `capriole stat`".to_string(),
-            help: "give it the event, or write the fields alone, without aggregates and `by`"
-                .to_string(),
-        }),
+/// Joins the errors of a definition file, each with its line.
+fn in_lines(file: &Path, errors: impl IntoIterator<Item = (usize, Message)>) -> Message {
+    let mut all = Message::from(format!("{}: ", file.display()));
+    for (index, (line, error)) in errors.into_iter().enumerate() {
+        let end = if index > 0 { "\n" } else { "" };
+        all = all.then(format!("{end}line {line}: ")).then(error);
     }
+    all
 }
 
-/// Returns the error for `latency(...)` where calls are not timed.
-fn for_stat(text: &str) -> ParseError {
-    ParseError {
+/// Checks that an event has neither aggregates nor keys.
+fn plain(spec: &EventSpec) -> Result<(), Message> {
+    let Some(column) = spec.aggregation.at() else {
+        return Ok(());
+    };
+    Err(not_recorded(ParseError {
+        text: spec.text.clone(),
+        column,
+        message: "aggregates and `by` are for counting".to_string(),
+        help: "count the event, or write the fields alone, without aggregates and `by`".to_string(),
+        instead: None,
+    }))
+}
+
+/// Returns the message for `latency(...)` where calls are not measured.
+fn for_measuring(text: &str) -> Message {
+    let message = not_recorded(ParseError {
         text: text.to_owned(),
         column: text.len() - text.trim_start().len(),
-        message: "`latency(...)` is for `capriole stat`".to_string(),
-        help: "give it the event; `capriole record --graph EVENT` records calls from entry to exit"
-            .to_string(),
-    }
+        message: "`latency(...)` is for measuring".to_string(),
+        help: "measure the event, or record calls from entry to exit".to_string(),
+        instead: None,
+    });
+    message.advise(Advice::RecordCalls)
+}
+
+/// Returns the message of an error, with advice on how to count or measure.
+fn not_recorded(error: ParseError) -> Message {
+    let rest = error.to_string().split_off(error.message.len());
+    let message = Message::from(error.message);
+    message.advise(Advice::Counting).then(rest)
 }
 
 /// Contents of a definition file, with line numbers.
@@ -107,7 +117,11 @@ pub fn in_file(file: &Path) -> Result<InFile> {
         rest[number - 1] = "";
     }
     let events = definitions(&rest.join("\n"));
-    let events = events.map_err(|errors| err!(Definitions, "{}: {errors}", file.display()))?;
+    let events = events.map_err(|errors| {
+        let errors = errors.0.into_iter();
+        let errors = errors.map(|error| (error.line, message_of(&error.error)));
+        Error::new(Code::Definitions, in_lines(file, errors))
+    })?;
     if events.is_empty() && latencies.is_empty() {
         bail!(Definitions, "{}: no event is defined there", file.display());
     }

@@ -3,12 +3,14 @@
 use crate::advice::{Advice, Message, Words};
 use capriole_codegen::detour::CompileError;
 use capriole_dwarf::{DebugError, VariableError};
-use capriole_event::ParseError;
+use capriole_event::{Instead, ParseError};
 use capriole_host::TargetError;
 use capriole_object::ObjectError;
 use capriole_planner::resolve::ResolveError;
 use capriole_planner::unwinders::NoReturns;
 use capriole_proc::process::ProcessError;
+use capriole_trace::TraceError;
+use rustix::io::Errno;
 use std::fmt;
 
 /// Result of the engine's functions.
@@ -196,6 +198,15 @@ impl Error {
         }
     }
 
+    /// Replaces a part of the message: see [`Message::within`].
+    #[must_use]
+    pub(crate) fn within(self, text: &str, message: Message) -> Error {
+        Error {
+            message: self.message.within(text, message),
+            ..self
+        }
+    }
+
     /// Returns the message, without the causes.
     #[must_use]
     pub fn message(&self) -> &Message {
@@ -206,10 +217,7 @@ impl Error {
     pub fn messages(&self) -> impl Iterator<Item = Message> {
         let first: &(dyn std::error::Error + 'static) = self;
         let all = std::iter::successors(Some(first), |error| error.source());
-        all.map(|error| match error.downcast_ref::<Error>() {
-            Some(own) => own.message.clone(),
-            None => error.to_string().into(),
-        })
+        all.map(message_of)
     }
 
     /// Returns the messages of the error and its causes in one, without causes that a message in
@@ -242,6 +250,87 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         let cause = self.cause.as_deref()?;
         Some(cause)
+    }
+}
+
+/// Returns the message of an error without its causes, with advice if it is an error of the engine
+/// or of a crate on which the engine is built.
+#[must_use]
+pub fn message_of(error: &(dyn std::error::Error + 'static)) -> Message {
+    if let Some(own) = error.downcast_ref::<Error>() {
+        return own.message.clone();
+    }
+    let advice = None
+        .or_else(|| error.downcast_ref().and_then(advice_of_parse))
+        .or_else(|| error.downcast_ref().and_then(advice_of_process))
+        .or_else(|| error.downcast_ref().and_then(advice_of_target))
+        .or_else(|| error.downcast_ref().and_then(advice_of_resolve))
+        .or_else(|| error.downcast_ref().and_then(advice_of_trace));
+    with_advice(error, advice)
+}
+
+fn with_advice(error: impl fmt::Display, advice: Option<Advice>) -> Message {
+    let message = Message::from(error.to_string());
+    match advice {
+        Some(advice) => message.advise(advice),
+        None => message,
+    }
+}
+
+pub(crate) fn advice_of_parse(error: &ParseError) -> Option<Advice> {
+    error.instead.map(|instead| match instead {
+        Instead::CountCallers => Advice::ReportCountsCallers,
+        Instead::SeeEach => Advice::RecordShowsEach,
+    })
+}
+
+fn advice_of_process(error: &ProcessError) -> Option<Advice> {
+    match *error {
+        ProcessError::IsThread { pid, .. } => Some(Advice::NameProcess { pid }),
+        _ => None,
+    }
+}
+
+fn advice_of_target(error: &TargetError) -> Option<Advice> {
+    match *error {
+        TargetError::Process(ref error) => advice_of_process(error),
+        TargetError::Vanished { .. } => Some(Advice::LaunchInstead),
+        TargetError::Occupied { .. } => Some(Advice::LeaveOutReturnStackIfUsed),
+        TargetError::AlreadyRecorded { pid, .. } => Some(Advice::DetachOther { pid }),
+        TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
+            if errno == Errno::FBIG =>
+        {
+            Some(Advice::SmallerBuffer)
+        }
+        _ => None,
+    }
+}
+
+fn advice_of_resolve(error: &ResolveError) -> Option<Advice> {
+    match error {
+        ResolveError::NoMarker {
+            markers, nearest, ..
+        } if *markers > 0 && nearest.is_empty() => Some(Advice::ListShowsMarkers),
+        ResolveError::OtherFile { .. } => Some(Advice::GiveProcess),
+        ResolveError::NoMatch { functions, .. } if *functions > 0 => {
+            Some(Advice::ListShowsFunctions)
+        }
+        ResolveError::NoSuchSymbol {
+            nearest,
+            defined_in: None,
+            stripped: false,
+            ..
+        } if nearest.is_empty() => Some(Advice::ListShowsAll),
+        ResolveError::Indirect { in_use: None, .. } => Some(Advice::CheckShowsImplementation),
+        ResolveError::NoCalls { .. } => Some(Advice::EntryInsteadOfCalls),
+        _ => None,
+    }
+}
+
+fn advice_of_trace(error: &TraceError) -> Option<Advice> {
+    match error {
+        TraceError::NotFound(_) => Some(Advice::RecordMakesTrace),
+        _ => None,
     }
 }
 
@@ -286,7 +375,7 @@ macro_rules! from {
             fn from(error: $type) -> Error {
                 Error {
                     code: Code::$code,
-                    message: error.to_string().into(),
+                    message: message_of(&error),
                     cause: std::error::Error::source(&error).map(|cause| cause.to_string().into()),
                 }
             }
@@ -314,7 +403,7 @@ impl From<ProcessError> for Error {
     fn from(error: ProcessError) -> Error {
         Error {
             code: code_of_process(&error),
-            message: error.to_string().into(),
+            message: with_advice(&error, advice_of_process(&error)),
             cause: None,
         }
     }
@@ -324,7 +413,7 @@ impl From<TargetError> for Error {
     fn from(error: TargetError) -> Error {
         Error {
             code: code_of_target(&error),
-            message: error.to_string().into(),
+            message: with_advice(&error, advice_of_target(&error)),
             cause: None,
         }
     }
@@ -334,7 +423,7 @@ impl From<ResolveError> for Error {
     fn from(error: ResolveError) -> Error {
         Error {
             code: code_of_resolve(&error),
-            message: error.to_string().into(),
+            message: with_advice(&error, advice_of_resolve(&error)),
             cause: None,
         }
     }

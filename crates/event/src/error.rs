@@ -24,6 +24,18 @@ pub struct ParseError {
     pub message: String,
     /// Suggested correction; empty if `message` already gives it.
     pub help: String,
+    /// A use of the event that is possible instead; belongs behind `help`. Each program that parses
+    /// events has its own words for it.
+    pub instead: Option<Instead>,
+}
+
+/// A use of an event that has a value which an aggregate cannot take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Instead {
+    /// Record the event with its call stack, and let a report count the callers.
+    CountCallers,
+    /// Record the event, to see each value.
+    SeeEach,
 }
 
 impl ParseError {
@@ -44,7 +56,13 @@ impl ParseError {
             column,
             message: one_line(&message.into()),
             help: one_line(&help.into()),
+            instead: None,
         }
+    }
+
+    /// Adds a use of the event that is possible instead.
+    pub(crate) fn instead(self, instead: Option<Instead>) -> Self {
+        ParseError { instead, ..self }
     }
 }
 

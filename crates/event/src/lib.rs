@@ -60,7 +60,7 @@ pub use at::At;
 pub use definitions::{
     Definition, DefinitionError, DefinitionErrors, definition_lines, definitions,
 };
-pub use error::ParseError;
+pub use error::{Instead, ParseError};
 pub use fetch::{Base, Deref, EntryValue, Fetch, FetchArg};
 pub use field_type::{Bits, Element, FieldType, Shown};
 pub use filter::{Comparison, Filter, Operand};

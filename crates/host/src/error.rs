@@ -12,7 +12,7 @@ pub enum TargetError {
     Process(#[from] ProcessError),
     /// The process ended while it was being worked on.
     #[error(
-        "process {pid} ended while it was being attached to; start it again and attach earlier, or use `capriole record -- PROGRAM`"
+        "process {pid} ended while it was being attached to; start it again and attach earlier"
     )]
     Vanished {
         /// The process.
@@ -58,7 +58,7 @@ pub enum TargetError {
     },
     /// The site of a guard stays occupied.
     #[error(
-        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or with --return=stack at _Unwind_Find_FDE, for exceptions); try again, or leave out --return=stack if you gave it"
+        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or, if return addresses are replaced, at _Unwind_Find_FDE, for exceptions); try again"
     )]
     Occupied {
         /// The process.
@@ -73,9 +73,7 @@ pub enum TargetError {
         pid: i32,
     },
     /// Another `capriole` is recording the process.
-    #[error(
-        "process {pid} is already being recorded by capriole, process {owner}; end that one, or take its probes out with `capriole detach {pid}`"
-    )]
+    #[error("process {pid} is already being recorded by capriole, process {owner}; end that one")]
     AlreadyRecorded {
         /// The process.
         pid: i32,
@@ -122,7 +120,7 @@ pub enum TargetError {
         errno: Errno,
     },
     /// A system call made inside the target failed.
-    #[error("process {pid} cannot {what}: {errno}{}", hint(*errno))]
+    #[error("process {pid} cannot {what}: {errno}{}", cause(*errno))]
     Refused {
         /// The process.
         pid: i32,
@@ -204,7 +202,7 @@ pub enum TargetError {
         source: std::io::Error,
     },
     /// The session memory cannot be shared with us.
-    #[error("cannot share memory with process {pid}: {errno}{}", hint(*errno))]
+    #[error("cannot share memory with process {pid}: {errno}{}", cause(*errno))]
     Share {
         /// The process.
         pid: i32,
@@ -227,15 +225,14 @@ pub enum TargetError {
     },
 }
 
-fn hint(errno: Errno) -> &'static str {
+/// Returns the usual cause of an error of the kernel.
+fn cause(errno: Errno) -> &'static str {
     match errno {
         Errno::NOMEM => " (out of memory, or of mappings: see vm.max_map_count and its limits)",
         Errno::PERM | Errno::ACCESS => {
             " (a security module forbids it, or the program changes its descriptors meanwhile)"
         }
-        Errno::FBIG => {
-            " (the limit for file sizes, ulimit -f, is below the size of the buffer: see --buffer-size)"
-        }
+        Errno::FBIG => " (the limit for file sizes, ulimit -f, is below the size of the buffer)",
         Errno::MFILE => {
             " (the program or capriole has no free file descriptor; raise the limit, ulimit -n)"
         }

@@ -25,13 +25,11 @@
 //! memfd mapped is detached as well, each by its own ledger. After `exec` all mappings are
 //! gone, and nothing is written.
 
-use crate::counter::Reference;
-use crate::ledger::{Ledger, MemoryAt};
+use crate::installed::Installed;
+use crate::ledger::Arena;
 use crate::patch::{Batch, Change, Found, INT3};
-use crate::recover;
 use crate::remains::{Remains, Save};
-use crate::returns::Region;
-use crate::session::{Agent, Arena};
+use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::gadgets;
 use capriole_host::memory::RemoteMemory;
@@ -41,89 +39,12 @@ use capriole_host::steps::step;
 use capriole_host::threads;
 use capriole_host::threads::Stopped;
 use capriole_host::tracer;
-use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::time::Duration;
-
-/// A replaced signal action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Action {
-    /// The signal: SIGTRAP, or one that a faulting instruction raises.
-    pub signal: i32,
-    /// Our handler.
-    pub handler: u64,
-    /// The program's `struct kernel_sigaction`.
-    pub old: [u64; 4],
-}
-
-/// Everything that a session has installed in a process.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Installed {
-    /// The ledger, which records all of these and is unmapped last.
-    pub ledger: Ledger,
-    /// Further ledgers of the session, for the probes that were added to it.
-    pub extensions: Vec<Ledger>,
-    /// Mapping of session memory, as first made.
-    pub(crate) memory: Option<MemoryAt>,
-    /// Memory for detours.
-    pub arenas: Vec<Arena>,
-    /// The memory through which followed calls return.
-    pub returns: Option<Region>,
-    /// Address ranges of mapped stubs, ascending.
-    pub stubs: Vec<Range<u64>>,
-    /// The changes of the sites.
-    pub changes: Vec<Change>,
-    /// The reference counters that were incremented.
-    pub(crate) references: Vec<Reference>,
-    /// The replaced signal actions.
-    pub actions: Vec<Action>,
-}
-
-impl Installed {
-    /// True if breakpoints are handled.
-    pub(crate) fn handles_traps(&self) -> bool {
-        self.actions
-            .iter()
-            .any(|action| action.signal == libc::SIGTRAP)
-    }
-
-    /// True if an address lies in generated code.
-    fn holds(&self, address: u64) -> bool {
-        let at = self.stubs.partition_point(|range| range.end <= address);
-        self.stubs
-            .get(at)
-            .is_some_and(|range| range.start <= address)
-            || self.arenas.iter().any(|arena| arena.contains(address))
-            || self.returns.is_some_and(|region| region.holds(address))
-    }
-
-    /// Returns the range where session memory is mapped now, followed by the slots for open calls,
-    /// which are private to the process.
-    pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
-        let Some(memory) = self.memory else {
-            return Ok(None);
-        };
-        let maps = process.maps()?;
-        let is_it = |m: &&Mapping| m.start == memory.base && m.inode == memory.inode;
-        let mut shared = maps.iter().filter(|m| recover::is_session(m));
-        let Some(shared) = shared.find(is_it) else {
-            return Ok(None);
-        };
-        let end = memory.base.saturating_add(memory.size);
-        let own = |m: &Mapping| m.start == shared.end && m.inode == 0 && !m.perms.execute;
-        let slots = end > shared.end && maps.iter().any(|m| own(m) && end <= m.end);
-        Ok(Some(shared.start..if slots { end } else { shared.end }))
-    }
-
-    /// Returns the phases of the changes, from 0.
-    fn phases(&self) -> std::ops::RangeInclusive<u8> {
-        0..=self.changes.iter().map(|c| c.phase).max().unwrap_or(0)
-    }
-}
 
 /// Result of a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -675,4 +596,45 @@ fn unmap(
     agent.unmap(process, remote, installed)?;
     agent.dismiss();
     Ok(())
+}
+
+impl Agent {
+    /// Unmaps stubs, then arenas, session memory, and last the ledger, which records where all the
+    /// others are. No thread may be in any of them.
+    fn unmap(
+        &self,
+        process: &Process,
+        remote: &RemoteMemory,
+        installed: &Installed,
+    ) -> Result<(), TargetError> {
+        // The frame must not lie in memory that is being unmapped.
+        let place = self.stack(process)?;
+        self.with(remote, place, |i| {
+            for range in &installed.stubs {
+                let len = range.end - range.start;
+                i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap stubs"))?;
+            }
+            step("stubs unmapped");
+            for arena in &installed.arenas {
+                i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap code"))?;
+                step("arena unmapped");
+            }
+            if let Some(memory) = installed.memory_in(process)? {
+                let len = memory.end - memory.start;
+                i.call(libc::SYS_munmap, [memory.start, len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap shared memory"))?;
+                step("session memory unmapped");
+            }
+            // The first ledger last: without it an extension would be a session of its own.
+            let ledgers = installed.extensions.iter().chain([&installed.ledger]);
+            for ledger in ledgers {
+                i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
+                    .map_err(self.refused("unmap the journal"))?;
+                step("ledger unmapped");
+            }
+            Ok(())
+        })
+    }
 }

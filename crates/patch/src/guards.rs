@@ -11,7 +11,7 @@
 //! after the last is restored. If the bytes of a guard are occupied, the attach starts again,
 //! up to eight times within half a second, and then drops kinds of guards one after the other.
 
-use crate::attach::{Point, Probe};
+use crate::probe::{Point, Probe};
 use crate::returns::Region;
 use capriole_codegen::detour::Work;
 use capriole_resident::Entries;

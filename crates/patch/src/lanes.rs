@@ -20,9 +20,8 @@
 //! still writes into the packet that it had.
 
 use crate::attach::Attached;
-use crate::ledger::MemoryAt;
+use crate::ledger::{Arena, MemoryAt};
 use crate::recover::sharing;
-use crate::session::Arena;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::survey::own_tid;
 use capriole_host::threads::{Stopped, StoppedThread};

@@ -46,10 +46,8 @@
 //! capriole, which would take it for a session by itself, refuses it.
 
 use crate::counter::{Reference, ReferenceCounter};
-use crate::detach::Action;
 use crate::patch::Change;
 use crate::remains::TraceId;
-use crate::session::Arena;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::steps::step;
@@ -142,6 +140,8 @@ pub mod header {
 
 /// Byte offsets in a journal entry.
 pub mod journal {
+    pub use crate::patch::MAX_BYTES;
+
     /// u64: address of the first byte that changes.
     pub const ADDRESS: usize = 0;
     /// u8: number of changed bytes, 1..=[`MAX_BYTES`].
@@ -160,8 +160,6 @@ pub mod journal {
     pub const DETOUR: usize = 48;
     /// Size of an entry, bytes.
     pub const SIZE: usize = 64;
-    /// Maximum number of bytes changed at a site.
-    pub const MAX_BYTES: usize = 16;
     /// Kind: a site's bytes.
     pub const CODE: u8 = 0;
     /// Kind: a guard's bytes, which are written before all others and reverted after them.
@@ -216,6 +214,33 @@ pub struct Ledger {
     /// Size in bytes.
     pub len: u64,
     pub(crate) inode: u64,
+}
+
+/// A replaced signal action.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Action {
+    /// The signal: SIGTRAP, or one that a faulting instruction raises.
+    pub signal: i32,
+    /// Our handler.
+    pub handler: u64,
+    /// The program's `struct kernel_sigaction`.
+    pub old: [u64; 4],
+}
+
+/// Memory for detours, readable and executable in the target, never writable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arena {
+    /// Address in the target.
+    pub start: u64,
+    /// Size in bytes.
+    pub len: u64,
+}
+
+impl Arena {
+    /// True if `address` lies in it.
+    pub fn contains(&self, address: u64) -> bool {
+        (self.start..self.start + self.len).contains(&address)
+    }
 }
 
 /// True if a mapping is a ledger.

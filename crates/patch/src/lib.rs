@@ -1,9 +1,14 @@
 //! Patching and restoring the code of running processes.
 //!
-//! - [`attach`] (also probes that are added, disarmed and armed later), [`session`], [`stubs`], [`patch`], [`counter`], [`returns`], [`guards`]: probes in
-//! - [`detach`], [`recover`], [`remains`], [`family`], [`ledger`]: probes out, also after the tracer
-//!   was killed
-//! - [`lanes`]: lanes of threads that ended; [`outside`]: sessions as other processes see them
+//! A module uses only those that stand below it:
+//!
+//! - [`outside`], [`family`], [`lanes`]: sessions as other processes see them; children; lanes of
+//!   threads that ended
+//! - [`attach`] (also probes that are added, disarmed and armed later), [`guards`], `probe`: probes in
+//! - [`recover`], [`detach`]: probes out, also after the tracer was killed
+//! - `installed`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
+//!   the system calls that put it there
+//! - [`ledger`], [`remains`], [`counter`], [`stubs`], [`patch`]: the journal, and the bytes themselves
 //!
 //! Only [`patch`] writes instruction bytes of a program.
 #![forbid(unsafe_code)]
@@ -13,10 +18,12 @@ pub mod counter;
 pub mod detach;
 pub mod family;
 pub mod guards;
+mod installed;
 pub mod lanes;
 pub mod ledger;
 pub mod outside;
 pub mod patch;
+mod probe;
 pub mod recover;
 pub mod remains;
 pub mod returns;

@@ -2,8 +2,8 @@
 //! them.
 
 use crate::recover;
-use crate::recover::{FoundSession, is_session};
-use crate::session::MEMFD_NAME;
+use crate::recover::FoundSession;
+use crate::session::{MEMFD_NAME, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::memfd;
 use capriole_proc::process::Process;

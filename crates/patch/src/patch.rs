@@ -22,13 +22,15 @@
 //! head                 …e9 │ xx xx xx xx…
 //! ```
 
-use crate::ledger::journal::MAX_BYTES;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::steps::step;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+/// Maximum number of bytes changed at a site.
+pub const MAX_BYTES: usize = 16;
 
 /// The one-byte breakpoint instruction.
 pub const INT3: u8 = 0xcc;

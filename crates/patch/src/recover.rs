@@ -6,11 +6,12 @@
 //! one budget per process. The owner of a recording is identified by a fact that cannot be
 //! forged: the open memfd of a process of the same user named `capriole`.
 
-use crate::detach::{Detached, Installed, detach, detach_and_save};
-use crate::ledger::{Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
+use crate::detach::{Detached, detach, detach_and_save};
+use crate::installed::Installed;
+use crate::ledger::{Arena, Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
 use crate::remains::{Save, TraceId};
 use crate::returns::Region;
-use crate::session::{Agent, Arena, MEMFD_NAME, STUBS_NAME};
+use crate::session::{Agent, MEMFD_NAME, STUBS_NAME, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::memfd;
 use capriole_host::memory::RemoteMemory;
@@ -19,7 +20,7 @@ use capriole_host::tracer;
 use capriole_host::{gadgets, inject};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
-use capriole_ring::layout::{State, header, own};
+use capriole_ring::layout::State;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -51,14 +52,6 @@ const MAX_UNWRITTEN: u64 = 1 << 30;
 
 /// Number of searches for the children of a program that keeps forking.
 const FORK_ROUNDS: usize = 10;
-
-/// True if a mapping is a session's memory.
-pub fn is_session(mapping: &Mapping) -> bool {
-    mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
-        && mapping.perms.shared
-        && mapping.offset == 0
-        && memfd::device().is_none_or(|device| mapping.dev == device)
-}
 
 /// Returns our own process id and start time.
 pub fn own_identity() -> (u32, u64) {
@@ -163,18 +156,6 @@ fn together(found: Vec<Found>) -> Vec<Found> {
         installed.stubs.sort_unstable_by_key(|range| range.start);
     }
     firsts
-}
-
-impl Installed {
-    /// Adds everything that an extension of the ledger lists.
-    fn extend(&mut self, extension: Installed) {
-        self.extensions.push(extension.ledger);
-        self.extensions.extend(extension.extensions);
-        self.arenas.extend(extension.arenas);
-        self.stubs.extend(extension.stubs);
-        self.changes.extend(extension.changes);
-        self.references.extend(extension.references);
-    }
 }
 
 /// Returns the inodes of session memory that a process has opened itself.
@@ -576,7 +557,7 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
 ///
 /// # Errors
 /// The first error of a process, after all the others were done.
-fn detach_children(
+pub(crate) fn detach_children(
     memory: &MemoryAt,
     except: u32,
     mut save: Option<&mut Save<'_>>,
@@ -633,96 +614,10 @@ fn reborrow<'a, 'b>(save: &'a mut Option<&mut Save<'b>>) -> Option<&'a mut Save<
 
 impl Detached {
     /// Adds the results of children.
-    fn add_children(&mut self, children: &Detached) {
+    pub(crate) fn add_children(&mut self, children: &Detached) {
         self.restored += children.restored;
         self.repaired += children.repaired;
         self.lingering |= children.lingering;
         self.damaged += children.damaged;
     }
-}
-
-impl crate::attach::Attached {
-    /// Returns the mapping of session memory in the process.
-    pub fn memory_at(&self) -> MemoryAt {
-        MemoryAt {
-            base: self.memory.base,
-            size: self.memory.geometry.size() as u64,
-            inode: rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino),
-        }
-    }
-
-    /// Removes every probe from the process and from the children that it forked meanwhile. Records
-    /// stay in session memory.
-    ///
-    /// # Errors
-    /// See [`detach`]; a process that has ended is no error.
-    pub fn detach(&self) -> Result<Detached, TargetError> {
-        let mut report = match detach(&self.process, &self.installed) {
-            Ok(report) => report,
-            Err(_) if self.process.is_over() => Detached::default(),
-            Err(error) => return Err(error),
-        };
-        self.in_use.end();
-        report.add_children(&detach_children(
-            &self.memory_at(),
-            self.process.pid(),
-            None,
-        )?);
-        Ok(report)
-    }
-
-    /// True while the session is mapped in the process: not after exec.
-    pub fn is_mapped(&self) -> bool {
-        self.memory.ledger.is_in(&self.process).unwrap_or(false)
-    }
-
-    /// Returns true if a thread of the program waits until the probes are removed. A forked child
-    /// with such a thread is detached at once, and the recording continues.
-    ///
-    /// The word that tells that some thread waits is in memory that all processes can write; the
-    /// word that tells in which process it waits is in memory private to each. So a child can end
-    /// only its own part in a recording.
-    pub fn must_leave(&self) -> bool {
-        let memory = &self.memory.memory;
-        if memory.load_u32(header::LEAVE) == 0 {
-            return false;
-        }
-        memory.store_u32(header::LEAVE, 0);
-        let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
-        let waits = |process: &Process| {
-            let remote = RemoteMemory::open(process.pid() as i32);
-            remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
-        };
-        if waits(&self.process) {
-            return true;
-        }
-        let memory = self.memory_at();
-        for child in sharing(&memory, self.process.pid()) {
-            if waits(&child) {
-                // If that fails the child continues by itself after some seconds.
-                let _ = detach_sharing(&child, memory.inode);
-            }
-        }
-        false
-    }
-
-    /// True if another process (`capriole detach`) has removed the probes. That process records
-    /// this in session memory, but so can any other process; so the record is not believed if the
-    /// process's own ledger is there and contradicts it.
-    pub fn is_restored(&self) -> bool {
-        let restored = State::Restored as u32;
-        self.memory.memory.load_u32(header::STATE) == restored
-            && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
-    }
-
-    /// Returns the addresses of the memory for detours.
-    pub fn arenas(&self) -> impl Iterator<Item = u64> {
-        self.installed.arenas.iter().map(|arena| arena.start)
-    }
-}
-
-fn recorded_as_armed(process: &Process, ledger: &Ledger) -> bool {
-    let state =
-        RemoteMemory::open(process.pid() as i32).and_then(|remote| ledger.header(&remote)?.state());
-    state.is_ok_and(|state| state == State::Armed)
 }

@@ -1,7 +1,6 @@
 //! Session memory and arenas in a target: creating them and mapping them.
 
-use crate::detach::Installed;
-use crate::ledger::{Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
+use crate::ledger::{Arena, Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use crate::stubs::{Row, Stubs};
 use capriole_host::error::TargetError;
 use capriole_host::gadgets;
@@ -28,6 +27,14 @@ pub const MEMFD_NAME: &str = "capriole";
 /// Name of the memory that stubs are mapped from.
 pub const STUBS_NAME: &str = "capriole-stubs";
 
+/// True if a mapping is a session's memory.
+pub fn is_session(mapping: &Mapping) -> bool {
+    mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
+        && mapping.perms.shared
+        && mapping.offset == 0
+        && memfd::device().is_none_or(|device| mapping.dev == device)
+}
+
 /// Session memory, mapped here and in the target.
 #[derive(Debug)]
 pub struct SessionMemory {
@@ -41,22 +48,6 @@ pub struct SessionMemory {
     pub file: OwnedFd,
     /// Data that only the target has, and that no other process can write.
     pub ledger: Ledger,
-}
-
-/// Memory for detours, readable and executable in the target, never writable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arena {
-    /// Address in the target.
-    pub start: u64,
-    /// Size in bytes.
-    pub len: u64,
-}
-
-impl Arena {
-    /// True if `address` lies in it.
-    pub fn contains(&self, address: u64) -> bool {
-        (self.start..self.start + self.len).contains(&address)
-    }
 }
 
 /// The resident's code for a batch of system calls, and memory for their arguments.
@@ -179,7 +170,7 @@ impl Agent {
         self.stopped.resume()
     }
 
-    fn stack(&self, process: &Process) -> Result<FramePlace, TargetError> {
+    pub(crate) fn stack(&self, process: &Process) -> Result<FramePlace, TargetError> {
         let registers = &self.stopped.threads()[0].registers;
         let maps = process.maps()?;
         let xstate = ptrace::xstate(self.stopped.threads()[0].tid).unwrap_or_default();
@@ -719,45 +710,6 @@ impl Agent {
             next = index as usize + 1;
         }
         Ok(failed)
-    }
-
-    /// Unmaps stubs, then arenas, session memory, and last the ledger, which records where all the
-    /// others are. No thread may be in any of them.
-    pub(crate) fn unmap(
-        &self,
-        process: &Process,
-        remote: &RemoteMemory,
-        installed: &Installed,
-    ) -> Result<(), TargetError> {
-        // The frame must not lie in memory that is being unmapped.
-        let place = self.stack(process)?;
-        self.with(remote, place, |i| {
-            for range in &installed.stubs {
-                let len = range.end - range.start;
-                i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap stubs"))?;
-            }
-            step("stubs unmapped");
-            for arena in &installed.arenas {
-                i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap code"))?;
-                step("arena unmapped");
-            }
-            if let Some(memory) = installed.memory_in(process)? {
-                let len = memory.end - memory.start;
-                i.call(libc::SYS_munmap, [memory.start, len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap shared memory"))?;
-                step("session memory unmapped");
-            }
-            // The first ledger last: without it an extension would be a session of its own.
-            let ledgers = installed.extensions.iter().chain([&installed.ledger]);
-            for ledger in ledgers {
-                i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap the journal"))?;
-                step("ledger unmapped");
-            }
-            Ok(())
-        })
     }
 
     /// Closes file descriptor `fd` in the target.

@@ -71,6 +71,9 @@ pub struct CallSummary {
     pub by_function: Vec<FunctionSummary>,
     /// Number of functions that were never called.
     pub silent: u64,
+    /// As in [`Summary`](crate::Summary).
+    #[serde(skip)]
+    pub advice_on_loss: &'static str,
 }
 
 /// One row of the table.
@@ -284,6 +287,7 @@ impl CallSummary {
             warnings: document.warnings.clone(),
             silent,
             by_function,
+            advice_on_loss: "",
         };
         Ok((summary, health))
     }
@@ -354,6 +358,7 @@ impl fmt::Display for CallSummary {
             damages: self.damages,
             complete: self.complete,
             warnings: &self.warnings,
+            advice_on_loss: self.advice_on_loss,
         };
         for line in doubts.lines().into_iter().chain(self.remarks()) {
             writeln!(f, "{line}")?;

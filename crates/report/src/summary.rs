@@ -39,6 +39,10 @@ pub struct Summary {
     pub by_event: Vec<EventSummary>,
     /// Number of events that were never hit.
     pub silent: u64,
+    /// Advice for the case that events were lost, as the program that shows the table gives it,
+    /// with the punctuation that joins it to a message. Empty unless that program sets it.
+    #[serde(skip)]
+    pub advice_on_loss: &'static str,
 }
 
 /// One row of the table: all sites with the same event name.
@@ -170,6 +174,7 @@ impl Summary {
             warnings: document.warnings.clone(),
             by_event,
             silent,
+            advice_on_loss: "",
         };
         Ok((summary, health))
     }
@@ -184,6 +189,7 @@ pub(super) struct Doubts<'a> {
     pub(super) damages: u64,
     pub(super) complete: bool,
     pub(super) warnings: &'a [String],
+    pub(super) advice_on_loss: &'static str,
 }
 
 impl Doubts<'_> {
@@ -194,9 +200,10 @@ impl Doubts<'_> {
             let lost = self.lost_events as f64;
             let share = lost / (lost + self.events as f64);
             lines.push(format!(
-                "LOST {} ({}): not in the table; record with a larger --buffer-size",
+                "LOST {} ({}): not in the table{}",
                 counted(self.lost_events, "EVENT", "EVENTS"),
-                percent(share)
+                percent(share),
+                self.advice_on_loss
             ));
         }
         if self.lost_packets > 0 {
@@ -280,6 +287,7 @@ impl fmt::Display for Summary {
             damages: self.damages,
             complete: self.complete,
             warnings: &self.warnings,
+            advice_on_loss: self.advice_on_loss,
         };
         for caveat in doubts.lines() {
             writeln!(f, "{caveat}")?;

@@ -178,24 +178,36 @@ pub struct Refused {
     pub refusals: Vec<(Tactic, Refusal)>,
 }
 
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Refused {
+    /// Returns the reasons that tell a reader most, with the tactic if the reason holds for it
+    /// alone.
+    #[must_use]
+    pub fn telling(&self) -> Vec<(Option<Tactic>, Refusal)> {
         let mut reasons = self.refusals.iter().map(|(_, refusal)| refusal);
         if let Some(first) = reasons.next()
             && reasons.all(|refusal| refusal == first)
         {
-            return first.fmt(f);
+            return vec![(None, *first)];
         }
         // If the instruction cannot run elsewhere at all, that reason is the most informative.
         if let Some((tactic, refusal @ Refusal::NotRelocatable(_))) = self.refusals.last()
             && tactic.is_breakpoint()
         {
-            return refusal.fmt(f);
+            return vec![(None, *refusal)];
         }
-        let telling = |(_, refusal): &&(Tactic, Refusal)| !refusal.is_about_length();
-        for (i, (tactic, refusal)) in self.refusals.iter().filter(telling).enumerate() {
+        let others = self.refusals.iter().filter(|(_, r)| !r.is_about_length());
+        others.map(|(tactic, r)| (Some(*tactic), *r)).collect()
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (tactic, refusal)) in self.telling().iter().enumerate() {
             let separator = if i == 0 { "" } else { "; " };
-            write!(f, "{separator}{tactic}: {refusal}")?;
+            match tactic {
+                Some(tactic) => write!(f, "{separator}{tactic}: {refusal}")?,
+                None => write!(f, "{separator}{refusal}")?,
+            }
         }
         Ok(())
     }

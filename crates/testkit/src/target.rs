@@ -9,7 +9,7 @@ use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
 use capriole_patch::guards::Guards;
 use capriole_patch::ledger::is_ledger;
-use capriole_patch::recover::is_session;
+use capriole_patch::session::is_session;
 use capriole_planner::guards;
 use capriole_planner::planner::Planner;
 use capriole_planner::resolve::{Site, resolve};

@@ -13,7 +13,7 @@ use crate::record::{MAX_FIELDS, RecordFault};
 #[non_exhaustive]
 pub enum TraceError {
     /// The path does not exist.
-    #[error("there is no trace at {0}; `capriole record -o DIR` makes one")]
+    #[error("there is no trace at {0}")]
     NotFound(PathBuf),
     /// The path exists, but has no `info/capriole.json`.
     #[error("{0} is not a capriole trace: it has no info/capriole.json")]

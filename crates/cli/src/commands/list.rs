@@ -144,7 +144,8 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
         )?;
         let remark = match &event.fate {
             Fate::Planned(plan) if plan.shape.tactic.is_breakpoint() => {
-                plan.shape.refusals.last().map(|(_, r)| r.to_string())
+                let last = plan.shape.refusals.last();
+                last.map(|(_, refusal)| advice::told(&(*refusal).into()))
             }
             fate => fate.reason().as_ref().map(advice::told),
         };

@@ -129,11 +129,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             Some(Sort::Total) => Order::Total,
             Some(Sort::Calls) => Order::Calls,
         };
-        let (summary, health) = CallSummary::of(&trace, order)?;
+        let (mut summary, health) = CallSummary::of(&trace, order)?;
+        summary.advice_on_loss = ON_LOSS;
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.summary {
-        let (summary, health) = capriole_report::Summary::of(&trace)?;
+        let (mut summary, health) = capriole_report::Summary::of(&trace)?;
+        summary.advice_on_loss = ON_LOSS;
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.json {
@@ -155,6 +157,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints a report as text or as JSON.
+/// Advice in a summary if events were lost.
+const ON_LOSS: &str = "; record with a larger --buffer-size";
+
 fn put<T>(arguments: &Arguments, report: &T, out: &mut impl Write) -> anyhow::Result<()>
 where
     T: std::fmt::Display + serde::Serialize,

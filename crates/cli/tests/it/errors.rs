@@ -168,7 +168,7 @@ fn events_that_mean_nothing_here() {
     let place = |offset: &str| format!("{}:{offset}", text(&program));
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x10")]), @"capriole: event `PROGRAM:0x10`: there is no code at file offset 0x10 of PROGRAM (this is an offset in the file, not an address)");
     insta::assert_snapshot!(target.refuses(&["-e", &place("0x7fffffff")]), @"capriole: event `PROGRAM:0x7fffffff`: there is no code at file offset 0x7fffffff of PROGRAM (this is an offset in the file, not an address)");
-    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints are used only with `--breakpoints`; int3: breakpoints are used only with `--breakpoints`; `capriole check` shows the site");
+    insta::assert_snapshot!(target.refuses(&["-e", ":counted_stubborn"]), @"capriole: counted_stubborn cannot be probed: region: less than 5 bytes up to ADDRESS, and no unused padding follows; pun: something may jump to ADDRESS, which would be covered; evict: something may jump to ADDRESS, which would be covered; trapped: breakpoints are used only on request (`--breakpoints`); int3: breakpoints are used only on request (`--breakpoints`); `capriole check` shows the site");
     target.finish();
 }
 
@@ -179,16 +179,16 @@ fn aggregates_are_for_stat() {
         return;
     };
     insta::assert_snapshot!(target.refuses(&["-e", ":main", "-e", ":counted_work x=$arg1 sum(n=$arg2) by x if n > 3"]), @r"
-    capriole: aggregates and `by` are for `capriole stat`
+    capriole: aggregates and `by` are for counting (`capriole stat`)
       :counted_work x=$arg1 sum(n=$arg2) by x if n > 3
                             ^
-      help: give it the event, or write the fields alone, without aggregates and `by`
+      help: count the event, or write the fields alone, without aggregates and `by`
     ");
     insta::assert_snapshot!(target.refuses(&["-e", ":counted_work $arg1 by cpu, tid"]), @r"
-    capriole: aggregates and `by` are for `capriole stat`
+    capriole: aggregates and `by` are for counting (`capriole stat`)
       :counted_work $arg1 by cpu, tid
                              ^
-      help: give it the event, or write the fields alone, without aggregates and `by`
+      help: count the event, or write the fields alone, without aggregates and `by`
     ");
     let file = target.directory.path().join("events");
     std::fs::write(
@@ -197,21 +197,21 @@ fn aggregates_are_for_stat() {
     )
     .expect("ours");
     insta::assert_snapshot!(target.refuses(&["-f", text(&file)]), @r"
-    capriole: DIR/events: line 1: aggregates and `by` are for `capriole stat`
+    capriole: DIR/events: line 1: aggregates and `by` are for counting (`capriole stat`)
       p:g/a :counted_work count()
                           ^
-      help: give it the event, or write the fields alone, without aggregates and `by`
-    line 4: aggregates and `by` are for `capriole stat`
+      help: count the event, or write the fields alone, without aggregates and `by`
+    line 4: aggregates and `by` are for counting (`capriole stat`)
       p:g/c :main by comm
                      ^
-      help: give it the event, or write the fields alone, without aggregates and `by`
+      help: count the event, or write the fields alone, without aggregates and `by`
     ");
     let pid = target.pid.clone();
     for command in ["check", "list"] {
         let output = capriole(&[command, ":counted_work count()", "-p", &pid]);
         let said = target.refused(&output);
         assert!(
-            said.starts_with("capriole: aggregates and `by` are for `capriole stat`\n"),
+            said.starts_with("capriole: aggregates and `by` are for counting (`capriole stat`)\n"),
             "{said}"
         );
     }
@@ -225,18 +225,18 @@ fn latencies_are_for_stat() {
         return;
     };
     insta::assert_snapshot!(target.refuses(&["-e", "latency(libc:read) by tid"]), @r"
-    capriole: `latency(...)` is for `capriole stat`
+    capriole: `latency(...)` is for measuring (`capriole stat`)
       latency(libc:read) by tid
       ^
-      help: give it the event; `capriole record --graph EVENT` records calls from entry to exit
+      help: measure the event, or record calls from entry to exit (`capriole record --graph EVENT`)
     ");
     let file = target.directory.path().join("events");
     std::fs::write(&file, ":main\n\n latency(:main) # timed\n").expect("ours");
     insta::assert_snapshot!(target.refuses(&["-f", text(&file)]), @r"
-    capriole: DIR/events: line 3: `latency(...)` is for `capriole stat`
+    capriole: DIR/events: line 3: `latency(...)` is for measuring (`capriole stat`)
        latency(:main)
        ^
-      help: give it the event; `capriole record --graph EVENT` records calls from entry to exit
+      help: measure the event, or record calls from entry to exit (`capriole record --graph EVENT`)
     ");
     let pid = target.pid.clone();
     for command in ["check", "list"] {

@@ -421,7 +421,7 @@ fn a_started_program_outlives_its_recorder() {
         .maps()
         .expect("it runs")
         .iter()
-        .any(capriole_patch::recover::is_session)
+        .any(capriole_patch::session::is_session)
     {
         assert!(
             started.elapsed() < std::time::Duration::from_secs(20),

@@ -7,7 +7,8 @@ use crate::target::{
     Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
 };
 use crate::traces::{events, recorder, scratch, summary, text, until_recording};
-use capriole_patch::recover::{find, is_session};
+use capriole_patch::recover::find;
+use capriole_patch::session::is_session;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, header};
 use serde_json::Value;

@@ -281,7 +281,7 @@ fn what_cannot_be_counted_is_said() {
         (&["-e", ":no_such_function"][..], "no function"),
         (
             &["-e", ":counted_stubborn"],
-            "breakpoints are used only with `--breakpoints`",
+            "breakpoints are used only on request (`--breakpoints`)",
         ),
         (
             &["--interval", "10us", "-e", ":counted_work"],

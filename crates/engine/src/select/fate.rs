@@ -57,7 +57,7 @@ impl Fate {
     pub fn reason(&self) -> Option<Message> {
         match self {
             Fate::Planned(_) => None,
-            Fate::Refused(refused) => Some(refused.to_string().into()),
+            Fate::Refused(refused) => Some(refused.into()),
             Fate::LeftOut { reason, .. } => Some(reason.clone()),
         }
     }

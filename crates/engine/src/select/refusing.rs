@@ -61,15 +61,17 @@ fn depends_on_addresses(refused: &Refused) -> bool {
 fn refusal(event: &Selected, refused: &Refused) -> Error {
     if event.part.is_probed_exit() {
         let function = event.function();
-        let reason = format!("its exit at {} has no probe: {refused}", event.place());
-        return match event.part.is_of_calls() {
+        let before = format!("its exit at {} has no probe: ", event.place());
+        let reason = format!("{before}{refused}");
+        let error: Error = match event.part.is_of_calls() {
             true => ResolveError::NoCalls { function, reason }.into(),
             false => ResolveError::NoExits { function, reason }.into(),
         };
+        return error.within(&refused.to_string(), refused.into());
     }
     let Some((_, Refusal::NotABoundary { site, instruction })) = refused.refusals.first() else {
-        let error = err!(NotProbeable, "{} cannot be probed: {refused}", event.name());
-        return error.advise(Advice::CheckShowsTheSite);
+        let error = err!(NotProbeable, "{} cannot be probed: ", event.name());
+        return error.then(refused).advise(Advice::CheckShowsTheSite);
     };
     let at = |address: u64| {
         let from_start = address.wrapping_sub(event.site.extent.start);

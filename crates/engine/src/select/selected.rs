@@ -3,7 +3,7 @@
 use super::fate::Fate;
 use super::part::{Origin, Part};
 use super::places::condition;
-use crate::advice::Words;
+use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::detour::{Record, Work};
@@ -197,7 +197,7 @@ impl Selected {
         let refusals: Vec<Value> = self
             .refusals()
             .iter()
-            .map(|(t, r)| json!({"tactic": t.as_str(), "reason": r.to_string()}))
+            .map(|(t, r)| json!({"tactic": t.as_str(), "reason": Message::from(*r).with(words)}))
             .collect();
         let mut site = json!({
             "event": self.name(),

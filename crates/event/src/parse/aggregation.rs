@@ -1,7 +1,7 @@
 //! Parsing aggregates, and the keys after the word `by`.
 
 use crate::aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
-use crate::error::ParseError;
+use crate::error::{Instead, ParseError};
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{Element, Shown};
 use crate::parse::arguments::{Fields, word_end};
@@ -95,9 +95,9 @@ fn field(
         return error(message, format!("write {}", form(function)));
     }
     let field = fields.meant(inside.start, inside.end)?;
-    if let Some((is, help)) = no_number(field, word) {
+    if let Some((is, help, instead)) = no_number(field, word) {
         let message = format!("{function} needs a number, {} {is}", shown(field, word));
-        return error(message, help);
+        return error(message, help).map_err(|error| error.instead(instead));
     }
     Ok(field.name.clone())
 }
@@ -158,37 +158,36 @@ fn shown<'a>(field: &'a FetchArg, word: &'a str) -> &'a str {
     if field.named { &field.name } else { word }
 }
 
-/// Returns a description of the field, written as `word`, and what to write instead, if it is
+/// Returns a description of the field, written as `word`, and what to write or do instead, if it is
 /// certainly not a number that can be aggregated.
-fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String)> {
+fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String, Option<Instead>)> {
+    let error = |is, help: &str| Some((is, help.to_string(), None));
     if field.fetch.base == Base::AllArguments {
-        let help = "write the name of one argument".to_string();
-        return Some(("is all arguments", help));
+        return error("is all arguments", "write the name of one argument");
     }
     let known = field.known_type()?;
     if known.count.is_some() {
-        let help = "read one element, and take that".to_string();
-        return Some(("is an array", help));
+        return error("is an array", "read one element, and take that");
     }
     if known.is_call_stack() {
-        let help = "record it, and see `capriole report --callers`".to_string();
-        return Some(("is a call stack", help));
+        let help = "record it".to_string();
+        return Some(("is a call stack", help, Some(Instead::CountCallers)));
     }
     let Element::Number { shown, .. } = known.element else {
-        return Some(("is a string", format!("a string can be a key: by {word}")));
+        return error("is a string", &format!("a string can be a key: by {word}"));
     };
     match shown {
         Shown::Character => {
             let help = format!("give it the type u8 or s8, or make it a key: by {word}");
-            Some(("is a character", help))
+            error("is a character", &help)
         }
         Shown::Symbol => {
             let help = format!("give it the type u64, or make it a key: by {word}");
-            Some(("is a symbol", help))
+            error("is a symbol", &help)
         }
         Shown::Float => {
-            let help = "only whole numbers are added up; `capriole record` shows each".to_string();
-            Some(("is a floating point number", help))
+            let help = "only whole numbers are added up".to_string();
+            Some(("is a floating point number", help, Some(Instead::SeeEach)))
         }
         Shown::Unsigned | Shown::Signed | Shown::Hexadecimal => None,
     }
@@ -301,8 +300,8 @@ fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<Key, ParseError
         return error("is all arguments", "write the name of one argument");
     }
     if matches!(field.fetch.base, Base::CallStack(_)) {
-        let help = "record it, and see `capriole report --callers`";
-        return error("is a call stack", help);
+        return error("is a call stack", "record it")
+            .map_err(|error: ParseError| error.instead(Some(Instead::CountCallers)));
     }
     if field
         .known_type()

@@ -103,7 +103,8 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
     if let Some(inside) = behind.strip_prefix('"') {
         let at = end - behind.len();
         let Some(length) = closing_quote(inside, '"') else {
-            let help = "write the marker's format in double quotes, as capriole list shows it";
+            let help =
+                "write the marker's format in double quotes, as a list of the markers shows it";
             let message = "the format is not closed";
             return Err(ParseError::at(text, at, message, help));
         };

@@ -5,12 +5,11 @@ use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
 use crate::counter;
 use crate::counter::Reference;
-use crate::detach::Action;
 use crate::guards::Guarded;
-use crate::ledger::{FAULTS, journal};
+use crate::ledger::{Action, Arena, FAULTS, journal};
 use crate::patch::{Change, INT3};
 use crate::returns::Region;
-use crate::session::{Agent, Arena, SessionMemory};
+use crate::session::{Agent, SessionMemory};
 use crate::stubs::{Row, Stubs};
 use capriole_codegen::detour;
 use capriole_codegen::detour::{

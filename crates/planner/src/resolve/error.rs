@@ -104,7 +104,7 @@ pub enum ResolveError {
         nearest: Vec<String>,
     },
     /// Without a process, an event can refer only to the one file.
-    #[error("`{name}` is not {}; without a process only that file can be looked at (use -p PID for its libraries)", file.display())]
+    #[error("`{name}` is not {}; without a process only that file can be looked at", file.display())]
     OtherFile {
         /// The requested name.
         name: String,
@@ -194,7 +194,7 @@ pub enum ResolveError {
     /// cannot be probed.
     #[error(
         "calls of `{function}` cannot be followed to their end: {reason}; their beginnings can be \
-         recorded and counted: write the event with `-e`, without `latency(...)`"
+         recorded and counted"
     )]
     NoCalls {
         /// The function.
@@ -270,9 +270,7 @@ fn no_marker_help(markers: usize, unusable: usize, nearest: &[String]) -> String
     };
     match (markers, nearest) {
         (0, _) => format!(", which has no static markers{damaged}"),
-        (_, []) => {
-            format!(" among its {markers}{damaged}; `capriole list 'usdt:PATH:*'` shows them")
-        }
+        (_, []) => format!(" among its {markers}{damaged}"),
         (_, names) => format!(" among its {markers}{damaged}; similar: {}", quoted(names)),
     }
 }
@@ -288,10 +286,9 @@ fn no_match(pattern: &str, object: &Path, functions: usize) -> String {
     let object = object.display();
     match functions {
         0 => format!("nothing in {object} matches `{pattern}`: it {NAMELESS}"),
-        _ => format!(
-            "none of the {functions} functions with names in {object} matches `{pattern}`; \
-             `capriole list` shows them"
-        ),
+        _ => {
+            format!("none of the {functions} functions with names in {object} matches `{pattern}`")
+        }
     }
 }
 
@@ -315,9 +312,6 @@ fn no_symbol_help(
     if !nearest.is_empty() {
         help += &format!("; similar: {}", quoted(nearest));
     }
-    if help.is_empty() {
-        help += "; `capriole list` shows all that it has";
-    }
     help
 }
 
@@ -328,18 +322,10 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
     }
 }
 
-/// Slots are bound when a function is first called. The implementation depends on the
-/// processor, not on the program.
-const HOW_TO_FIND_IN_USE: &str = "`capriole check EVENT -p PID` of a running process that has called it shows the one in use as \
-    PATH:0xOFFSET, which is the same in all programs on this machine";
-
 fn indirect_help(in_use: Option<&Candidate>, implementations: &[String]) -> String {
     match (in_use, implementations) {
         (Some(used), _) => format!("this process uses {used}"),
-        (None, []) => format!("their names were stripped: {HOW_TO_FIND_IN_USE}"),
-        (None, names) => format!(
-            "probe one of these instead: {}; {HOW_TO_FIND_IN_USE}",
-            quoted(names)
-        ),
+        (None, []) => "their names were stripped".to_owned(),
+        (None, names) => format!("probe one of these instead: {}", quoted(names)),
     }
 }

@@ -234,7 +234,7 @@ fn attach_and_check(flags: &[&str], threads: u32) {
         }
         let maps = process.maps().expect("maps");
         assert!(
-            !maps.iter().any(capriole_patch::recover::is_session),
+            !maps.iter().any(capriole_patch::session::is_session),
             "session left behind"
         );
     }

@@ -196,7 +196,7 @@ fn what_is_wrong_is_said() {
         (
             ":zz*",
             format!(
-                "none of the {} functions with names in {file} matches `zz*`; `capriole list` shows them",
+                "none of the {} functions with names in {file} matches `zz*`",
                 named(&objects)
             ),
         ),
@@ -209,9 +209,7 @@ fn what_is_wrong_is_said() {
     let text = complaint(&offline, "libc:malloc");
     assert_eq!(
         text,
-        format!(
-            "`libc` is not {file}; without a process only that file can be looked at (use -p PID for its libraries)"
-        )
+        format!("`libc` is not {file}; without a process only that file can be looked at")
     );
     if let Some(stripped) = shop.strip(&path) {
         let offline = Objects::offline(&stripped).unwrap();

@@ -18,7 +18,7 @@ pub enum ProcessError {
         pid: u32,
     },
     /// The number is the tid of a thread other than the main thread of a process.
-    #[error("{tid} is a thread of process {pid}; use -p {pid}")]
+    #[error("{tid} is a thread of process {pid}")]
     IsThread {
         /// The number that was given.
         tid: u32,

@@ -35,7 +35,8 @@
 //! * A stack pointer at most 256 KiB (Go: 1 KiB) from the next open call counts as the same stack;
 //!   one farther away is another stack, whose calls wait until the thread comes back.
 //! * If that was wrong, the exit of an abandoned call proves it. From then on the limit is half of
-//!   the distance between the two.
+//!   the distance between the two. Open calls farther than that from their callers are abandoned
+//!   at once: they are taken for calls of another stack, which has been found in the wrong caller.
 //! * Go functions record their goroutine (`_g`), and each goroutine has one stack, whatever threads
 //!   it runs in; the module `pairing::goroutines` describes how it is followed when Go moves it.
 //!   The following two rules are for traces without that field.

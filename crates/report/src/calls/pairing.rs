@@ -224,7 +224,7 @@ impl Pairing {
             )?;
         }
         thread.current = thread.above(stack_pointer, reach);
-        self.learn(site.pair, stack_pointer, place.tid);
+        self.learn(site.pair, stack_pointer, place, visitor)?;
         visitor.unpaired(site.function as usize, event)
     }
 
@@ -238,7 +238,7 @@ impl Pairing {
         place: Place,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
-        if self.learn(site.pair, stack_pointer, place.tid) {
+        if self.learn(site.pair, stack_pointer, place, visitor)? {
             return visitor.unpaired(site.function as usize, event);
         }
         let reach = self.reach(stack_pointer);
@@ -308,17 +308,58 @@ impl Pairing {
 
     /// Lowers the reach if this exit is of a call that was abandoned wrongly, because it is on
     /// another stack than assumed. Returns true if it is such an exit.
-    fn learn(&mut self, pair: u32, stack_pointer: u64, tid: u32) -> bool {
-        let thread = self.threads.get_mut(&tid);
+    fn learn(
+        &mut self,
+        pair: u32,
+        stack_pointer: u64,
+        place: Place,
+        visitor: &mut impl Visitor,
+    ) -> io::Result<bool> {
+        let thread = self.threads.get_mut(&place.tid);
         let Some(gone) = thread.and_then(|thread| thread.recall(pair, stack_pointer)) else {
-            return false;
+            return Ok(false);
         };
         if gone.losses != self.losses {
-            return false;
+            return Ok(false);
         }
         let most = (gone.distance / 2).max(LEAST_REACH);
-        self.reach = self.reach.min(most);
-        true
+        if most < self.reach {
+            self.reach = most;
+            self.separate(place.time, visitor)?;
+        }
+        Ok(true)
+    }
+
+    /// Abandons the calls that are farther from their callers than the lowered reach: they are
+    /// probably on stacks of their own. If they were left where they are, they would be shown in
+    /// the wrong caller, and be abandoned when that is seen again, however late.
+    fn separate(&mut self, time: u64, visitor: &mut impl Visitor) -> io::Result<()> {
+        let (reach, losses) = (self.reach, self.losses);
+        for (&tid, thread) in &mut self.threads {
+            let highs: Vec<u64> = thread.stacks.keys().copied().collect();
+            for high in highs {
+                let stack = &thread.stacks[&high];
+                let Some(first) = stack.first_beyond(reach) else {
+                    continue;
+                };
+                for _ in first..stack.frames.len() {
+                    let innermost = thread.stacks.get(&high).and_then(|s| s.frames.last());
+                    let Some(frame) = innermost else { break };
+                    let cpu = frame.begin.cpu;
+                    // Its exit is expected, and proves nothing: the stack may as well be the same.
+                    let gone = Gone {
+                        stack_pointer: frame.stack_pointer,
+                        pair: frame.pair,
+                        distance: u64::MAX,
+                        losses,
+                    };
+                    thread.remember(gone);
+                    let place = Place { tid, cpu, time };
+                    close(thread, high, Exit::Abandoned, losses, place, None, visitor)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Handles an event unrelated to calls.

@@ -78,6 +78,13 @@ impl Stack {
             .filter(|frame| frame.stack_pointer == stack_pointer)
     }
 
+    /// Returns the index of the outermost call that is more than `reach` bytes from its caller.
+    pub(super) fn first_beyond(&self, reach: u64) -> Option<usize> {
+        let mut pairs = self.frames.windows(2);
+        let gap = |pair: &[Frame]| pair[0].stack_pointer - pair[1].stack_pointer;
+        pairs.position(|pair| gap(pair) > reach).map(|at| at + 1)
+    }
+
     /// Moves all calls so that the innermost one is at `low`. Returns false if they do not fit
     /// at that address.
     pub(super) fn shift(&mut self, low: u64) -> bool {
@@ -99,7 +106,8 @@ impl Stack {
 pub(super) struct Gone {
     pub(super) stack_pointer: u64,
     pub(super) pair: u32,
-    /// Bytes from the outermost call abandoned with it to the stack pointer that caused it.
+    /// Bytes from the outermost call abandoned with it to the stack pointer that caused it;
+    /// `u64::MAX` if a lowered reach caused it.
     pub(super) distance: u64,
     /// Number of losses of events at that time.
     pub(super) losses: u64,

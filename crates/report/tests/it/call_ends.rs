@@ -4,9 +4,10 @@ use crate::common;
 
 use capriole_report::calls::{Call, Exit};
 use capriole_trace::{PacketMeta, Trace, TraceWriter};
-use common::calls::{Heard, Script, function};
+use common::calls::{Heard, Script, Step, function};
 use common::{START, record};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 const NAMES: [&str; 2] = ["outer", "inner"];
@@ -172,6 +173,13 @@ fn calls_of_threads_that_have_ended_end_with_them() {
     }
 }
 
+/// Calls of coroutines as they were made, and as they were reported.
+struct Coroutines {
+    /// For each call, by the time of its entry: the coroutine, and the time of its exit.
+    made: BTreeMap<u64, (usize, u64)>,
+    heard: Heard,
+}
+
 /// Coroutines with adjacent stacks: each has a call of `outer` that makes `rounds` calls
 /// of `inner`, and yields in each of them. `next` chooses the one that continues.
 fn coroutines(
@@ -179,35 +187,41 @@ fn coroutines(
     size: u64,
     rounds: usize,
     mut next: impl FnMut(&[usize]) -> usize,
-) -> Heard {
+) -> Coroutines {
     let mut script = Script::new();
     let place = |n: usize| 0x7f00_0000_0000 + (n as u64 + 1) * size - 64;
     let mut done = vec![0; count];
+    let mut open = vec![Vec::new(); count];
     let mut left: Vec<usize> = (0..count).collect();
+    let mut made = BTreeMap::new();
     while !left.is_empty() {
         let at = next(&left);
         let n = left[at];
+        let mut ended = |begin: Option<u64>, exit: &Step| {
+            made.insert(begin.unwrap(), (n, exit.time));
+        };
         match done[n] {
-            0 => script.enter(OUTER, place(n)),
-            _ => script.leave(INNER, place(n) - 64),
+            0 => open[n].push(script.enter(OUTER, place(n)).time),
+            _ => ended(open[n].pop(), script.leave(INNER, place(n) - 64)),
         };
         if done[n] == rounds {
-            script.leave(OUTER, place(n));
+            ended(open[n].pop(), script.leave(OUTER, place(n)));
             left.remove(at);
         } else {
-            script.enter(INNER, place(n) - 64);
+            open[n].push(script.enter(INNER, place(n) - 64).time);
             done[n] += 1;
         }
     }
     let scratch = tempfile::tempdir().unwrap();
-    Heard::of(&script.write(scratch.path(), &NAMES))
+    let heard = Heard::of(&script.write(scratch.path(), &NAMES));
+    Coroutines { made, heard }
 }
 
 #[test]
 fn a_hundred_coroutines_in_turn_are_told_apart() {
     for size in [16 << 10, 64 << 10, 256 << 10] {
         let mut turn = 0;
-        let heard = coroutines(100, size, 50, |left| {
+        let Coroutines { heard, .. } = coroutines(100, size, 50, |left| {
             turn += 1;
             (turn - 1) % left.len()
         });
@@ -216,31 +230,68 @@ fn a_hundred_coroutines_in_turn_are_told_apart() {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+/// Runs coroutines whose stacks have `1 << bits` bytes. Checks that calls that are reported as
+/// certain are as they were made, and that the guess which calls share a stack was corrected at
+/// most once for each power of two between that size and the first guess, 256 KiB.
+fn told_apart(count: usize, bits: u32, seed: u64, in_turn: bool) {
+    let mut random = common::Random(seed);
+    let mut turn = 0;
+    let Coroutines { made, heard } = coroutines(count, 1 << bits, 12, |left| {
+        turn += 1;
+        match in_turn {
+            true => (turn - 1) % left.len(),
+            false => random.below(left.len() as u64) as usize,
+        }
+    });
+    assert_eq!((heard.calls.len(), made.len()), (13 * count, 13 * count));
+    let mut wrong = Vec::new();
+    let mut of_coroutine = vec![0; count];
+    for call in &heard.calls {
+        let begin = call.begin.time - START;
+        let (coroutine, end) = made[&begin];
+        match call.exit {
+            Exit::Returned => assert_eq!(call.end - START, end, "{call:?}"),
+            Exit::Abandoned => {
+                wrong.push((begin, end));
+                of_coroutine[coroutine] += 1;
+            }
+            _ => panic!("{call:?}"),
+        }
+    }
+    assert_eq!(heard.unpaired.len(), wrong.len());
+    let corrections = 19_u32.saturating_sub(bits) as usize;
+    // A correction abandons no call that begins after it, and each coroutine has two open calls.
+    assert!(of_coroutine.iter().all(|calls| *calls <= 2 * corrections));
+    // A call that began after a correction and is abandoned proves that there was another one
+    // before its exit.
+    let (mut corrected, mut found) = (0, 0);
+    while let Some(end) = wrong
+        .iter()
+        .filter_map(|(begin, end)| (*begin > corrected).then_some(*end))
+        .min()
+    {
+        corrected = end;
+        found += 1;
+    }
+    assert!(found <= corrections, "{found} {corrections}");
+}
 
-    /// In any order: a wrong guess happens once for each power of two between the sizes.
+/// In this order one coroutine is in the stack of another until long after the guess was corrected.
+#[test]
+fn coroutines_in_one_stack_are_separated_by_a_correction() {
+    told_apart(320, 16, 8_670_725_025_386_579_769, false);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn coroutines_in_any_order_are_told_apart(
         count in 2..400_usize,
-        size in 12..20_u32,
+        bits in 12..20_u32,
         seed in 1..u64::MAX,
         in_turn: bool,
     ) {
-        let mut random = common::Random(seed);
-        let mut turn = 0;
-        let heard = coroutines(count, 1 << size, 12, |left| {
-            turn += 1;
-            match in_turn {
-                true => (turn - 1) % left.len(),
-                false => random.below(left.len() as u64) as usize,
-            }
-        });
-        let calls = heard.calls.len();
-        prop_assert_eq!(calls, 13 * count);
-        // Each coroutine's two calls may be abandoned, once for each correction of the guess.
-        prop_assert!(heard.unpaired.len() <= 2 * count + 16, "{} {}", count, heard.unpaired.len());
-        let late = heard.calls[calls / 2..].iter();
-        prop_assert!(late.filter(|call| call.begin.function == INNER as usize).all(Call::is_certain));
+        told_apart(count, bits, seed, in_turn);
     }
 }

@@ -173,7 +173,7 @@ fn the_summary_of_calls_is_a_table() {
     summary.directory = "capriole.trace".into();
     insta::assert_snapshot!(summary.to_string(), @r"
     capriole.trace: 10 calls in 10.000000 s, 2 threads; 10.001471 s in outermost calls
-    LOST 7 EVENTS (25.0 %): not in the table; record with a larger --buffer-size
+    LOST 7 EVENTS (25.0 %): not in the table
     1 call ended without an exit: by an exception, by longjmp, or with their exits lost
     1 call had not ended when the trace or their thread did
     3 calls may be two, because events were lost meanwhile

@@ -226,7 +226,7 @@ fn edit(directory: &Path, from: &str, to: &str) {
 #[test]
 fn a_trace_that_cannot_be_read_says_why() {
     insta::assert_snapshot!(refused(|directory| fs::remove_dir_all(directory).unwrap()),
-        @"there is no trace at DIR/trace; `capriole record -o DIR` makes one");
+        @"there is no trace at DIR/trace");
     insta::assert_snapshot!(refused(|directory| fs::remove_dir_all(directory.join("info")).unwrap()),
         @"DIR/trace is not a capriole trace: it has no info/capriole.json");
     insta::assert_snapshot!(refused(|directory| edit(directory, "\"format_version\": 3", "\"format_version\": 9")),

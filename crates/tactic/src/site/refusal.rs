@@ -215,11 +215,11 @@ impl fmt::Display for Refusal {
             ),
             Self::NotReached { site } => write!(
                 f,
-                "nothing is known to lead to {site:#x}, so it may be data; if you know that an instruction begins there, give --trust-address"
+                "nothing is known to lead to {site:#x}, so it may be data"
             ),
             Self::NotShown { site } => write!(
                 f,
-                "no function is known at {site:#x}, and no call, jump, line or table of the file shows that an instruction begins there; if you know that one does, give --trust-address"
+                "no function is known at {site:#x}, and no call, jump, line or table of the file shows that an instruction begins there"
             ),
             Self::Forbidden { range } => {
                 write!(f, "the code at {range} must not be changed")
@@ -303,7 +303,7 @@ impl fmt::Display for Refusal {
                     "the instruction at {at:#x} is a breakpoint (int3) of the program itself"
                 )
             }
-            Self::BreakpointsOff => f.write_str("breakpoints are used only with `--breakpoints`"),
+            Self::BreakpointsOff => f.write_str("breakpoints are used only on request"),
             Self::TrapUnusable(why) => write!(f, "breakpoints cannot be used: {why}"),
         }
     }

@@ -42,10 +42,12 @@ pub(super) fn describe(event: &Selected) -> String {
     if let (Err(_), Some((_, reason))) = (event.fate.plan(), refusals.first())
         && refusals.iter().all(|(_, other)| other == reason)
     {
+        let reason = advice::told(&(*reason).into());
         let _ = writeln!(text, "  it cannot be probed: {reason}");
         return text;
     }
     for (tactic, refusal) in refusals {
+        let refusal = advice::told(&(*refusal).into());
         let _ = writeln!(text, "  {:<8}  no: {refusal}", tactic.as_str());
     }
     let Ok(plan) = event.fate.plan() else {

@@ -86,7 +86,7 @@ pub fn until_recording(pid: u32) {
     let started = Instant::now();
     loop {
         let maps = process.maps().expect("maps");
-        let session = maps.iter().find(|m| capriole_patch::recover::is_session(m));
+        let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
         let armed = session.is_some_and(|m| {
             let mut state = [0; 4];
             let at = m.start + capriole_ring::layout::header::STATE as u64;

@@ -1,0 +1,96 @@
+//! The end of a session: detaching, and the signs that somebody else has ended it.
+
+use super::Attached;
+use crate::detach::{Detached, detach};
+use crate::ledger::{Ledger, MemoryAt};
+use crate::recover::{detach_children, detach_sharing, sharing};
+use capriole_host::error::TargetError;
+use capriole_host::memory::RemoteMemory;
+use capriole_proc::process::Process;
+use capriole_ring::layout::{State, header, own};
+
+impl Attached {
+    /// Returns the mapping of session memory in the process.
+    pub fn memory_at(&self) -> MemoryAt {
+        MemoryAt {
+            base: self.memory.base,
+            size: self.memory.geometry.size() as u64,
+            inode: rustix::fs::fstat(&self.memory.file).map_or(0, |s| s.st_ino),
+        }
+    }
+
+    /// Removes every probe from the process and from the children that it forked meanwhile. Records
+    /// stay in session memory.
+    ///
+    /// # Errors
+    /// See [`detach`]; a process that has ended is no error.
+    pub fn detach(&self) -> Result<Detached, TargetError> {
+        let mut report = match detach(&self.process, &self.installed) {
+            Ok(report) => report,
+            Err(_) if self.process.is_over() => Detached::default(),
+            Err(error) => return Err(error),
+        };
+        self.in_use.end();
+        report.add_children(&detach_children(
+            &self.memory_at(),
+            self.process.pid(),
+            None,
+        )?);
+        Ok(report)
+    }
+
+    /// True while the session is mapped in the process: not after exec.
+    pub fn is_mapped(&self) -> bool {
+        self.memory.ledger.is_in(&self.process).unwrap_or(false)
+    }
+
+    /// Returns true if a thread of the program waits until the probes are removed. A forked child
+    /// with such a thread is detached at once, and the recording continues.
+    ///
+    /// The word that tells that some thread waits is in memory that all processes can write; the
+    /// word that tells in which process it waits is in memory private to each. So a child can end
+    /// only its own part in a recording.
+    pub fn must_leave(&self) -> bool {
+        let memory = &self.memory.memory;
+        if memory.load_u32(header::LEAVE) == 0 {
+            return false;
+        }
+        memory.store_u32(header::LEAVE, 0);
+        let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
+        let waits = |process: &Process| {
+            let remote = RemoteMemory::open(process.pid() as i32);
+            remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
+        };
+        if waits(&self.process) {
+            return true;
+        }
+        let memory = self.memory_at();
+        for child in sharing(&memory, self.process.pid()) {
+            if waits(&child) {
+                // If that fails the child continues by itself after some seconds.
+                let _ = detach_sharing(&child, memory.inode);
+            }
+        }
+        false
+    }
+
+    /// True if another process (`capriole detach`) has removed the probes. That process records
+    /// this in session memory, but so can any other process; so the record is not believed if the
+    /// process's own ledger is there and contradicts it.
+    pub fn is_restored(&self) -> bool {
+        let restored = State::Restored as u32;
+        self.memory.memory.load_u32(header::STATE) == restored
+            && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
+    }
+
+    /// Returns the addresses of the memory for detours.
+    pub fn arenas(&self) -> impl Iterator<Item = u64> {
+        self.installed.arenas.iter().map(|arena| arena.start)
+    }
+}
+
+fn recorded_as_armed(process: &Process, ledger: &Ledger) -> bool {
+    let state =
+        RemoteMemory::open(process.pid() as i32).and_then(|remote| ledger.header(&remote)?.state());
+    state.is_ok_and(|state| state == State::Armed)
+}
