@@ -16,6 +16,7 @@ use capriole_bench::server::Server;
 use capriole_bench::spread::Spread;
 use capriole_codegen::detour::ClockReading;
 use capriole_event::EventSpec;
+use capriole_host::ptrace;
 use capriole_host::signals;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Probe, attach};
@@ -168,7 +169,13 @@ fn visit<T>(
 ) -> anyhow::Result<(Visit, T)> {
     let geometry = |journal| Geometry::for_buffer(BUFFER, machine::possible_cpus(), journal);
     let started = Instant::now();
-    let attached = attach(process, probes, guards, ClockReading::default(), geometry)?;
+    let attached = attach(
+        &ptrace::host(process),
+        probes,
+        guards,
+        ClockReading::default(),
+        geometry,
+    )?;
     let attach = started.elapsed();
     let seen = Footprint::of(process, &attached)
         .and_then(|footprint| Ok((footprint, meanwhile(&attached)?)));

@@ -15,6 +15,7 @@ use capriole_bench::{
 };
 use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
+use capriole_host::ptrace;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Probe, attach};
 use capriole_planner::guards;
@@ -247,7 +248,7 @@ impl Ours {
         let timed = self.kind == Kind::Time;
         let cpus = machine::possible_cpus();
         let attached = attach(
-            &process,
+            &ptrace::host(&process),
             probes,
             &guards,
             ClockReading::default(),

@@ -156,8 +156,8 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     tell!(
         "capriole: {doing} {} of process {} ({}){}",
         units::counted(subjects as u64, one, several),
-        probed.attached.process.pid(),
-        probed.attached.process.name(),
+        probed.attached.process().pid(),
+        probed.attached.process().name(),
         if limit.is_some() {
             ""
         } else {
@@ -277,7 +277,7 @@ pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
         tell!(
             "capriole: all bytes are back, but memory stays mapped because a signal handler \
              will return into it; `capriole detach {}` removes it later",
-            probed.attached.process.pid()
+            probed.attached.process().pid()
         );
     }
     if detached.damaged > 0 {

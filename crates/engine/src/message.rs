@@ -6,6 +6,7 @@ use crate::error::{Error, Result, bail, err};
 use crate::event::{Event, EventPart};
 use capriole_event::{EventSpec, FieldType, ObjectRef};
 use capriole_host::TargetError;
+use capriole_host::ptrace;
 use capriole_object::Objects;
 use capriole_object::markers::Markers;
 use capriole_patch::outside::writer;
@@ -99,7 +100,7 @@ pub fn from_outside(id: u32) -> EventInfo {
 /// Finds the session of a process, even if another tool traces that process.
 pub fn session(pid: u32) -> Result<(Process, FoundSession)> {
     let process = Process::open(pid)?;
-    let found = find(&process);
+    let found = find(&*ptrace::host(&process));
     // A reason from the preflight check is clearer than the error of a failed read.
     let found = found.map_err(|error| match process.preflight() {
         Err(reason) => Error::from(reason),

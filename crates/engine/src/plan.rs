@@ -8,6 +8,7 @@ use crate::message;
 use crate::options::ProbeOptions;
 use crate::select::{self, Impossible, Mode, Probes, Selected};
 use capriole_codegen::detour::{ClockReading, Work};
+use capriole_host::ptrace;
 use capriole_host::{TargetError, signals};
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, How, SiteState, attach_recorded};
@@ -140,8 +141,15 @@ impl Planned {
         // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach_recorded(process, probes, &self.guards, self.clock, geometry, trace)
-            .map_err(|error| failed(process, error))?;
+        let attached = attach_recorded(
+            &ptrace::host(process),
+            probes,
+            &self.guards,
+            self.clock,
+            geometry,
+            trace,
+        )
+        .map_err(|error| failed(process, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {
             for index in events {
@@ -232,7 +240,7 @@ fn failed(process: &Process, error: TargetError) -> Error {
         error,
         TargetError::NoSpace { .. } | TargetError::Refused { .. }
     ) {
-        let _ = detach_all(process);
+        let _ = detach_all(&*ptrace::host(process));
     }
     error.into()
 }
@@ -341,10 +349,10 @@ impl Probed {
 
     /// Describes what is left in the program after an error.
     pub fn aftermath(&self) -> Message {
-        if !self.attached.process.is_alive() {
+        if !self.attached.process().is_alive() {
             "the program has ended".into()
         } else if self.attached.is_mapped() {
-            let pid = self.attached.process.pid();
+            let pid = self.attached.process().pid();
             let message = Message::from("its probes are still in the program");
             message.advise(Advice::DetachTakesProbesOut { pid })
         } else {
@@ -363,7 +371,7 @@ pub(crate) fn detach(attached: &Attached) -> Result<Detached, TargetError> {
         tries += 1;
         match attached.detach() {
             // The program ended during the detach: nothing is left to remove.
-            Err(_) if attached.process.is_over() => return Ok(Detached::default()),
+            Err(_) if attached.process().is_over() => return Ok(Detached::default()),
             // A parent in vfork can be stopped once its child has executed its program; and
             // `capriole detach` may be running as well.
             Err(TargetError::Unstoppable { .. } | TargetError::AlreadyTraced { .. })

@@ -1,7 +1,7 @@
 //! The program to be probed: a process that runs, or one that is started.
 
 use crate::error::{Code, Result};
-use capriole_host::launch::{Launched, launch};
+use capriole_host::ptrace::launch::{Launched, launch};
 use capriole_host::signals;
 use capriole_proc::process::Process;
 use capriole_proc::translator;

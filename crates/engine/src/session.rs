@@ -649,7 +649,7 @@ fn detach(attached: &Attached) -> Result<Detached> {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(active) = &self.active {
-            let process: &Process = &active.attached.process;
+            let process: &Process = active.attached.process();
             if process.is_alive() {
                 // Nobody is left who could be told.
                 let _ = detach(&active.attached);

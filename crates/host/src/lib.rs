@@ -1,26 +1,22 @@
-//! Control of other processes by ptrace: stopping threads, and operations on stopped threads.
+//! Control of a process: stopping its threads, and operations on stopped threads.
 //!
-//! - [`tracer`], [`threads`], [`ptrace`]: seizing and stopping threads
-//! - [`memory`], [`gadgets`], [`inject`]: reading and writing memory, and making system calls in
-//!   a stopped thread
+//! - [`host`]: what the patcher needs of a process, as traits
+//! - [`ptrace`]: the host for other processes
+//! - `x86_64`: registers, signal frames, and the instructions by which a thread makes calls for us
 //! - [`stacks`], [`survey`]: examining stopped threads
 //! - [`memfd`]: descriptors of other processes
 //! - [`signals`]: signals that end the tracer itself
-//! - [`launch`]: starting a program and stopping it before its own code runs
 #![deny(unsafe_code)]
 
 pub mod error;
-pub mod gadgets;
-pub mod inject;
-pub mod launch;
+pub mod host;
 pub mod memfd;
-pub mod memory;
 pub mod ptrace;
 pub mod signals;
 pub mod stacks;
 pub mod steps;
 pub mod survey;
-pub mod threads;
-pub mod tracer;
+mod x86_64;
 
 pub use error::TargetError;
+pub use host::Host;

@@ -1,294 +1,131 @@
-//! Safe wrappers of the ptrace requests in use, one function each.
+//! The host for other processes: threads are stopped and registers changed by ptrace, memory is
+//! read and written through `/proc/PID/mem`.
 //!
-//! All of them act on a *thread*, and must come from the thread that seized it: all code in
-//! this crate that stops a program runs on one thread.
+//! - [`requests`]: the ptrace requests in use
+//! - [`tracer`], [`threads`]: seizing and stopping threads
+//! - [`memory`], `inject`, `agent`: reading and writing memory, and making system calls in a
+//!   stopped thread
+//! - [`launch`]: starting a program and stopping it before its own code runs
 
-#![allow(unsafe_code)]
+mod agent;
+mod inject;
+pub mod launch;
+pub mod memory;
+pub mod requests;
+pub mod threads;
+pub mod tracer;
 
-use rustix::io::Errno;
-use std::cell::RefCell;
-use std::ffi::c_void;
+use crate::error::TargetError;
+use crate::host::{Caller, Host, StoppedThread, StoppedThreads, TargetMemory};
+use crate::x86_64::frame;
+use crate::x86_64::gadgets::{self, Gadgets};
+use agent::Agent;
+use capriole_proc::process::{Process, Seccomp};
+use memory::RemoteMemory;
+use std::sync::{Arc, Mutex, PoisonError};
+use threads::Stopped;
 
-/// General registers of a stopped thread.
-pub type Registers = libc::user_regs_struct;
-
-/// Reason why a thread reported to its tracer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// The thread stopped because of our interrupt.
-    Interrupted,
-    /// The thread stopped together with its process (SIGSTOP and the like).
-    GroupStop,
-    /// The thread stopped before this signal is delivered.
-    Signal(i32),
-    /// The thread stopped at the entry or exit of a system call.
-    Syscall,
-    /// The thread has just executed another program.
-    Exec,
-    /// Another ptrace event (a clone, for instance).
-    Other(i32),
-    /// The thread is gone; the exit status in wait's encoding.
-    Gone(i32),
-}
-
-fn check(result: libc::c_long) -> Result<(), Errno> {
-    if result == -1 {
-        return Err(Errno::from_raw_os_error(
-            std::io::Error::last_os_error()
-                .raw_os_error()
-                .unwrap_or(libc::EIO),
-        ));
-    }
-    Ok(())
-}
-
-fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), Errno> {
-    // SAFETY: only requests without pointers into our memory come here; they affect only the
-    // tracee's memory, not ours.
-    check(unsafe { libc::ptrace(request, tid, address, data) })
-}
-
-/// Makes a request that reads or writes `value` in our memory.
-fn transfer<T>(what: libc::c_uint, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
-    let data: *mut T = value;
-    // SAFETY: `data` is valid for reads and writes of a `T`, and every caller
-    // passes the type that its request transfers.
-    check(unsafe { libc::ptrace(what, tid, address, data.cast::<c_void>()) })
-}
-
-/// Becomes the tracer of a thread without stopping it.
-pub fn seize(tid: i32, options: libc::c_int) -> Result<(), Errno> {
-    request(libc::PTRACE_SEIZE, tid, 0, options as usize)
-}
-
-/// Requests a seized thread to stop.
-pub fn interrupt(tid: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_INTERRUPT, tid, 0, 0)
-}
-
-/// Resumes a stopped thread, delivering `signal` (0: none).
-pub fn cont(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_CONT, tid, 0, signal as usize)
-}
-
-/// Resumes a stopped thread until the next entry or exit of a system call.
-pub fn cont_to_syscall(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_SYSCALL, tid, 0, signal as usize)
-}
-
-/// Resumes a stopped thread, no longer traced, delivering `signal` (0: none).
-pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
-    request(libc::PTRACE_DETACH, tid, 0, signal as usize)
-}
-
-/// Changes the options given to [`seize`].
-pub fn set_options(tid: i32, options: libc::c_int) -> Result<(), Errno> {
-    request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize)
-}
-
-/// Returns registers that are all zero.
-pub fn no_registers() -> Registers {
-    // SAFETY: the type is plain integers, for which zero is valid.
-    unsafe { std::mem::zeroed() }
-}
-
-/// Sets or clears (`None`) a hardware breakpoint of a stopped thread: it gets a
-/// SIGTRAP before it executes the instruction at the address.
-pub fn set_hardware_breakpoint(tid: i32, address: Option<u64>) -> Result<(), Errno> {
-    let register = |i: usize| std::mem::offset_of!(libc::user, u_debugreg) + i * 8;
-    request(libc::PTRACE_POKEUSER, tid, register(7), 0)?;
-    let Some(address) = address else {
-        return request(libc::PTRACE_POKEUSER, tid, register(0), 0);
-    };
-    request(libc::PTRACE_POKEUSER, tid, register(0), address as usize)?;
-    // DR7: breakpoint 0 enabled for this thread, on execution, one byte.
-    request(libc::PTRACE_POKEUSER, tid, register(7), 1)
-}
-
-/// Returns the general registers of a stopped thread.
-pub fn registers(tid: i32) -> Result<Registers, Errno> {
-    let mut registers = no_registers();
-    transfer(libc::PTRACE_GETREGS, tid, 0, &mut registers)?;
-    Ok(registers)
-}
-
-/// Sets the general registers of a stopped thread.
-pub fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
-    let mut registers = *registers;
-    transfer(libc::PTRACE_SETREGS, tid, 0, &mut registers)
-}
-
-/// Returns the floating-point and vector state of a stopped thread, in the processor's standard
-/// XSAVE format.
-pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
-    const NT_X86_XSTATE: usize = 0x202;
-    let mut buffer = vec![0u8; 64 * 1024];
-    let mut vector = libc::iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    };
-    transfer(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, &mut vector)?;
-    buffer.truncate(vector.iov_len);
-    Ok(buffer)
-}
-
-/// Returns the signals that a stopped thread blocks, bit `n - 1` for signal `n`.
-pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
-    let mut mask = 0u64;
-    transfer(libc::PTRACE_GETSIGMASK, tid, 8, &mut mask)?;
-    Ok(mask)
-}
-
-/// Sets the signals that a stopped thread blocks.
-pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
-    let mut mask = mask;
-    transfer(libc::PTRACE_SETSIGMASK, tid, 8, &mut mask)
-}
-
-/// Registration of a thread's restartable sequences.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RseqConfiguration {
-    /// Address of its `struct rseq`; 0 if none is registered.
-    pub address: u64,
-    /// Size of its `struct rseq`, bytes.
-    pub size: u32,
-    /// The word before every abort address.
-    pub signature: u32,
-    /// Flags, none defined.
-    pub flags: u32,
-    /// Padding.
-    pub pad: u32,
-}
-
-/// Returns the registration of a stopped thread's restartable sequences (Linux 5.13).
-pub fn rseq_configuration(tid: i32) -> Result<RseqConfiguration, Errno> {
-    const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
-    let mut configuration = RseqConfiguration::default();
-    let size = size_of::<RseqConfiguration>();
-    transfer(PTRACE_GET_RSEQ_CONFIGURATION, tid, size, &mut configuration)?;
-    Ok(configuration)
-}
-
-thread_local! {
-    /// Number of [`StayAwake`]s, and the state from before the first one.
-    static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, nice: None })) };
-}
-
-/// Signal mask and nice value to restore in a thread that stayed awake.
-struct Before {
-    mask: Option<libc::sigset_t>,
-    nice: Option<i32>,
-}
-
-/// The nice value with the highest priority.
-const FIRST: i32 = -20;
-
-/// Raises the priority of the calling thread, where permitted (root), and returns its nice value
-/// before. `None` if not permitted: then restoring it might not be permitted either.
-fn run_first() -> Option<i32> {
-    let nice = rustix::process::getpriority_process(None).ok()?;
-    rustix::process::setpriority_process(None, FIRST).ok()?;
-    Some(nice)
-}
-
-/// Guard that keeps Ctrl-Z and the like from stopping the calling thread: a stopped tracer
-/// would leave the program that it has stopped hanging until the user types `fg`. It also
-/// raises the thread's priority, where permitted: on a busy machine the program would stay
-/// stopped until we are scheduled. When the last guard is dropped, both are restored.
+/// Another process, changed by ptrace.
 #[derive(Debug)]
-pub struct StayAwake(());
-
-impl StayAwake {
-    /// Blocks the terminal's stop signals and raises the priority.
-    pub fn new() -> StayAwake {
-        AWAKE.with_borrow_mut(|(count, before)| {
-            *count += 1;
-            if *count > 1 {
-                return;
-            }
-            // SAFETY: an all-zero set is a valid (empty) one.
-            let mut stops: libc::sigset_t = unsafe { std::mem::zeroed() };
-            for signal in [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU] {
-                // SAFETY: a valid set and a valid signal number.
-                unsafe { libc::sigaddset(&mut stops, signal) };
-            }
-            let mut old = stops;
-            // SAFETY: both point to valid sets.
-            let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &stops, &mut old) };
-            before.mask = (result == 0).then_some(old);
-            before.nice = run_first();
-        });
-        StayAwake(())
-    }
+pub struct Ptrace {
+    process: Process,
+    /// The instructions found last.
+    gadgets: Mutex<Option<Gadgets>>,
 }
 
-impl Default for StayAwake {
-    fn default() -> Self {
-        StayAwake::new()
-    }
+/// Returns the host for another process.
+pub fn host(process: &Process) -> Arc<dyn Host> {
+    Arc::new(Ptrace {
+        process: process.clone(),
+        gadgets: Mutex::new(None),
+    })
 }
 
-impl Drop for StayAwake {
-    fn drop(&mut self) {
-        AWAKE.with_borrow_mut(|(count, before)| {
-            *count -= 1;
-            if *count > 0 {
-                return;
-            }
-            if let Some(nice) = before.nice.take() {
-                // Lowering the priority is always permitted.
-                let _ = rustix::process::setpriority_process(None, nice);
-            }
-            if let Some(old) = before.mask.take() {
-                // SAFETY: the mask came from the kernel.
-                unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &old, std::ptr::null_mut()) };
-            }
-        });
+impl Ptrace {
+    fn pid(&self) -> i32 {
+        self.process.pid() as i32
     }
-}
 
-/// True if two processes share one address space, not copies of it (kcmp(2), KCMP_VM).
-pub(crate) fn share_memory(one: i32, other: i32) -> bool {
-    const KCMP_VM: libc::c_int = 1;
-    // SAFETY: kcmp takes only numbers, and changes nothing.
-    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
-}
-
-fn decode(status: i32) -> Event {
-    if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-        return Event::Gone(status);
-    }
-    let signal = libc::WSTOPSIG(status);
-    match status >> 16 {
-        libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
-        libc::PTRACE_EVENT_STOP => Event::GroupStop,
-        libc::PTRACE_EVENT_EXEC => Event::Exec,
-        0 if signal == libc::SIGTRAP | 0x80 => Event::Syscall,
-        0 => Event::Signal(signal),
-        other => Event::Other(other),
-    }
-}
-
-/// Waits for a traced thread's next report. With `block` unset, returns `None` if there is none
-/// yet.
-pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
-    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
-    loop {
-        let mut status = 0;
-        // SAFETY: `status` is valid for the kernel to write.
-        let result = unsafe { libc::waitpid(tid, &mut status, flags) };
-        match result {
-            0 => return Ok(None),
-            -1 => match Errno::from_raw_os_error(
-                std::io::Error::last_os_error()
-                    .raw_os_error()
-                    .unwrap_or(libc::EIO),
-            ) {
-                Errno::INTR => continue,
-                error => return Err(error),
-            },
-            _ => return Ok(Some(decode(status))),
+    /// Finds the instructions that calls need, or checks those found earlier: a library may have
+    /// been unloaded, or a probe written over them.
+    fn search(&self, memory: &dyn TargetMemory) -> Result<Option<Gadgets>, TargetError> {
+        let mut known = self.gadgets.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.is_some_and(|gadgets| gadgets.still_there(memory)) {
+            *known = gadgets::search(&self.process.maps()?, memory);
         }
+        Ok(*known)
+    }
+
+    fn gadgets(&self, memory: &dyn TargetMemory) -> Result<Gadgets, TargetError> {
+        self.search(memory)?
+            .ok_or(TargetError::NoSyscall { pid: self.pid() })
+    }
+}
+
+impl Host for Ptrace {
+    fn process(&self) -> &Process {
+        &self.process
+    }
+
+    fn other(&self, process: &Process) -> Arc<dyn Host> {
+        host(process)
+    }
+
+    fn memory(&self) -> Result<Box<dyn TargetMemory>, TargetError> {
+        Ok(Box::new(RemoteMemory::open(self.pid())?))
+    }
+
+    fn check_stops(&self) -> Result<(), TargetError> {
+        tracer::check_filters(&self.process)
+    }
+
+    fn check_calls(&self) -> Result<(), TargetError> {
+        match self.process.status()?.seccomp {
+            Seccomp::Strict => Err(TargetError::Sandboxed {
+                pid: self.pid(),
+                mode: "strict",
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn prepare(&self, memory: &dyn TargetMemory) {
+        // What is not found is told where it is needed.
+        let _ = self.search(memory);
+    }
+
+    fn run_apart(&self, work: &mut (dyn FnMut() + Send)) {
+        tracer::apart(work);
+    }
+
+    fn stop(&self) -> Result<Box<dyn StoppedThreads>, TargetError> {
+        Ok(Box::new(Stopped::all(self.pid())?))
+    }
+
+    fn stop_one(&self, tid: i32) -> Result<Option<Box<dyn StoppedThreads>>, TargetError> {
+        let stopped = Stopped::one(self.pid(), tid)?;
+        Ok(stopped.map(|stopped| Box::new(stopped) as Box<dyn StoppedThreads>))
+    }
+
+    fn sharing_memory(&self) -> Result<Vec<i32>, TargetError> {
+        threads::sharing_memory(self.pid())
+    }
+
+    fn is_orphan(&self, thread: &StoppedThread, memory: &dyn TargetMemory) -> bool {
+        let gadgets = || self.search(memory).ok().flatten();
+        frame::is_orphan(&thread.registers, memory, gadgets)
+    }
+
+    fn choose(
+        &self,
+        stopped: Box<dyn StoppedThreads>,
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller>, TargetError> {
+        let agent = Agent::choose(&self.process, stopped, self.gadgets(memory)?)?;
+        Ok(Box::new(agent))
+    }
+
+    fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {
+        Ok(Box::new(Agent::hire(&self.process, self.gadgets(memory)?)?))
     }
 }

@@ -5,8 +5,7 @@
 //! structure (the top of a C library's thread stack) and the main stack are scanned in full as
 //! well, because a thread on an alternate signal stack has the rest of its frames there.
 
-use crate::memory::RemoteMemory;
-use crate::threads::Stopped;
+use crate::host::{StoppedThread, StoppedThreads, TargetMemory};
 use capriole_proc::maps::Mapping;
 use std::ops::Range;
 
@@ -16,13 +15,13 @@ const LIMIT: u64 = 256 << 20;
 const HOME_LIMIT: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
 
-fn ranges(stopped: &Stopped, maps: &[Mapping]) -> Vec<Range<u64>> {
+fn ranges(stopped: &dyn StoppedThreads, maps: &[Mapping]) -> Vec<Range<u64>> {
     let mapping = |address: u64| maps.iter().find(|m| m.contains(address) && m.perms.read);
     let mut ranges: Vec<Range<u64>> = Vec::new();
     let mut current = Vec::new();
     for thread in stopped.threads() {
-        let start = thread.registers.rsp & !7;
-        if let Some(m) = mapping(thread.registers.rsp) {
+        let start = thread.sp() & !7;
+        if let Some(m) = mapping(thread.sp()) {
             ranges.push(start.max(m.start)..m.end.min(start.saturating_add(LIMIT)));
             current.push(m.start);
         }
@@ -30,7 +29,7 @@ fn ranges(stopped: &Stopped, maps: &[Mapping]) -> Vec<Range<u64>> {
     let homes = stopped
         .threads()
         .iter()
-        .filter_map(|t| mapping(t.registers.fs_base))
+        .filter_map(|t| mapping(t.thread_pointer()))
         .filter(|m| m.perms.write && !m.is_named("[heap]") && m.end - m.start <= HOME_LIMIT)
         .chain(maps.iter().filter(|m| m.is_named("[stack]")));
     for home in homes {
@@ -100,13 +99,13 @@ impl History {
 /// True if a signal frame at `at` is left over from a handler that has returned: it lies on the
 /// alternate stack that the signal was delivered on, and no thread is on that stack. The kernel
 /// would write the next frame over it.
-fn is_stale(at: u64, history: &History, stopped: &Stopped) -> bool {
+fn is_stale(at: u64, history: &History, stopped: &dyn StoppedThreads) -> bool {
     let (start, size) = (history.back(STACK_START), history.back(STACK_SIZE));
     let Some(end) = start.checked_add(size) else {
         return false;
     };
     let stack = start..end;
-    let is_on = |t: &crate::threads::StoppedThread| stack.contains(&t.registers.rsp);
+    let is_on = |t: &StoppedThread| stack.contains(&t.sp());
     size < LIMIT && stack.contains(&at) && !stopped.threads().iter().any(is_on)
 }
 
@@ -117,7 +116,12 @@ fn is_segments(word: u64) -> bool {
 }
 
 /// Calls `see` with every aligned word on the stacks.
-pub fn scan(stopped: &Stopped, memory: &RemoteMemory, maps: &[Mapping], mut see: impl FnMut(Word)) {
+pub fn scan(
+    stopped: &dyn StoppedThreads,
+    memory: &dyn TargetMemory,
+    maps: &[Mapping],
+    mut see: impl FnMut(Word),
+) {
     for range in ranges(stopped, maps) {
         let mut at = range.start;
         let mut history = History::default();

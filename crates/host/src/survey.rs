@@ -1,8 +1,6 @@
 //! Facts about a stopped process that are needed before code is compiled for it.
 
-use crate::memory::RemoteMemory;
-use crate::ptrace;
-use crate::threads::Stopped;
+use crate::host::{StoppedThreads, TargetMemory};
 use capriole_proc::process::Process;
 use capriole_resident::RSEQ_SIGNATURE;
 
@@ -41,14 +39,14 @@ pub fn has_shadow_stack(process: &Process) -> bool {
 /// If one thread has no registration (a C library without support, or threads created without a
 /// C library), no offset is returned: that thread's thread pointer may lead anywhere, and
 /// reading at an offset from it could fault.
-fn rseq_offset(stopped: &Stopped) -> Option<i32> {
+fn rseq_offset(stopped: &dyn StoppedThreads) -> Option<i32> {
     let mut common = None;
-    for thread in stopped.threads() {
-        let rseq = ptrace::rseq_configuration(thread.tid).ok()?;
+    for (index, thread) in stopped.threads().iter().enumerate() {
+        let rseq = stopped.restartable_sequences(index)?;
         if rseq.address == 0 || rseq.signature != RSEQ_SIGNATURE {
             return None;
         }
-        let here = offset(rseq.address, thread.registers.fs_base)?;
+        let here = offset(rseq.address, thread.thread_pointer())?;
         if *common.get_or_insert(here) != here {
             return None;
         }
@@ -65,11 +63,11 @@ pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
 }
 
 /// Returns the one offset from the thread pointer at which every thread has its thread id.
-fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
+fn tid_offset(stopped: &dyn StoppedThreads, memory: &dyn TargetMemory) -> Option<i32> {
     let threads: Vec<(u64, u32)> = stopped
         .threads()
         .iter()
-        .map(|t| Some((t.registers.fs_base, own_tid(stopped.pid, t.tid)?)))
+        .map(|t| Some((t.thread_pointer(), own_tid(stopped.pid(), t.tid)?)))
         .collect::<Option<_>>()?;
     if threads.iter().any(|(base, _)| *base == 0) {
         return None;
@@ -97,7 +95,11 @@ fn tid_offset(stopped: &Stopped, memory: &RemoteMemory) -> Option<i32> {
 
 impl Survey {
     /// Examines every thread of a stopped process.
-    pub fn of(process: &Process, stopped: &Stopped, memory: &RemoteMemory) -> Survey {
+    pub fn of(
+        process: &Process,
+        stopped: &dyn StoppedThreads,
+        memory: &dyn TargetMemory,
+    ) -> Survey {
         Survey {
             shadow_stack: has_shadow_stack(process),
             rseq_offset: rseq_offset(stopped),

@@ -44,18 +44,15 @@ use crate::session::{Agent, Batch, SessionMemory};
 use crate::states;
 use capriole_codegen::detour::{ClockReading, CompileError, Work};
 use capriole_host::error::TargetError;
-use capriole_host::gadgets;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::{Host, TargetMemory};
 use capriole_host::survey::Survey;
-use capriole_host::threads;
-use capriole_host::threads::Stopped;
-use capriole_host::tracer;
 use capriole_insn::liveness::RegSet;
-use capriole_proc::process::{Process, Seccomp};
+use capriole_proc::process::{self, Process, Seccomp};
 use capriole_proc::translator;
 use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Tactic};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -125,8 +122,8 @@ pub struct Standstill {
 /// A probed process.
 #[derive(Debug)]
 pub struct Attached {
-    /// The process.
-    pub process: Process,
+    /// The process, and how it is changed.
+    pub host: Arc<dyn Host>,
     /// Session memory.
     pub memory: SessionMemory,
     /// Outcome for each requested probe.
@@ -243,13 +240,21 @@ fn keep_what_is_read(probes: &mut [Probe]) {
     }
 }
 
+impl Attached {
+    /// The process, as `/proc` shows it.
+    pub fn process(&self) -> &Process {
+        self.host.process()
+    }
+}
+
 /// Checks that breakpoints may be used in a process now: no thread blocks SIGTRAP, and the program
 /// does not ignore it. (The kernel kills a program that runs into a breakpoint while the signal is
 /// blocked or ignored.)
 ///
 /// # Errors
 /// The reason why not.
-pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
+pub fn breakpoints_allowed(host: &dyn Host) -> Result<(), &'static str> {
+    let process = host.process();
     let gone = |_| "the process is gone";
     if process
         .status()
@@ -260,7 +265,7 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
     // Signal handlers belong to a process, not to its memory.
-    match threads::sharing_memory(process.pid() as i32).as_deref() {
+    match host.sharing_memory().as_deref() {
         Ok([]) => {}
         Ok(_) => {
             return Err(
@@ -275,7 +280,10 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
         let status = process.thread_status(*tid);
         status.is_ok_and(|s| s.blocked.contains(libc::SIGTRAP))
     };
-    let runs = |tid: u32| threads::thread_state(tid as i32) == 'R';
+    let runs = |tid: u32| {
+        let status = process.thread_status(tid);
+        status.is_ok_and(|status| status.state == process::State::Running)
+    };
     let waits = |(tid, ran): &(u32, Option<u64>)| {
         let now = process.time_on_processor(*tid);
         runs(*tid)
@@ -321,13 +329,13 @@ pub fn breakpoints_allowed(process: &Process) -> Result<(), &'static str> {
 /// On an error the program is as it was before: everything that was mapped or written is
 /// removed again.
 pub fn attach(
-    process: &Process,
+    host: &Arc<dyn Host>,
     probes: Vec<Probe>,
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
-    attach_recorded(process, probes, guards, clock, geometry, None)
+    attach_recorded(host, probes, guards, clock, geometry, None)
 }
 
 /// Attaches as [`attach`] does, and records in the process which trace its records go to.
@@ -335,17 +343,18 @@ pub fn attach(
 /// # Errors
 /// See [`attach`].
 pub fn attach_recorded(
-    process: &Process,
+    host: &Arc<dyn Host>,
     probes: Vec<Probe>,
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
     trace: Option<&TraceId>,
 ) -> Result<Attached, TargetError> {
+    let process = host.process();
     process.preflight()?;
     translator::refuse(process)?;
-    tracer::check_filters(process)?;
-    let attached = tracer::apart(|| attach_living(process, probes, guards, clock, geometry, trace));
+    host.check_stops()?;
+    let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, trace));
     attached.map_err(|error| match process.is_over() {
         // The process has ended, which explains any other error.
         true => TargetError::Vanished {
@@ -356,21 +365,22 @@ pub fn attach_recorded(
 }
 
 fn attach_living(
-    process: &Process,
+    host: &Arc<dyn Host>,
     probes: Vec<Probe>,
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
     trace: Option<&TraceId>,
 ) -> Result<Attached, TargetError> {
+    let process = host.process();
     let mut guards = guards.clone();
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(process, &probes, &guards, clock, &geometry, trace);
+        let attached = prepare_and_write(host, &probes, &guards, clock, &geometry, trace);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; a later `capriole detach` removes anything left behind here.
-            let _ = recover::remove_own(process);
+            let _ = recover::remove_own(&**host);
         }
         if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
             // The next attempt sees the result of the thread's call.
@@ -399,18 +409,19 @@ fn attach_living(
 /// An attempt that fails, wherever it does, leaves nothing of itself in the probes that were asked
 /// for: guards of an earlier attempt among them would call routines in memory that is unmapped.
 fn prepare_and_write(
-    process: &Process,
+    host: &Arc<dyn Host>,
     asked: &[Probe],
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
     trace: Option<&TraceId>,
 ) -> Result<Option<Attached>, TargetError> {
+    let process = host.process();
     let pid = process.pid() as i32;
     let probes = &mut asked.to_vec();
-    recover::clear_the_way(process)?;
-    Agent::check_sandbox(process)?;
-    let remote = RemoteMemory::open(pid)?;
+    recover::clear_the_way(&**host)?;
+    host.check_calls()?;
+    let remote = host.memory()?;
     let identity = Identity {
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),
@@ -432,18 +443,18 @@ fn prepare_and_write(
     let geometry = geometry(writes as u32);
 
     // Search now; while threads are stopped, only the result is checked.
-    gadgets::search(&process.maps()?, &remote);
+    host.prepare(&remote);
     // Examine all threads, keep one.
     let mut standstill = Standstill::default();
-    let mut stopped = Stopped::all(pid)?;
-    if recover::send_home(&mut stopped, process, &remote)? {
+    let mut stopped = host.stop()?;
+    if recover::send_home(&mut *stopped, &**host, &remote)? {
         // The calls that these threads made for a dead tracer may only now have mapped something.
         standstill.all += stopped.resume();
-        recover::clear_the_way(process)?;
-        stopped = Stopped::all(pid)?;
+        recover::clear_the_way(&**host)?;
+        stopped = host.stop()?;
     }
-    states::refuse_alignment_check(&stopped)?;
-    let mut survey = Survey::of(process, &stopped, &remote);
+    states::refuse_alignment_check(&*stopped)?;
+    let mut survey = Survey::of(process, &*stopped, &remote);
     if guards.have_own_storage() {
         survey.rseq_offset = None;
         survey.tid_offset = None;
@@ -461,8 +472,8 @@ fn prepare_and_write(
             .is_ok_and(|s| s.seccomp != Seccomp::Off)
     });
     standstill.all += stopped.elapsed();
-    let agent = match Agent::choose(process, stopped, &remote) {
-        Err(TargetError::NoThread { .. }) => Agent::hire(process, &remote)?,
+    let agent = match Agent::choose(&**host, stopped, &remote) {
+        Err(TargetError::NoThread { .. }) => Agent::hire(&**host, &remote)?,
         result => result?,
     };
     // Our own mappings must not occupy addresses that stubs need.
@@ -521,12 +532,12 @@ fn prepare_and_write(
     if filtered {
         code.refuse_calls(probes);
     }
-    let traps = code.traps(probes, breakpoints_allowed(process));
+    let traps = code.traps(probes, breakpoints_allowed(&**host));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
     let handles_faults = guards.have_actions() && handles_faults(process)?;
     if !stubs.rows.is_empty() {
-        let agent = Agent::hire(process, &remote)?;
+        let agent = Agent::hire(&**host, &remote)?;
         let batch = Batch {
             code: code.entries().batch..code.entries().batch_home + 1,
             table: code.table_room(),
@@ -559,7 +570,7 @@ fn prepare_and_write(
     let ledger = (memory.ledger, installed.arenas.len());
     let in_use = InUse::of(rustix::fs::fstat(&memory.file).map_or(0, |file| file.st_ino));
     let mut attached = Attached {
-        process: process.clone(),
+        host: host.clone(),
         has_filters: guards.have_filters(),
         begun: false,
         clock,
@@ -580,7 +591,7 @@ fn prepare_and_write(
         if !attached.write(round::Occupied::GuardsOnly)? {
             return Ok(None);
         }
-        let agent = Agent::hire(process, &remote)?;
+        let agent = Agent::hire(&**host, &remote)?;
         let (memory, code) = (&attached.memory, &mut attached.round.code);
         if !traps.is_empty() {
             traps.install(&agent, &remote, memory, code)?;
@@ -615,7 +626,7 @@ fn handles_faults(process: &Process) -> Result<bool, TargetError> {
 /// Forbids the resident to make system calls in the process, from the start.
 fn make_no_calls(
     pid: i32,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     memory: &SessionMemory,
 ) -> Result<(), TargetError> {
     let address = memory.base + (memory.geometry.own_offset() + own::NO_CALLS) as u64;

@@ -23,7 +23,7 @@
 //! write within the same microsecond.
 
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_object::{Object, Segment};
 use capriole_proc::maps::{Device, Mapping};
@@ -137,7 +137,7 @@ const LOWERING: u32 = 3;
 
 struct Target<'a> {
     pid: i32,
-    remote: &'a RemoteMemory,
+    remote: &'a dyn TargetMemory,
     reference: &'a Reference,
 }
 
@@ -184,7 +184,7 @@ impl Reference {
     pub(crate) fn raise(
         &self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
     ) -> Result<(), TargetError> {
         let target = Target {
@@ -209,7 +209,7 @@ impl Reference {
     pub(crate) fn lower(
         &self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
     ) -> Result<(), TargetError> {
         let target = Target {

@@ -31,14 +31,9 @@ use crate::patch::{Batch, Change, Found, INT3};
 use crate::remains::{Remains, Save};
 use crate::session::Agent;
 use capriole_host::error::TargetError;
-use capriole_host::gadgets;
-use capriole_host::memory::RemoteMemory;
-use capriole_host::ptrace;
+use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
 use capriole_host::steps::step;
-use capriole_host::threads;
-use capriole_host::threads::Stopped;
-use capriole_host::tracer;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;
@@ -84,8 +79,8 @@ const UNWINDER_STACK: usize = 4096;
 /// # Errors
 /// [`TargetError::Vanished`] or a similar error if the process ended; otherwise as many sites
 /// as possible are restored and the rest can be tried again.
-pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, TargetError> {
-    detach_and_save(process, installed, None)
+pub fn detach(host: &dyn Host, installed: &Installed) -> Result<Detached, TargetError> {
+    detach_and_save(host, installed, None)
 }
 
 /// Detaches as [`detach`] does, and saves the records that a dead recorder has left in session
@@ -94,19 +89,20 @@ pub fn detach(process: &Process, installed: &Installed) -> Result<Detached, Targ
 /// # Errors
 /// See [`detach`].
 pub(crate) fn detach_and_save(
-    process: &Process,
+    host: &dyn Host,
     installed: &Installed,
     save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
-    tracer::check_filters(process)?;
-    tracer::apart(|| detach_living(process, installed, save))
+    host.check_stops()?;
+    host.apart(|| detach_living(host, installed, save))
 }
 
 fn detach_living(
-    process: &Process,
+    host: &dyn Host,
     installed: &Installed,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
+    let process = host.process();
     let pid = process.pid() as i32;
     let mut report = Detached::default();
     // Another process (`capriole detach`) may be detaching, too: between two of our stops it can
@@ -115,14 +111,14 @@ fn detach_living(
     if !is_ours()? {
         return Ok(report);
     }
-    let remote = RemoteMemory::open(pid)?;
+    let remote = host.memory()?;
     // Search now; while threads are stopped, only the result is checked.
-    gadgets::search(&process.maps()?, &remote);
+    host.prepare(&remote);
     for round in 0..ROUNDS {
         if round > 0 {
             std::thread::sleep(Duration::from_millis(1 << round.min(9)));
         }
-        let mut stopped = Stopped::all(pid)?;
+        let mut stopped = host.stop()?;
         if !is_ours()? {
             return Ok(report);
         }
@@ -132,15 +128,15 @@ fn detach_living(
             say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
-        let left = match leave(&mut stopped, &remote, installed) {
+        let left = match leave(&mut *stopped, &remote, installed) {
             // While it was let run, the thread has reached a place where it cannot stop; the others
             // must not stay stopped to wait for it.
             Err(TargetError::Unstoppable { .. }) => false,
             left => left?,
         };
         let quiet = left
-            && unreferenced(&stopped, &remote, process, installed)?
-            && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
+            && unreferenced(&*stopped, &remote, process, installed)?
+            && (round >= UNWINDING_ROUNDS || asked(&*stopped, &remote, process, installed)?);
         report.standstill += stopped.elapsed();
         if !quiet {
             continue;
@@ -149,19 +145,19 @@ fn detach_living(
         // SIGTRAP still enters our handler. So the handler is removed first, and then the threads are
         // checked again.
         if !installed.actions.is_empty() {
-            restore_actions(process, &remote, installed, stopped)?;
+            restore_actions(host, &remote, installed, stopped)?;
             // Meanwhile a thread may have entered the handler once more.
-            stopped = Stopped::all(pid)?;
+            stopped = host.stop()?;
             if !is_ours()? {
                 return Ok(report);
             }
-            let left = match leave(&mut stopped, &remote, installed) {
+            let left = match leave(&mut *stopped, &remote, installed) {
                 Err(TargetError::Unstoppable { .. }) => false,
                 left => left?,
             };
             let quiet = left
-                && unreferenced(&stopped, &remote, process, installed)?
-                && (round >= UNWINDING_ROUNDS || asked(&stopped, &remote, process, installed)?);
+                && unreferenced(&*stopped, &remote, process, installed)?
+                && (round >= UNWINDING_ROUNDS || asked(&*stopped, &remote, process, installed)?);
             report.standstill += stopped.elapsed();
             if !quiet {
                 continue;
@@ -175,7 +171,7 @@ fn detach_living(
                 save_remains(process, &remote, installed, save)?;
             }
             None => {
-                unmap(process, &remote, installed, stopped)?;
+                unmap(host, &remote, installed, stopped)?;
                 return Ok(report);
             }
         }
@@ -189,7 +185,7 @@ fn detach_living(
 /// and no thread is in one.
 fn save_remains(
     process: &Process,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
     save: &mut Save<'_>,
 ) -> Result<(), TargetError> {
@@ -207,7 +203,7 @@ fn save_remains(
 /// gone.
 fn set_restored(
     process: &Process,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
     let ledger = &installed.ledger;
@@ -236,7 +232,7 @@ fn set_restored(
 /// in `resident.c`). A session that was never armed may have no such word.
 fn say_left(
     process: &Process,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
     let address = installed.ledger.header(remote).map(|header| header.own());
@@ -256,7 +252,7 @@ fn say_left(
 /// Decrements the reference counters: the program need not reach the probes any more.
 fn lower_references(
     process: &Process,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
     if installed.references.is_empty() {
@@ -301,7 +297,7 @@ pub(crate) fn one_at_each_place<'c>(
 
 fn restore_bytes(
     pid: i32,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
     report: &mut Detached,
 ) -> Result<(), TargetError> {
@@ -348,8 +344,8 @@ fn restore_bytes(
 /// looking it up. After the lookup it has the original address; before that it is in its own
 /// code, and the lookup would fail once no probe answers any more.
 fn asked(
-    stopped: &Stopped,
-    remote: &RemoteMemory,
+    stopped: &dyn StoppedThreads,
+    remote: &dyn TargetMemory,
     process: &Process,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
@@ -365,14 +361,12 @@ fn asked(
         .filter(|m| asks.iter().any(|address| m.contains(*address)))
         .map(|m| m.start..m.end)
         .collect();
-    let is_between = |thread: &capriole_host::threads::StoppedThread| {
-        let inside = own.iter().any(|code| code.contains(&thread.registers.rip));
-        let stack = || remote.read_some(thread.registers.rsp & !7, UNWINDER_STACK);
+    let is_between = |thread: &StoppedThread| {
+        let inside = own.iter().any(|code| code.contains(&thread.pc()));
+        let stack = || remote.read_some(thread.sp() & !7, UNWINDER_STACK);
         inside
             && stack().is_ok_and(|stack| {
-                let words = stack
-                    .chunks_exact(8)
-                    .zip((thread.registers.rsp & !7..).step_by(8));
+                let words = stack.chunks_exact(8).zip((thread.sp() & !7..).step_by(8));
                 words.into_iter().any(|(word, at)| {
                     let word = word.try_into().map_or(0, u64::from_le_bytes);
                     region.is_copy(remote, at, word)
@@ -386,7 +380,7 @@ fn asked(
 /// stopped, none is in generated code, and none enters it any more except by a return.
 fn restore_returns(
     process: &Process,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
     let pid = process.pid() as i32;
@@ -438,8 +432,8 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
 
 /// Moves every thread out of the arenas. Returns `false` if one stays.
 fn leave(
-    stopped: &mut Stopped,
-    remote: &RemoteMemory,
+    stopped: &mut dyn StoppedThreads,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
     let _ = remote;
@@ -448,7 +442,7 @@ fn leave(
     let mut moments = 0;
     while index < stopped.threads().len() {
         let thread = stopped.threads()[index];
-        if behind_breakpoint(installed, thread.registers.rip) {
+        if behind_breakpoint(installed, thread.pc()) {
             // The thread has hit the breakpoint. Its handler runs next, and leads to the detour, as
             // always: we do nothing here that takes several steps and would be left half done if we were
             // killed. The handler stays until then.
@@ -466,15 +460,11 @@ fn leave(
                 continue;
             }
         }
-        if in_arena(thread.registers.rip) {
+        if in_arena(thread.pc()) {
             // A thread that a dead tracer has left waiting returns to its own code at once.
             let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
-            if installed
-                .arenas
-                .iter()
-                .any(|a| home(a) == thread.registers.rip)
-            {
-                stopped.move_to(index, thread.registers.rip)?;
+            if installed.arenas.iter().any(|a| home(a) == thread.pc()) {
+                stopped.move_to(index, thread.pc())?;
             }
             if moments >= MOMENTS {
                 return Ok(false);
@@ -493,8 +483,8 @@ fn leave(
 /// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. A
 /// descriptor of a thread that is outside is no longer in use, and is cleared.
 fn unreferenced(
-    stopped: &Stopped,
-    remote: &RemoteMemory,
+    stopped: &dyn StoppedThreads,
+    remote: &dyn TargetMemory,
     process: &Process,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
@@ -523,8 +513,8 @@ fn unreferenced(
         return Ok(false);
     }
     const RSEQ_CS: u64 = 8;
-    for thread in stopped.threads() {
-        let Ok(rseq) = ptrace::rseq_configuration(thread.tid) else {
+    for index in 0..stopped.threads().len() {
+        let Some(rseq) = stopped.restartable_sequences(index) else {
             continue;
         };
         if rseq.address == 0 {
@@ -540,22 +530,21 @@ fn unreferenced(
 }
 
 fn restore_actions(
-    process: &Process,
-    remote: &RemoteMemory,
+    host: &dyn Host,
+    remote: &dyn TargetMemory,
     installed: &Installed,
-    stopped: Stopped,
+    stopped: Box<dyn StoppedThreads>,
 ) -> Result<(), TargetError> {
-    let agent =
-        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
+    let agent = Agent::choose(host, stopped, remote).or_else(|_| Agent::hire(host, remote))?;
     restore_actions_of(&agent, remote, installed)?;
     agent.dismiss();
     // A process that shares the memory may have inherited the actions by fork, and has its own
     // copy of them.
-    for pid in threads::sharing_memory(process.pid() as i32)? {
+    for pid in host.sharing_memory()? {
         let Ok(other) = Process::open(pid as u32) else {
             continue; // it has ended
         };
-        let restored = Agent::hire(&other, remote).and_then(|agent| {
+        let restored = Agent::hire(&*host.other(&other), remote).and_then(|agent| {
             restore_actions_of(&agent, remote, installed)?;
             agent.dismiss();
             Ok(())
@@ -570,7 +559,7 @@ fn restore_actions(
 
 fn restore_actions_of(
     agent: &Agent,
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
     let ledger = &installed.ledger;
@@ -586,13 +575,13 @@ fn restore_actions_of(
 }
 
 fn unmap(
-    process: &Process,
-    remote: &RemoteMemory,
+    host: &dyn Host,
+    remote: &dyn TargetMemory,
     installed: &Installed,
-    stopped: Stopped,
+    stopped: Box<dyn StoppedThreads>,
 ) -> Result<(), TargetError> {
-    let agent =
-        Agent::choose(process, stopped, remote).or_else(|_| Agent::hire(process, remote))?;
+    let process = host.process();
+    let agent = Agent::choose(host, stopped, remote).or_else(|_| Agent::hire(host, remote))?;
     agent.unmap(process, remote, installed)?;
     agent.dismiss();
     Ok(())
@@ -604,11 +593,11 @@ impl Agent {
     fn unmap(
         &self,
         process: &Process,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         installed: &Installed,
     ) -> Result<(), TargetError> {
         // The frame must not lie in memory that is being unmapped.
-        let place = self.stack(process)?;
+        let place = self.stack()?;
         self.with(remote, place, |i| {
             for range in &installed.stubs {
                 let len = range.end - range.start;

@@ -16,7 +16,6 @@
 use crate::attach::Attached;
 use crate::recover;
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
 use capriole_proc::process::Process;
 use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,7 +44,7 @@ impl Family {
     /// attached to. Reports each such process once: whether its probes could be removed, and
     /// whether it still has session memory.
     pub fn part(&mut self, attached: &Attached) -> Vec<Stranger> {
-        let Ok(status) = attached.process.status() else {
+        let Ok(status) = attached.process().status() else {
             return Vec::new();
         };
         self.examine(attached);
@@ -70,7 +69,9 @@ impl Family {
                 // memory would remove them from its parent's.
                 Ok(true) => self.members.push(stranger),
                 Ok(false) => {
-                    let result = recover::detach_sharing(&stranger, memory.inode).map(|_| ());
+                    let result =
+                        recover::detach_sharing(&*attached.host.other(&stranger), memory.inode)
+                            .map(|_| ());
                     if !stranger.is_over() {
                         let keeps = recover::shares(&stranger, &memory);
                         parted.push(Stranger {
@@ -98,7 +99,7 @@ impl Family {
     /// Examines processes that were not there at the last check.
     fn examine(&mut self, attached: &Attached) {
         let now: BTreeSet<u32> = Process::numbers().collect();
-        let target = &attached.process;
+        let target = attached.process();
         let memory = attached.memory_at();
         for pid in now.difference(&self.known) {
             if let Ok(process) = Process::open(*pid)
@@ -116,8 +117,8 @@ impl Family {
 /// Returns true if a process has the very memory of the one that was attached to, not a copy of
 /// it: a word written into one ledger then appears in the other.
 fn has_memory_of(attached: &Attached, process: &Process) -> Result<bool, TargetError> {
-    let target = RemoteMemory::open(attached.process.pid() as i32)?;
-    let other = RemoteMemory::open(process.pid() as i32)?;
+    let target = attached.host.memory()?;
+    let other = attached.host.other(process).memory()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // A value that the ledger did not hold when the child was forked.
     let mark = now.map_or(1, |now| now.as_nanos() as u64);

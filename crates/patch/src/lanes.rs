@@ -22,10 +22,8 @@
 use crate::attach::Attached;
 use crate::ledger::{Arena, MemoryAt};
 use crate::recover::sharing;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::survey::own_tid;
-use capriole_host::threads::{Stopped, StoppedThread};
-use capriole_host::tracer;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, State};
 use capriole_ring::Memory;
@@ -60,7 +58,7 @@ impl Default for Lanes {
 
 /// A session whose lanes are checked.
 struct Session<'a> {
-    process: &'a Process,
+    host: &'a dyn Host,
     memory_at: MemoryAt,
     memory: &'a Memory,
     arenas: &'a [Arena],
@@ -85,15 +83,15 @@ impl Lanes {
         let stuck: Vec<Held> = held.iter().filter(is_stuck).copied().collect();
         let released = match stuck.is_empty() {
             true => 0,
-            false if tracer::check_filters(&attached.process).is_err() => 0,
+            false if attached.host.check_stops().is_err() => 0,
             false => {
                 let session = Session {
-                    process: &attached.process,
+                    host: &*attached.host,
                     memory_at: attached.memory_at(),
                     memory: &session.memory,
                     arenas: &attached.installed.arenas,
                 };
-                tracer::apart(|| release(&session, &stuck))
+                attached.host.apart(|| release(&session, &stuck))
             }
         };
         self.period = match released < stuck.len() {
@@ -107,8 +105,8 @@ impl Lanes {
 }
 
 fn release(session: &Session<'_>, stuck: &[Held]) -> usize {
-    let mut sharers = vec![session.process.clone()];
-    sharers.extend(sharing(&session.memory_at, session.process.pid()));
+    let mut sharers = vec![session.host.process().clone()];
+    sharers.extend(sharing(&session.memory_at, session.host.process().pid()));
     let threads: Vec<(u32, Candidate)> = sharers.iter().flat_map(own_tids).collect();
     let is_free = |lane: &&Held| {
         let mut holders = threads.iter().filter(|(own, _)| *own == lane.tid());
@@ -139,7 +137,7 @@ fn has_left(
     session: &Session<'_>,
     holder: &Candidate,
     lane: &Held,
-    still: &mut Vec<Stopped>,
+    still: &mut Vec<Box<dyn StoppedThreads>>,
 ) -> bool {
     let (process, tid) = (&holder.process, holder.tid);
     let Ok(status) = process.thread_status(tid as u32) else {
@@ -150,10 +148,11 @@ fn has_left(
         State::Running | State::Sleeping => {}
         state => return matches!(state, State::Zombie | State::Dead),
     }
-    let (Ok(memory), Ok(maps)) = (RemoteMemory::open(process.pid() as i32), process.maps()) else {
+    let host = session.host.other(process);
+    let (Ok(memory), Ok(maps)) = (host.memory(), process.maps()) else {
         return false;
     };
-    let stopped = match Stopped::one(process.pid() as i32, tid) {
+    let stopped = match host.stop_one(tid) {
         Ok(Some(stopped)) => stopped,
         Ok(None) => return true, // it has ended
         Err(_) => return false,
@@ -167,7 +166,7 @@ fn has_left(
 
 /// True if a thread's stack pointer is above `frame` on the thread's own stack.
 fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
-    let (rsp, base) = (thread.registers.rsp, thread.registers.fs_base);
+    let (rsp, base) = (thread.sp(), thread.thread_pointer());
     let Some(stack) = maps.iter().find(|m| m.contains(rsp)) else {
         return false;
     };
@@ -177,7 +176,7 @@ fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
 }
 
 /// True if the bytes at `frame` may be a frame that our code called.
-fn is_intact(session: &Session<'_>, memory: &RemoteMemory, frame: u64) -> bool {
+fn is_intact(session: &Session<'_>, memory: &dyn TargetMemory, frame: u64) -> bool {
     let bytes = memory.read_some(frame, FRAME).unwrap_or_default();
     let mut words = bytes.chunks_exact(8).map(|word| {
         let mut bytes = [0; 8];

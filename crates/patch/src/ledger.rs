@@ -49,7 +49,7 @@ use crate::counter::{Reference, ReferenceCounter};
 use crate::patch::Change;
 use crate::remains::TraceId;
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_proc::maps::{Device, Mapping, PAGE_SIZE};
 use capriole_proc::process::Process;
@@ -293,7 +293,7 @@ impl Ledger {
         self.start + header::BATCH as u64
     }
 
-    fn put(&self, remote: &RemoteMemory, at: u64, bytes: &[u8]) -> Result<(), TargetError> {
+    fn put(&self, remote: &dyn TargetMemory, at: u64, bytes: &[u8]) -> Result<(), TargetError> {
         let address = self.start + at;
         remote
             .write(address, bytes)
@@ -307,7 +307,7 @@ impl Ledger {
 
     fn put_words(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         at: usize,
         words: &[u64],
     ) -> Result<(), TargetError> {
@@ -315,7 +315,7 @@ impl Ledger {
         self.put(remote, at as u64, &bytes)
     }
 
-    fn put_half(&self, remote: &RemoteMemory, at: usize, half: u32) -> Result<(), TargetError> {
+    fn put_half(&self, remote: &dyn TargetMemory, at: usize, half: u32) -> Result<(), TargetError> {
         self.put(remote, at as u64, &half.to_le_bytes())
     }
 
@@ -323,7 +323,7 @@ impl Ledger {
     /// ledger and its memory.
     pub(crate) fn begin(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         who: &Identity,
         extends: Option<(&Ledger, &MemoryAt)>,
     ) -> Result<(), TargetError> {
@@ -354,7 +354,7 @@ impl Ledger {
     /// Records where session memory is mapped.
     pub(crate) fn note_memory(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         memory: &MemoryAt,
     ) -> Result<(), TargetError> {
         let words = [memory.base, memory.size, memory.inode];
@@ -366,21 +366,25 @@ impl Ledger {
     /// Records the trace that the session's records go to.
     pub(crate) fn note_trace(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         trace: &TraceId,
     ) -> Result<(), TargetError> {
         self.put(remote, header::TRACE as u64, trace)
     }
 
     /// Records the address of the words that are private to the process.
-    pub(crate) fn note_own(&self, remote: &RemoteMemory, address: u64) -> Result<(), TargetError> {
+    pub(crate) fn note_own(
+        &self,
+        remote: &dyn TargetMemory,
+        address: u64,
+    ) -> Result<(), TargetError> {
         self.put_words(remote, header::OWN, &[address])
     }
 
     /// Records the state of the session.
     pub(crate) fn note_state(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         state: State,
     ) -> Result<(), TargetError> {
         self.put_half(remote, header::STATE, state as u32)?;
@@ -392,7 +396,7 @@ impl Ledger {
     /// not.
     pub(crate) fn note_arena(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         index: usize,
         arena: &Arena,
     ) -> Result<(), TargetError> {
@@ -403,7 +407,7 @@ impl Ledger {
     /// Records how many arenas are mapped.
     pub(crate) fn count_arenas(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         count: usize,
     ) -> Result<(), TargetError> {
         self.put_half(remote, header::ARENAS_LEN, count as u32)
@@ -413,7 +417,7 @@ impl Ledger {
     /// this ledger's.
     pub(crate) fn note_stubs(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         index: usize,
         inode: u64,
     ) -> Result<(), TargetError> {
@@ -421,19 +425,23 @@ impl Ledger {
     }
 
     /// Records the address of the region through which calls return.
-    pub(crate) fn note_returns(&self, remote: &RemoteMemory, base: u64) -> Result<(), TargetError> {
+    pub(crate) fn note_returns(
+        &self,
+        remote: &dyn TargetMemory,
+        base: u64,
+    ) -> Result<(), TargetError> {
         self.put_words(remote, header::RETURNS, &[base])
     }
 
     /// Records that a batch of system calls has not reached any row.
-    pub(crate) fn forget_batch(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
+    pub(crate) fn forget_batch(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         self.put_words(remote, header::BATCH, &[0])
     }
 
     /// Records a signal action that is about to be replaced.
     pub(crate) fn note_action(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         action: &Action,
     ) -> Result<(), TargetError> {
         let mut signals = signals();
@@ -451,20 +459,20 @@ impl Ledger {
     }
 
     /// Writes a word that no copy of this ledger has; returns the word's address.
-    pub(crate) fn mark(&self, remote: &RemoteMemory, word: u64) -> Result<u64, TargetError> {
+    pub(crate) fn mark(&self, remote: &dyn TargetMemory, word: u64) -> Result<u64, TargetError> {
         self.put_words(remote, header::MARK, &[word])?;
         Ok(self.start + header::MARK as u64)
     }
 
     /// Records that no signal action is replaced any more.
-    pub(crate) fn forget_actions(&self, remote: &RemoteMemory) -> Result<(), TargetError> {
+    pub(crate) fn forget_actions(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         self.put_half(remote, header::ACTIONS_INSTALLED, 0)
     }
 
     /// Appends entries to the journal, which holds `len` so far.
     pub(crate) fn append(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         len: usize,
         entries: &[Entry],
     ) -> Result<(), TargetError> {
@@ -488,7 +496,12 @@ impl Ledger {
         TargetError::Damaged { pid, what }
     }
 
-    fn read(&self, remote: &RemoteMemory, at: u64, bytes: &mut [u8]) -> Result<(), TargetError> {
+    fn read(
+        &self,
+        remote: &dyn TargetMemory,
+        at: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), TargetError> {
         let address = self.start + at;
         remote
             .read(address, bytes)
@@ -501,7 +514,7 @@ impl Ledger {
     }
 
     /// Reads the header.
-    pub(crate) fn header(&self, remote: &RemoteMemory) -> Result<Header, TargetError> {
+    pub(crate) fn header(&self, remote: &dyn TargetMemory) -> Result<Header, TargetError> {
         if self.len < JOURNAL {
             return Err(self.damaged("its ledger is too small"));
         }
@@ -668,7 +681,7 @@ impl Header {
     /// and reading ends.
     pub fn journal(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         mut visit: impl FnMut(Entry),
     ) -> Result<(), TargetError> {
         let ledger = &self.ledger;

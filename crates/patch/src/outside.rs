@@ -5,7 +5,7 @@ use crate::recover;
 use crate::recover::FoundSession;
 use crate::session::{MEMFD_NAME, is_session};
 use capriole_host::error::TargetError;
-use capriole_host::memfd;
+use capriole_host::{memfd, ptrace};
 use capriole_proc::process::Process;
 use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
@@ -52,7 +52,9 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
             continue;
         }
         // Empty if the process has just ended, or is not ours.
-        let sessions = recover::find(&process).unwrap_or_default().into_iter();
+        let sessions = recover::find(&*ptrace::host(&process))
+            .unwrap_or_default()
+            .into_iter();
         for session in sessions.filter(|session| session.inode != 0) {
             let older = found
                 .get(&session.inode)

@@ -23,7 +23,7 @@
 //! ```
 
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeMap;
@@ -140,7 +140,7 @@ impl Change {
     fn write_across(
         &self,
         pid: i32,
-        memory: &RemoteMemory,
+        memory: &dyn TargetMemory,
         bytes: &[u8],
     ) -> Result<(), TargetError> {
         let write = |offset: usize, bytes: &[u8]| {
@@ -177,7 +177,7 @@ impl Change {
 #[derive(Debug)]
 pub struct Batch<'a> {
     pid: i32,
-    memory: &'a RemoteMemory,
+    memory: &'a dyn TargetMemory,
     pages: BTreeMap<u64, Page>,
 }
 
@@ -213,7 +213,7 @@ impl Page {
 
 impl<'a> Batch<'a> {
     /// Makes a batch for a process that stays stopped until the batch is written.
-    pub fn new(pid: i32, memory: &'a RemoteMemory) -> Batch<'a> {
+    pub fn new(pid: i32, memory: &'a dyn TargetMemory) -> Batch<'a> {
         Batch {
             pid,
             memory,

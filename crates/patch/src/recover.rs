@@ -13,11 +13,8 @@ use crate::remains::{Save, TraceId};
 use crate::returns::Region;
 use crate::session::{Agent, MEMFD_NAME, STUBS_NAME, is_session};
 use capriole_host::error::TargetError;
+use capriole_host::host::{Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
-use capriole_host::memory::RemoteMemory;
-use capriole_host::threads::Stopped;
-use capriole_host::tracer;
-use capriole_host::{gadgets, inject};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
@@ -66,7 +63,8 @@ pub fn own_identity() -> (u32, u64) {
 /// # Errors
 /// The memory cannot be read, a ledger is invalid, or there is session memory without a ledger:
 /// then it is unknown what else is installed.
-pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
+pub fn find(host: &dyn Host) -> Result<Vec<FoundSession>, TargetError> {
+    let process = host.process();
     let pid = process.pid() as i32;
     let maps = process.maps()?;
     let mut memories: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
@@ -78,7 +76,7 @@ pub fn find(process: &Process) -> Result<Vec<FoundSession>, TargetError> {
         let what = "too many mappings of it";
         return Err(TargetError::Damaged { pid, what });
     }
-    let remote = RemoteMemory::open(pid)?;
+    let remote = host.memory()?;
     let mut left = (MAX_ENTRIES, MAX_UNWRITTEN);
     let sessions = ledgers.into_iter();
     let sessions = sessions.map(|ledger| read_session(&remote, &maps, ledger, &mut left));
@@ -166,7 +164,7 @@ fn reopened(pid: u32) -> BTreeSet<u64> {
 }
 
 fn read_session(
-    remote: &RemoteMemory,
+    remote: &dyn TargetMemory,
     maps: &[Mapping],
     ledger: Ledger,
     (entries, unwritten): &mut (u64, u64),
@@ -239,10 +237,11 @@ fn read_session(
 ///
 /// # Errors
 /// See [`find`].
-pub fn is_probed(process: &Process) -> Result<bool, TargetError> {
+pub fn is_probed(host: &dyn Host) -> Result<bool, TargetError> {
+    let process = host.process();
     let pid = process.pid() as i32;
     let maps = process.maps()?;
-    let remote = RemoteMemory::open(pid)?;
+    let remote = host.memory()?;
     for ledger in Ledger::all(pid, &maps) {
         let header = ledger.header(&remote)?;
         if header.is_begun()? && header.state()? == State::Armed && header.entries() > 0 {
@@ -271,7 +270,12 @@ pub(crate) fn stubs_in(maps: &[Mapping], inodes: &[u64]) -> Vec<Range<u64>> {
 
 /// True if an arena of ours is mapped there: never unmap anything else. An arena that has not
 /// been written to yet holds zeros.
-fn is_arena(remote: &RemoteMemory, maps: &[Mapping], arena: &Arena, unwritten: &mut u64) -> bool {
+fn is_arena(
+    remote: &dyn TargetMemory,
+    maps: &[Mapping],
+    arena: &Arena,
+    unwritten: &mut u64,
+) -> bool {
     let Some(end) = arena.start.checked_add(arena.len) else {
         return false;
     };
@@ -308,17 +312,15 @@ const MOMENTS: u32 = 60;
 /// # Errors
 /// A thread cannot be resumed, or stopped again.
 pub fn send_home(
-    stopped: &mut Stopped,
-    process: &Process,
-    remote: &RemoteMemory,
+    stopped: &mut dyn StoppedThreads,
+    host: &dyn Host,
+    remote: &dyn TargetMemory,
 ) -> Result<bool, TargetError> {
-    let maps = process.maps()?;
     let mut any = false;
     let mut index = 0;
     let mut moments = 0;
     while let Some(thread) = stopped.threads().get(index).copied() {
-        let gadgets = || gadgets::search(&maps, remote);
-        if moments < MOMENTS && inject::is_orphan(&thread.registers, remote, gadgets) {
+        if moments < MOMENTS && host.is_orphan(&thread, remote) {
             any = true;
             let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
             moments += 1;
@@ -332,10 +334,9 @@ pub fn send_home(
 }
 
 /// Stops the process once for [`send_home`].
-fn wait_for_orphans(process: &Process) -> Result<(), TargetError> {
-    let pid = process.pid() as i32;
-    let remote = RemoteMemory::open(pid)?;
-    send_home(&mut Stopped::all(pid)?, process, &remote).map(|_| ())
+fn wait_for_orphans(host: &dyn Host) -> Result<(), TargetError> {
+    let remote = host.memory()?;
+    send_home(&mut *host.stop()?, host, &remote).map(|_| ())
 }
 
 /// Inodes of the memory of our own process's sessions that are in use.
@@ -386,12 +387,13 @@ impl FoundSession {
 /// # Errors
 /// [`TargetError::AlreadyRecorded`] if a living capriole has probes there, also if that is our own
 /// process: further probes are [added](crate::attach::Attached::add) to its session.
-pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
+pub fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
+    let process = host.process();
     let pid = process.pid() as i32;
-    if !find(process)?.is_empty() {
-        wait_for_orphans(process)?;
+    if !find(host)?.is_empty() {
+        wait_for_orphans(host)?;
     }
-    let sessions = find(process)?;
+    let sessions = find(host)?;
     // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
     // living one is just adding to its session. This includes the time in which it removes its probes.
     let mut living = sessions.iter().filter(|session| !session.is_own_remains());
@@ -402,19 +404,19 @@ pub fn clear_the_way(process: &Process) -> Result<(), TargetError> {
         });
     }
     for session in sessions {
-        detach(process, &session.installed)?;
+        detach(host, &session.installed)?;
     }
-    close_leaked(process)
+    close_leaked(host)
 }
 
 /// Removes the sessions that our own process has made in a process and does not use.
-pub(crate) fn remove_own(process: &Process) -> Result<(), TargetError> {
-    for session in find(process)? {
+pub(crate) fn remove_own(host: &dyn Host) -> Result<(), TargetError> {
+    for session in find(host)? {
         if session.is_own_remains() {
-            detach(process, &session.installed)?;
+            detach(host, &session.installed)?;
         }
     }
-    close_leaked(process)
+    close_leaked(host)
 }
 
 /// Time for which a descriptor must have been there before it is closed: a recorder has
@@ -423,7 +425,8 @@ const LEAKED_FOR: Duration = Duration::from_millis(50);
 
 /// Closes memfds of ours that a tracer left open because it was killed at just that moment, but not
 /// those that the process, being a recorder, has opened itself.
-fn close_leaked(process: &Process) -> Result<(), TargetError> {
+fn close_leaked(host: &dyn Host) -> Result<(), TargetError> {
+    let process = host.process();
     let find = || {
         let names = [MEMFD_NAME, LEDGER_NAME, STUBS_NAME];
         let mut found = memfd::descriptors(process.pid(), &names);
@@ -439,11 +442,10 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
     if leaked.is_empty() || process.pid() == std::process::id() {
         return Ok(());
     }
-    let pid = process.pid() as i32;
-    let remote = RemoteMemory::open(pid)?;
-    let agent = Agent::hire(process, &remote)?;
+    let remote = host.memory()?;
+    let agent = Agent::hire(host, &remote)?;
     for descriptor in leaked {
-        agent.close(process, &remote, descriptor.number as u64)?;
+        agent.close(&remote, descriptor.number as u64)?;
     }
     agent.dismiss();
     Ok(())
@@ -454,8 +456,8 @@ fn close_leaked(process: &Process) -> Result<(), TargetError> {
 ///
 /// # Errors
 /// [`TargetError::NothingAttached`] if there are none.
-pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
-    detach_all_and_save(process, None)
+pub fn detach_all(host: &dyn Host) -> Result<Detached, TargetError> {
+    detach_all_and_save(host, None)
 }
 
 /// Detaches as [`detach_all`] does, and saves the records that dead recorders have left in
@@ -465,22 +467,24 @@ pub fn detach_all(process: &Process) -> Result<Detached, TargetError> {
 /// # Errors
 /// See [`detach_all`].
 pub fn detach_all_and_save(
-    process: &Process,
+    host: &dyn Host,
     save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
+    let process = host.process();
     process.preflight()?;
-    tracer::check_filters(process)?;
-    tracer::apart(|| detach_living(process, save))
+    host.check_stops()?;
+    host.apart(|| detach_living(host, save))
 }
 
 fn detach_living(
-    process: &Process,
+    host: &dyn Host,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
-    wait_for_orphans(process)?;
-    let sessions = find(process)?;
+    let process = host.process();
+    wait_for_orphans(host)?;
+    let sessions = find(host)?;
     if sessions.is_empty() {
-        close_leaked(process)?;
+        close_leaked(host)?;
         return Err(TargetError::NothingAttached {
             pid: process.pid() as i32,
         });
@@ -498,7 +502,7 @@ fn detach_living(
         {
             let save = reborrow(&mut save);
             // A child that fails here is tried again after the process, and reported then.
-            if let Ok(children) = detach_children(memory, process.pid(), save) {
+            if let Ok(children) = detach_children(host, memory, process.pid(), save) {
                 total.add_children(&Detached {
                     lingering: false,
                     damaged: 0,
@@ -506,7 +510,7 @@ fn detach_living(
                 });
             }
         }
-        let one = detach_and_save(process, &session.installed, reborrow(&mut save))?;
+        let one = detach_and_save(host, &session.installed, reborrow(&mut save))?;
         total.restored += one.restored;
         total.foreign += one.foreign;
         total.repaired += one.repaired;
@@ -514,13 +518,14 @@ fn detach_living(
         total.standstill += one.standstill;
         if let Some(memory) = &memory {
             total.add_children(&detach_children(
+                host,
                 memory,
                 process.pid(),
                 reborrow(&mut save),
             )?);
         }
     }
-    close_leaked(process)?;
+    close_leaked(host)?;
     Ok(total)
 }
 
@@ -558,6 +563,7 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
 /// # Errors
 /// The first error of a process, after all the others were done.
 pub(crate) fn detach_children(
+    host: &dyn Host,
     memory: &MemoryAt,
     except: u32,
     mut save: Option<&mut Save<'_>>,
@@ -572,7 +578,7 @@ pub(crate) fn detach_children(
             break;
         }
         for child in children {
-            match detach_child(&child, memory.inode, reborrow(&mut save)) {
+            match detach_child(&*host.other(&child), memory.inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
                 // The child has damaged its own ledger, and cannot be restored.
@@ -588,20 +594,20 @@ pub(crate) fn detach_children(
 ///
 /// # Errors
 /// See [`detach`] and [`find`].
-pub fn detach_sharing(process: &Process, inode: u64) -> Result<Detached, TargetError> {
-    detach_child(process, inode, None)
+pub fn detach_sharing(host: &dyn Host, inode: u64) -> Result<Detached, TargetError> {
+    detach_child(host, inode, None)
 }
 
 fn detach_child(
-    process: &Process,
+    host: &dyn Host,
     inode: u64,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
-    for session in find(process)? {
+    for session in find(host)? {
         if session.inode == inode {
             let save = reborrow(&mut save);
-            report.add_children(&detach_and_save(process, &session.installed, save)?);
+            report.add_children(&detach_and_save(host, &session.installed, save)?);
         }
     }
     Ok(report)

@@ -15,7 +15,7 @@
 //! and it completes the trace while the session still exists.
 
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_ring::Source;
 use capriole_ring::layout::{Geometry, HEADER_SIZE, header};
 use std::ops::Range;
@@ -32,7 +32,7 @@ pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send
 #[derive(Debug)]
 pub struct Remains<'a> {
     pid: i32,
-    remote: &'a RemoteMemory,
+    remote: &'a dyn TargetMemory,
     base: u64,
     tables: Vec<u8>,
     geometry: Geometry,
@@ -42,7 +42,7 @@ impl<'a> Remains<'a> {
     /// Reads the session memory of process `pid`, mapped at `mapped`.
     pub(crate) fn read(
         pid: i32,
-        remote: &'a RemoteMemory,
+        remote: &'a dyn TargetMemory,
         mapped: Range<u64>,
     ) -> Result<Remains<'a>, TargetError> {
         let base = mapped.start;

@@ -21,7 +21,7 @@
 
 use crate::session::{Agent, SessionMemory};
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_proc::maps::{Mapping, PAGE_SIZE};
 use capriole_proc::process::Process;
@@ -56,7 +56,7 @@ struct Open {
 
 impl Region {
     /// Returns the region at `base`, if its code has been written.
-    pub(crate) fn at(remote: &RemoteMemory, maps: &[Mapping], base: u64) -> Option<Region> {
+    pub(crate) fn at(remote: &dyn TargetMemory, maps: &[Mapping], base: u64) -> Option<Region> {
         let code = base.checked_add(CODE_OFFSET)?;
         let first = maps.partition_point(|m| m.start < code);
         let mapped = maps.get(first).filter(|m| m.start == code)?;
@@ -64,7 +64,7 @@ impl Region {
     }
 
     /// Returns the region whose code is the mapping `code`.
-    fn of(remote: &RemoteMemory, code: &Mapping) -> Option<Region> {
+    fn of(remote: &dyn TargetMemory, code: &Mapping) -> Option<Region> {
         let is_code = code.end - code.start == CODE_SIZE
             && code.perms.execute
             && !code.perms.write
@@ -75,13 +75,13 @@ impl Region {
     }
 
     /// True if the region is mapped in a process.
-    pub(crate) fn is_in(&self, process: &Process, remote: &RemoteMemory) -> bool {
+    pub(crate) fn is_in(&self, process: &Process, remote: &dyn TargetMemory) -> bool {
         let maps = process.maps().unwrap_or_default();
         Region::at(remote, &maps, self.base).is_some()
     }
 
     /// Finds a region that an earlier attach has left, with exactly the code in use now.
-    fn left(remote: &RemoteMemory, maps: &[Mapping]) -> Option<Region> {
+    fn left(remote: &dyn TargetMemory, maps: &[Mapping]) -> Option<Region> {
         maps.iter().find_map(|mapping| {
             let region = Region::of(remote, mapping)?;
             let mut bytes = vec![0; CODE_SIZE as usize];
@@ -94,7 +94,7 @@ impl Region {
     pub(crate) fn create(
         agent: &Agent,
         process: &Process,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         session: &SessionMemory,
     ) -> Result<Region, TargetError> {
         let region = match Region::left(remote, &process.maps()?) {
@@ -112,7 +112,7 @@ impl Region {
 
     fn map(
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         session: &SessionMemory,
     ) -> Result<Region, TargetError> {
         let what = "map memory for return addresses";
@@ -156,7 +156,7 @@ impl Region {
     ///
     /// After each write the program runs correctly, as a slot may be open without a stack word (as
     /// an abandoned one is), and the detours remain until all are done.
-    pub(crate) fn restore(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
+    pub(crate) fn restore(&self, pid: i32, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         let mut open = self.open(pid, remote)?;
         open.sort_unstable_by_key(|open| open.address);
         let mut rest = open.as_slice();
@@ -189,7 +189,7 @@ impl Region {
     /// Makes calls that return from now on go directly to the original caller: the code that runs
     /// when a call returns reads the time stamp counter, which a thread is about to give up. That
     /// thread waits in a guard, and so is in no stub.
-    pub(crate) fn close(&self, pid: i32, remote: &RemoteMemory) -> Result<(), TargetError> {
+    pub(crate) fn close(&self, pid: i32, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         let open = self.open(pid, remote)?;
         for open in open.iter().filter(|open| open.calls != 0) {
             write(pid, remote, open.slot + CALLS as u64, &[0; 8])?;
@@ -199,7 +199,7 @@ impl Region {
 
     /// True if a word on a stack leads to a stub but is not the return address that the stub
     /// replaced: a copy of it, such as an unwinder takes before it looks up the original.
-    pub(crate) fn is_copy(&self, remote: &RemoteMemory, at: u64, word: u64) -> bool {
+    pub(crate) fn is_copy(&self, remote: &dyn TargetMemory, at: u64, word: u64) -> bool {
         let offset = word.wrapping_sub(self.base + STUBS_OFFSET);
         if offset >= SLOTS * STUB_SIZE || !offset.is_multiple_of(STUB_SIZE) {
             return false;
@@ -210,7 +210,7 @@ impl Region {
     }
 
     /// Returns the slots that are not free, in those pages that were ever used.
-    fn open(&self, pid: i32, remote: &RemoteMemory) -> Result<Vec<Open>, TargetError> {
+    fn open(&self, pid: i32, remote: &dyn TargetMemory) -> Result<Vec<Open>, TargetError> {
         let slots = self.base + SLOTS_OFFSET;
         let pages = SLOTS * SLOT_SIZE / PAGE_SIZE;
         let mut map = vec![0; pages as usize * 8];
@@ -251,7 +251,12 @@ impl Region {
     }
 }
 
-fn write(pid: i32, remote: &RemoteMemory, address: u64, bytes: &[u8]) -> Result<(), TargetError> {
+fn write(
+    pid: i32,
+    remote: &dyn TargetMemory,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), TargetError> {
     remote
         .write(address, bytes)
         .map_err(|source| TargetError::Memory {

@@ -3,16 +3,13 @@
 use crate::ledger::{Arena, Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use crate::stubs::{Row, Stubs};
 use capriole_host::error::TargetError;
-use capriole_host::gadgets;
-use capriole_host::gadgets::Gadgets;
-use capriole_host::inject::{FramePlace, Injector, frame_size};
+use capriole_host::host::{
+    CallTable, Caller, Calls, FramePlace, Host, StoppedThreads, TargetMemory,
+};
 use capriole_host::memfd;
-use capriole_host::memory::RemoteMemory;
-use capriole_host::ptrace;
 use capriole_host::steps::step;
-use capriole_host::threads::Stopped;
 use capriole_proc::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
-use capriole_proc::process::{Process, Seccomp};
+use capriole_proc::process::Process;
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, own};
 use rustix::fd::{AsFd, OwnedFd};
@@ -65,147 +62,57 @@ struct Repeated {
     arguments: [u64; 3],
 }
 
-/// A thread of the target that can make system calls for us.
+/// A thread of the target that can make system calls for us, and what they do for sessions.
 #[derive(Debug)]
-pub struct Agent {
-    stopped: Stopped,
-    gadgets: Gadgets,
-}
+pub struct Agent(Box<dyn Caller>);
 
 /// Attempts to map an arena.
 const ATTEMPTS: usize = 50;
-/// Pause before the second attempt to get a thread that is not about to receive a signal; it is
-/// doubled before each further one.
-const FIRST_PAUSE: Duration = Duration::from_micros(100);
-/// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
-/// when each of them is about to receive a timer's signal.
-const PAUSES: u32 = 13;
-
-fn stack_of(maps: &[Mapping], rsp: u64, fs_base: u64) -> Option<&Mapping> {
-    let mapping = maps.iter().find(|m| m.contains(rsp))?;
-    // A stack is the main thread's, or one on whose upper end the C library keeps its thread
-    // structure. Anything else (a goroutine's stack in the heap) has other data below it.
-    let is_stack = mapping.is_named("[stack]") || (mapping.contains(fs_base) && fs_base > rsp);
-    (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
-}
-
 impl Agent {
-    /// Refuses processes in which a system call of ours could be fatal.
-    pub fn check_sandbox(process: &Process) -> Result<(), TargetError> {
-        let pid = process.pid() as i32;
-        match process.status()?.seccomp {
-            Seccomp::Strict => Err(TargetError::Sandboxed {
-                pid,
-                mode: "strict",
-            }),
-            _ => Ok(()),
-        }
-    }
-
     /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
     pub fn choose(
-        process: &Process,
-        stopped: Stopped,
-        memory: &RemoteMemory,
+        host: &dyn Host,
+        stopped: Box<dyn StoppedThreads>,
+        memory: &dyn TargetMemory,
     ) -> Result<Agent, TargetError> {
-        let pid = stopped.pid;
-        let maps = process.maps()?;
-        let gadgets = gadgets::search(&maps, memory).ok_or(TargetError::NoSyscall { pid })?;
-        // Use only threads of this process: another process with the same memory may have other
-        // descriptors and handlers.
-        let usable = |t: &capriole_host::threads::StoppedThread| t.signal == 0 && t.pid == pid;
-        let on_stack = |t: &capriole_host::threads::StoppedThread| {
-            usable(t) && stack_of(&maps, t.registers.rsp, t.registers.fs_base).is_some()
-        };
-        let threads = stopped.threads();
-        let index = threads
-            .iter()
-            .position(on_stack)
-            .or_else(|| threads.iter().position(usable))
-            .ok_or(TargetError::NoThread { pid })?;
-        let stopped = stopped.keep_only(index);
-        let tid = stopped.threads()[0].tid;
-        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
-            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
-            ptrace::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
-                pid,
-                mode: "filter",
-            })?;
-        }
-        Ok(Agent { stopped, gadgets })
+        host.choose(stopped, memory).map(Agent)
     }
 
     /// Stops one thread of a process for system calls.
-    pub fn hire(process: &Process, memory: &RemoteMemory) -> Result<Agent, TargetError> {
-        let pid = process.pid() as i32;
-        for attempt in 0..=PAUSES {
-            if attempt > 0 {
-                std::thread::sleep(FIRST_PAUSE * (1 << (attempt - 1)));
-            }
-            let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
-            let len = tids.len().max(1);
-            tids.rotate_left(attempt as usize % len);
-            for tid in tids {
-                let stopped = match Stopped::one(pid, tid) {
-                    Ok(Some(stopped)) => stopped,
-                    Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
-                    Err(error) => return Err(error),
-                };
-                match Agent::choose(process, stopped, memory) {
-                    Err(TargetError::NoThread { .. }) => {}
-                    result => return result,
-                }
-            }
-        }
-        Err(TargetError::NoThread { pid })
+    pub fn hire(host: &dyn Host, memory: &dyn TargetMemory) -> Result<Agent, TargetError> {
+        host.hire(memory).map(Agent)
     }
 
     /// Returns the process id.
     pub fn pid(&self) -> i32 {
-        self.stopped.pid
+        self.0.pid()
     }
 
     /// Resumes the thread; returns how long it was stopped.
     pub fn dismiss(self) -> Duration {
-        self.stopped.resume()
+        self.0.dismiss()
     }
 
-    pub(crate) fn stack(&self, process: &Process) -> Result<FramePlace, TargetError> {
-        let registers = &self.stopped.threads()[0].registers;
-        let maps = process.maps()?;
-        let xstate = ptrace::xstate(self.stopped.threads()[0].tid).unwrap_or_default();
-        let need = 128
-            + 64
-            + if xstate.is_empty() {
-                0
-            } else {
-                frame_size(&xstate)
-            };
-        Ok(match stack_of(&maps, registers.rsp, registers.fs_base) {
-            Some(m) if self.gadgets.chain.is_some() && registers.rsp - need >= m.start + 64 => {
-                FramePlace::Stack {
-                    limit: m.start + 64,
-                }
-            }
-            _ => FramePlace::Nowhere,
-        })
+    /// Returns the place for a frame on the thread's own stack, if that is safe.
+    pub(crate) fn stack(&self) -> Result<FramePlace, TargetError> {
+        self.0.stack()
     }
 
     /// Makes system calls with the frame at `place`.
     pub(crate) fn with<T>(
         &self,
-        memory: &RemoteMemory,
+        memory: &dyn TargetMemory,
         place: FramePlace,
-        work: impl FnOnce(&mut Injector<'_>) -> Result<T, TargetError>,
+        work: impl FnOnce(&mut dyn Calls) -> Result<T, TargetError>,
     ) -> Result<T, TargetError> {
-        let mut injector = Injector::new(&self.stopped, 0, memory, &self.gadgets, place)?;
-        let result = work(&mut injector)?;
-        injector.finish()?;
+        let mut calls = self.0.begin(memory, place)?;
+        let result = work(&mut *calls)?;
+        calls.finish()?;
         Ok(result)
     }
 
     pub(crate) fn refused(&self, what: &'static str) -> impl Fn(Errno) -> TargetError + use<> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         move |errno| TargetError::Refused { pid, what, errno }
     }
 
@@ -215,13 +122,13 @@ impl Agent {
     pub fn create_memory(
         &self,
         process: &Process,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         geometry: Geometry,
         identity: &Identity,
         hint: u64,
     ) -> Result<SessionMemory, TargetError> {
-        let pid = self.stopped.pid;
-        let mut place = self.stack(process)?;
+        let pid = self.pid();
+        let mut place = self.stack()?;
         let mut loan = None;
         if place == FramePlace::Nowhere {
             let len = 16384;
@@ -231,7 +138,7 @@ impl Agent {
                 i.call(libc::SYS_mmap, [0, len, prot, flags, u64::MAX, 0])
             })?;
             let start = start.map_err(self.refused("map scratch memory"))?;
-            if self.gadgets.chain.is_some() {
+            if self.0.returns_by_itself() {
                 place = FramePlace::Scratch {
                     start,
                     len: len - 64,
@@ -249,7 +156,7 @@ impl Agent {
         // The mapped ranges: the program's other threads may have put other files in the place of
         // ours, and then these mappings could not be found again.
         let mapped = std::cell::RefCell::new(Vec::new());
-        let map = |i: &mut Injector<'_>| {
+        let map = |i: &mut dyn Calls| {
             let name = if name == 0 { i.below_frame() } else { name };
             let (fd, inode) =
                 self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
@@ -360,13 +267,13 @@ impl Agent {
     pub(crate) fn create_extension(
         &self,
         process: &Process,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         base: &Ledger,
         memory: &MemoryAt,
         identity: &Identity,
         entries: u32,
     ) -> Result<Ledger, TargetError> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         let (place, name) = self.scratch_and_more(base);
         let len = Ledger::size(entries);
         self.with(remote, place, |i| {
@@ -404,8 +311,8 @@ impl Agent {
     /// Returns its descriptor in the target, which is closed if `ready` fails.
     fn create_file<T>(
         &self,
-        i: &mut Injector<'_>,
-        remote: &RemoteMemory,
+        i: &mut dyn Calls,
+        remote: &dyn TargetMemory,
         at: u64,
         name: &str,
         ready: impl FnOnce(i32) -> Result<T, TargetError>,
@@ -435,19 +342,19 @@ impl Agent {
 
     fn scratch(&self, ledger: &Ledger) -> FramePlace {
         let scratch = ledger.scratch();
-        match self.gadgets.chain {
-            Some(_) => FramePlace::Scratch {
+        match self.0.returns_by_itself() {
+            true => FramePlace::Scratch {
                 start: scratch.start,
                 len: scratch.end - scratch.start,
             },
-            None => FramePlace::Nowhere,
+            false => FramePlace::Nowhere,
         }
     }
 
     /// Makes one system call; `what` is its purpose, for the error.
     pub(crate) fn call(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         session: &SessionMemory,
         what: &'static str,
         number: i64,
@@ -466,14 +373,14 @@ impl Agent {
     pub fn create_arena(
         &self,
         process: &Process,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         ledger: &Ledger,
         index: usize,
         near: Range<u64>,
         len: u64,
         avoid: &[u64],
     ) -> Result<Arena, TargetError> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         let layout = Layout::of(process);
         let no_space = || TargetError::NoSpace {
             pid,
@@ -534,12 +441,12 @@ impl Agent {
     /// restorer, mask), and replaces it if `new` is given.
     pub fn signal_action(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         ledger: &Ledger,
         signal: i32,
         new: Option<[u64; 4]>,
     ) -> Result<[u64; 4], TargetError> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         let (place, at_new) = self.scratch_and_more(ledger);
         let at_old = at_new + 32;
         let fail = |what, address| {
@@ -592,13 +499,13 @@ impl Agent {
     /// mapped something else there meanwhile.
     pub fn map_stubs(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         ledger: &Ledger,
         index: usize,
         stubs: &Stubs,
         batch: Option<Batch>,
     ) -> Result<Vec<Row>, TargetError> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         let fail = |what, address| {
             move |source| TargetError::Memory {
                 pid,
@@ -643,17 +550,17 @@ impl Agent {
     /// Makes one system call many times; returns the rows whose result is not the expected one.
     fn repeat(
         &self,
-        i: &mut Injector<'_>,
-        remote: &RemoteMemory,
+        i: &mut dyn Calls,
+        remote: &dyn TargetMemory,
         ledger: &Ledger,
         call: &Repeated,
         rows: &[[u64; 4]],
         batch: Option<Batch>,
     ) -> Result<Vec<usize>, TargetError> {
-        let pid = self.stopped.pid;
+        let pid = self.pid();
         let [c, d, e] = call.arguments;
         let mut failed = Vec::new();
-        let batch = batch.filter(|_| rows.len() > 2 && self.gadgets.chain.is_some());
+        let batch = batch.filter(|_| rows.len() > 2 && self.0.returns_by_itself());
         let Some(batch) = batch else {
             for (index, [a, b, f, wanted]) in rows.iter().enumerate() {
                 let result = i.call(call.number, [*a, *b, c, d, e, *f])?;
@@ -683,17 +590,14 @@ impl Agent {
         while next < rows.len() {
             ledger.forget_batch(remote)?;
             let end = address + rows.len() as u64 * size;
-            i.run(
-                batch.code.clone(),
-                |r| {
-                    r.rbx = address + next as u64 * size;
-                    r.rbp = end;
-                    r.r12 = call.number as u64;
-                    r.r13 = ledger.batch();
-                    [r.r14, r.r15, r.r8] = [c, d, e];
-                },
-                || came_to() != 0,
-            )?;
+            let table = CallTable {
+                code: batch.code.clone(),
+                rows: address + next as u64 * size..end,
+                number: call.number,
+                arguments: call.arguments,
+                came_to: ledger.batch(),
+            };
+            i.call_each(&table, &|| came_to() != 0)?;
             let came_to = came_to();
             if came_to == end {
                 break;
@@ -713,13 +617,8 @@ impl Agent {
     }
 
     /// Closes file descriptor `fd` in the target.
-    pub fn close(
-        &self,
-        process: &Process,
-        remote: &RemoteMemory,
-        fd: u64,
-    ) -> Result<(), TargetError> {
-        let place = self.stack(process)?;
+    pub fn close(&self, remote: &dyn TargetMemory, fd: u64) -> Result<(), TargetError> {
+        let place = self.stack()?;
         self.with(remote, place, |i| {
             i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])
         })?

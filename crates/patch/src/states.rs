@@ -4,21 +4,18 @@
 use crate::ledger::Ledger;
 use crate::session::Agent;
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
-use capriole_host::threads::Stopped;
-
-/// EFLAGS.AC: the processor faults on an access whose address is not a multiple of its size.
-const ALIGNMENT_CHECK: u64 = 1 << 18;
+use capriole_host::host::{StoppedThreads, TargetMemory};
 
 /// Refuses a program with a thread whose memory accesses are checked for alignment: a detour's
 /// accesses need not be aligned.
-pub(crate) fn refuse_alignment_check(stopped: &Stopped) -> Result<(), TargetError> {
-    let checks = |thread: &&capriole_host::threads::StoppedThread| {
-        thread.registers.eflags & ALIGNMENT_CHECK != 0
-    };
-    match stopped.threads().iter().find(checks) {
+pub(crate) fn refuse_alignment_check(stopped: &dyn StoppedThreads) -> Result<(), TargetError> {
+    match stopped
+        .threads()
+        .iter()
+        .find(|thread| thread.checks_alignment())
+    {
         Some(thread) => Err(TargetError::AlignmentCheck {
-            pid: stopped.pid,
+            pid: stopped.pid(),
             tid: thread.tid,
         }),
         None => Ok(()),
@@ -31,7 +28,7 @@ impl Agent {
     /// Each thread has its own setting, inherited from the thread that created it.
     pub(crate) fn refuse_forbidden_clock(
         &self,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         ledger: &Ledger,
     ) -> Result<(), TargetError> {
         let (place, answer) = self.scratch_and_more(ledger);

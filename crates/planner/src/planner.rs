@@ -11,6 +11,7 @@ use capriole_patch::attach::{CLUSTER, breakpoints_allowed};
 use capriole_proc::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 
 use crate::resolve::{Body, Site};
+use capriole_host::ptrace;
 use capriole_host::survey::has_shadow_stack;
 use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_object::symbols::display;
@@ -196,7 +197,8 @@ impl Planner {
     /// Makes a planner for sites of a running process.
     pub fn of_process(process: &Process) -> Planner {
         Planner {
-            breakpoints: breakpoints_allowed(process).map_err(Refusal::TrapUnusable),
+            breakpoints: breakpoints_allowed(&*ptrace::host(process))
+                .map_err(Refusal::TrapUnusable),
             shadow_stack: has_shadow_stack(process),
             one_instruction: false,
             trusted: false,

@@ -2,6 +2,7 @@
 
 use capriole_codegen::detour::{ClockReading, Work};
 use capriole_host::error::TargetError;
+use capriole_host::ptrace;
 use capriole_patch::attach::{Attached, Probe, SiteError, attach};
 use capriole_planner::guards;
 use capriole_proc::process::Process;
@@ -67,7 +68,7 @@ pub fn probed(
     let geometry = |journal| Geometry::for_buffer(8 << 20, cpus.max(configured), journal);
     let guards = guards::of_process(process).map_err(|e| format!("guards: {e}"))?;
     let attached = attach(
-        process,
+        &ptrace::host(process),
         probes.to_vec(),
         &guards,
         ClockReading::default(),
@@ -128,7 +129,7 @@ fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<
     let mut lingering = report.lingering;
     while lingering && started.elapsed() < patience {
         std::thread::sleep(Duration::from_millis(50));
-        match capriole_patch::recover::detach_all(process) {
+        match capriole_patch::recover::detach_all(&*ptrace::host(process)) {
             Ok(report) => lingering = report.lingering,
             Err(TargetError::NothingAttached { .. }) => lingering = false,
             Err(error) => return Err(format!("detach: {error}")),

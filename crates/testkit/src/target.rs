@@ -5,6 +5,7 @@
 
 use capriole_codegen::detour::{ClockReading, Record, Work};
 use capriole_event::EventSpec;
+use capriole_host::ptrace;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
 use capriole_patch::guards::Guards;
@@ -189,7 +190,9 @@ impl Probes {
         // A thread that is being created blocks all signals for a moment.
         let started = Instant::now();
         let blocks = |reason: &str| reason.contains("blocks SIGTRAP");
-        while breakpoints_allowed(process).is_err_and(blocks) && started.elapsed() < SECONDS {
+        while breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks)
+            && started.elapsed() < SECONDS
+        {
             std::thread::yield_now();
         }
         let planner = Planner::of_process(process);
@@ -317,7 +320,7 @@ pub fn attach_guarded(
 ) -> Recording {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let attached = attach(
-        process,
+        &ptrace::host(process),
         probes.probes.clone(),
         guards,
         ClockReading::default(),
@@ -381,7 +384,7 @@ impl Recording {
         let report = self.attached.detach().unwrap_or_else(|error| {
             panic!(
                 "detach: {error}; {}",
-                last_words(self.attached.process.pid())
+                last_words(self.attached.process().pid())
             )
         });
         assert_eq!(report.foreign, 0, "{report:?}");
@@ -395,7 +398,7 @@ impl Recording {
     /// into, as `capriole detach` does, once the handler has returned.
     fn sweep(&self) {
         for _ in 0..300 {
-            match capriole_patch::recover::detach_all(&self.attached.process) {
+            match capriole_patch::recover::detach_all(&*self.attached.host) {
                 Ok(report) if report.lingering => {}
                 Ok(_) | Err(capriole_host::error::TargetError::NothingAttached { .. }) => return,
                 Err(error) => panic!("sweep: {error}"),

@@ -9,6 +9,7 @@ use capriole::{machine, select};
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
 use capriole_codegen::detour::{ClockReading, Work};
 use capriole_event::EventSpec;
+use capriole_host::ptrace;
 use capriole_object::Objects;
 use capriole_object::markers::operand::Operand;
 use capriole_patch::attach::{Attached, Probe, attach};
@@ -94,7 +95,7 @@ impl Ours {
         probe.counters.extend(select::counter(&spec, &site)?);
         let cpus = machine::possible_cpus();
         let attached = attach(
-            &process,
+            &ptrace::host(&process),
             vec![probe],
             &guards,
             ClockReading::default(),

@@ -2,6 +2,7 @@
 
 use super::Way;
 use anyhow::{Context, bail, ensure};
+use capriole_host::ptrace;
 use capriole_patch::recover;
 use capriole_proc::process::Process;
 use rustix::process::{Pid, Signal, kill_process};
@@ -106,7 +107,7 @@ fn ask_to_end(child: &Child) {
 /// True if all probes of a process are inserted: some are written, and the single stop that
 /// writes them all is over.
 fn is_probed(process: &Process) -> anyhow::Result<bool> {
-    Ok(recover::is_probed(process)? && process.status()?.tracer == 0)
+    Ok(recover::is_probed(&*ptrace::host(process))? && process.status()?.tracer == 0)
 }
 
 /// Summarises the JSON of `stat` or `record`.

@@ -176,7 +176,7 @@ fn record(
     if arguments.json {
         let mut value = json!({
             "trace": arguments.output.to_string_lossy(),
-            "pid": attached.process.pid(),
+            "pid": attached.process().pid(),
             "events": summary.events,
             "lost": summary.lost,
             "lost_busy": summary.busy,

@@ -204,7 +204,7 @@ fn watch(
     started: Instant,
 ) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(
-        &probed.attached.process,
+        &probed.attached.process(),
         probed.names(),
         arguments.run.duration,
     )?;
@@ -369,7 +369,7 @@ fn json(
     sites.extend(others.into_values().flatten());
     events.extend(sites.into_iter().filter(|site| !site.is_null()));
     json!({
-        "pid": probed.attached.process.pid(),
+        "pid": probed.attached.process().pid(),
         "duration_ns": whole.time.as_nanos() as u64,
         "ended": ended.as_str(),
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),

@@ -6,6 +6,7 @@ use crate::target::*;
 use crate::traces::{Background, recorder, scratch};
 use capriole_codegen::detour::ClockReading;
 use capriole_host::error::TargetError;
+use capriole_host::ptrace;
 use capriole_patch::attach::attach;
 use capriole_planner::guards;
 use capriole_ring::layout::Geometry;
@@ -107,7 +108,13 @@ fn an_attempt_leaves_nothing_to_the_next() {
     for round in 0..rounds(60, 600) {
         let geometry = |journal| Geometry::for_buffer(1 << 20, 2, journal);
         let probes = all.probes.clone();
-        match attach(&process, probes, &guards, ClockReading::default(), geometry) {
+        match attach(
+            &ptrace::host(&process),
+            probes,
+            &guards,
+            ClockReading::default(),
+            geometry,
+        ) {
             Ok(attached) => {
                 times += 1;
                 std::thread::sleep(Duration::from_millis(2));

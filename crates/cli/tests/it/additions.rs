@@ -7,6 +7,7 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use capriole_codegen::detour::{ClockReading, Record, Work};
 use capriole_host::error::TargetError;
+use capriole_host::ptrace;
 use capriole_host::steps;
 use capriole_object::symbols::OtherSymbol;
 use capriole_object::{ObjectFile, Objects};
@@ -381,8 +382,8 @@ fn jumps_that_build_on_others() {
 
 /// The bytes of the program itself, in which there are no guards.
 fn assert_text_is_the_guards(attached: &Attached, program: &Path) {
-    assert_eq!(attached.process.exe().expect("exe"), program);
-    assert_text_is_the_files(&attached.process, true);
+    assert_eq!(attached.process().exe().expect("exe"), program);
+    assert_text_is_the_files(attached.process(), true);
 }
 
 /// A site where there is a guard, one that shares bytes with another, and one whose needs the session
@@ -448,7 +449,7 @@ fn a_second_attach_by_the_same_process_is_refused() {
     let guards = guards::of_process(&process).expect("guards");
     let geometry = |journal| Geometry::for_buffer(8 << 20, 64, journal);
     let again = attach(
-        &process,
+        &ptrace::host(&process),
         probes.probes.clone(),
         &guards,
         ClockReading::default(),
@@ -498,7 +499,7 @@ fn somebody_else_detaches() {
     let attached = &mut recording.attached;
     attached.add(vec![one(0), one(1), one(2)]).expect("added");
     attached.disarm(&[1, 2]).expect("disarmed");
-    let sessions = recover::find(&process).expect("it lives");
+    let sessions = recover::find(&*ptrace::host(&process)).expect("it lives");
     assert_eq!(sessions.len(), 1, "they are one session");
     let output = capriole(&["detach", &running.pid.to_string()]);
     assert!(output.status.success(), "{}", told(&output));

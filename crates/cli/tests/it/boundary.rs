@@ -3,9 +3,11 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use capriole_host::host::TargetMemory;
 use capriole_host::memfd;
-use capriole_host::memory::RemoteMemory;
 use capriole_host::ptrace;
+use capriole_host::ptrace::memory::RemoteMemory;
+use capriole_host::ptrace::requests;
 use capriole_patch::ledger::is_ledger;
 use capriole_patch::recover::is_probed;
 use capriole_patch::session::is_session;
@@ -70,7 +72,7 @@ impl Recorded {
         let recorder = command.stderr(Stdio::piped()).spawn();
         let recorder = Recorder(recorder.expect("capriole starts"));
         until("nobody attached", || {
-            is_probed(&process).unwrap_or(false)
+            is_probed(&*ptrace::host(&process)).unwrap_or(false)
                 && process.status().is_ok_and(|status| status.tracer == 0)
         });
         Some(Recorded {
@@ -202,7 +204,7 @@ fn a_child_that_drops_its_rights_is_not_recorded_any_more() {
     // Wait for the next check, which would detach the process that shares memory, and its parent
     // with it.
     std::thread::sleep(Duration::from_millis(2500));
-    assert!(is_probed(&recorded.running.process()).expect("it lives"));
+    assert!(is_probed(&*ptrace::host(&recorded.running.process())).expect("it lives"));
     recorded.running.assert_alive();
     let said = recorded.stop();
     let about = format!("capriole: process {pid} (");
@@ -364,7 +366,11 @@ fn a_ledger_that_speaks_of_others_changes_the_one_that_has_it() {
     let liar = Running::start(&program, &["--fake", "capriole-ledger", &path, "1048576"]);
     let output = capriole(&["detach", &liar.pid.to_string()]);
     assert!(!told(&output).contains("panicked"), "{}", told(&output));
-    assert!(is_probed(&victim).expect("it lives"), "{}", told(&output));
+    assert!(
+        is_probed(&*ptrace::host(&victim)).expect("it lives"),
+        "{}",
+        told(&output)
+    );
     liar.finish();
     let said = recorded.stop();
     assert!(!said.contains("somebody else"), "{said}");
@@ -390,15 +396,15 @@ fn a_pointer_is_followed_from_where_nobody_else_writes() {
     let shared = maps.iter().find(|m| is_session(m)).expect("session memory");
     let tid = recorded.running.pid as i32;
     let remote = RemoteMemory::open(tid).expect("its memory");
-    ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD).expect("seize");
-    ptrace::interrupt(tid).expect("interrupt");
+    requests::seize(tid, libc::PTRACE_O_TRACESYSGOOD).expect("seize");
+    requests::interrupt(tid).expect("interrupt");
     let mut copied = 0;
     while copied < 20 {
-        let event = ptrace::wait(tid, true).expect("it lives");
-        let registers = ptrace::registers(tid).expect("it stands");
+        let event = requests::wait(tid, true).expect("it lives");
+        let registers = requests::registers(tid).expect("it stands");
         let is_exit = registers.rax as i64 != -i64::from(libc::ENOSYS);
         let is_copy = registers.orig_rax == libc::SYS_process_vm_readv as u64;
-        if event == Some(ptrace::Event::Syscall) && is_exit && is_copy {
+        if event == Some(requests::Event::Syscall) && is_exit && is_copy {
             let to = remote.read_u64(registers.rsi).expect("a vector");
             if remote.read_u64(to).expect("what was read") == public {
                 copied += 1;
@@ -407,13 +413,13 @@ fn a_pointer_is_followed_from_where_nobody_else_writes() {
                 }
             }
         }
-        ptrace::cont_to_syscall(tid, 0).expect("it goes on");
+        requests::cont_to_syscall(tid, 0).expect("it goes on");
     }
-    ptrace::interrupt(tid).expect("interrupt");
-    while ptrace::wait(tid, true).expect("it lives") != Some(ptrace::Event::Interrupted) {
-        ptrace::cont(tid, 0).expect("it goes on");
+    requests::interrupt(tid).expect("interrupt");
+    while requests::wait(tid, true).expect("it lives") != Some(requests::Event::Interrupted) {
+        requests::cont(tid, 0).expect("it goes on");
     }
-    ptrace::detach(tid, 0).expect("detach");
+    requests::detach(tid, 0).expect("detach");
     recorded.stop();
     let trace = recorded
         .directory
@@ -476,7 +482,8 @@ fn a_recorder_is_a_program_like_others() {
     let second = command(&arguments).stderr(Stdio::piped()).spawn();
     let mut second = Recorder(second.expect("capriole starts"));
     until("nobody attached to the recorder", || {
-        is_probed(&first).unwrap_or(false) && first.status().is_ok_and(|status| status.tracer == 0)
+        is_probed(&*ptrace::host(&first)).unwrap_or(false)
+            && first.status().is_ok_and(|status| status.tracer == 0)
     });
     // A check by the first recorder of the processes that share its session: the recorder itself is
     // none, although it has a ledger now.
@@ -488,7 +495,7 @@ fn a_recorder_is_a_program_like_others() {
     assert!(said.contains("1 probe taken out"), "{said}");
     assert!(!said.contains("left alone"), "{said}");
     as_before("after a killed recording of the recorder");
-    assert!(is_probed(&recorded.running.process()).expect("it lives"));
+    assert!(is_probed(&*ptrace::host(&recorded.running.process())).expect("it lives"));
     let said = recorded.stop();
     assert!(!said.contains("other rights"), "{said}");
     recorded.finish();

@@ -8,6 +8,7 @@ use crate::programs;
 use crate::limited::ended;
 use crate::target::{Running, is_root, told};
 use crate::traces::{Background, scratch};
+use capriole_host::ptrace;
 use capriole_patch::ledger;
 use capriole_patch::ledger::{header as noted, journal};
 use capriole_patch::outside::{sessions, writer};
@@ -208,7 +209,9 @@ fn any_header_is_read_and_written_to_without_harm() {
                 fake.memory.store(at, interesting(&mut random));
                 fake.ledger.store(at, interesting(&mut random));
             }
-            let Ok(found) = find(&process) else { continue };
+            let Ok(found) = find(&*ptrace::host(&process)) else {
+                continue;
+            };
             for session in found {
                 sound += 1;
                 let Ok(writer) = writer(&process, &session) else {
@@ -319,7 +322,7 @@ fn what_is_written_to_all_goes_to_the_own_recordings_alone() {
     let mut running = Running::start(&other, &["--wait", "--threads", "1", "--calls", "5"]);
     let directory = scratch();
     let recorder = Background::attach(&directory.path().join("t"), running.pid, &[":counted_work"]);
-    let recording = find(&running.process()).expect("a session");
+    let recording = find(&*ptrace::host(&running.process())).expect("a session");
     let owner = Process::open(recording[0].owner.expect("a recorder")).expect("it runs");
     for command in &mut commands {
         let mut fake = Fake::of(command);

@@ -146,7 +146,8 @@ impl Victim {
         let process = self.running.process();
         loop {
             self.running.assert_alive();
-            let sessions = capriole_patch::recover::find(&process).unwrap_or_default();
+            let sessions = capriole_patch::recover::find(&*capriole_host::ptrace::host(&process))
+                .unwrap_or_default();
             if sessions.iter().any(|s| !s.installed.changes.is_empty()) {
                 return;
             }

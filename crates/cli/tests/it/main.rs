@@ -20,6 +20,7 @@ mod counts;
 mod errors;
 mod escapes;
 mod every_instruction;
+mod failing;
 mod fake_sessions;
 mod filtered;
 mod floats;

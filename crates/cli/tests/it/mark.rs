@@ -7,6 +7,7 @@ use crate::target;
 use crate::traces;
 
 use crate::programs::{Compiler, build};
+use capriole_host::ptrace;
 use capriole_patch::outside::sessions;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -229,7 +230,7 @@ fn a_session_is_found_once_whoever_shares_it() {
     let of_ours = || {
         let mut all = sessions();
         let ours = capriole_proc::process::Process::open(pid).expect("it runs");
-        let ours = capriole_patch::recover::find(&ours).expect("a session");
+        let ours = capriole_patch::recover::find(&*ptrace::host(&ours)).expect("a session");
         assert_eq!(ours.len(), 1);
         all.retain(|(_, session)| session.inode == ours[0].inode);
         all.iter()

@@ -9,7 +9,8 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use capriole_codegen::detour::ClockReading;
 use capriole_host::ptrace;
-use capriole_host::ptrace::Event;
+use capriole_host::ptrace::requests;
+use capriole_host::ptrace::requests::Event;
 use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach};
 use capriole_planner::guards;
 use capriole_proc::process::Process;
@@ -38,38 +39,38 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
         if tid as u32 == running.pid {
             continue; // it only waits for the others
         }
-        ptrace::seize(tid, 0).expect("seize");
-        ptrace::interrupt(tid).expect("interrupt");
-        let pending = match ptrace::wait(tid, true).expect("wait") {
+        requests::seize(tid, 0).expect("seize");
+        requests::interrupt(tid).expect("interrupt");
+        let pending = match requests::wait(tid, true).expect("wait") {
             Some(Event::Signal(pending)) => pending, // it has run into one of our breakpoints
             _ => 0,
         };
-        ptrace::set_hardware_breakpoint(tid, Some(address)).expect("a breakpoint");
-        ptrace::cont(tid, pending).expect("go on");
+        requests::set_hardware_breakpoint(tid, Some(address)).expect("a breakpoint");
+        requests::cont(tid, pending).expect("go on");
         let started = Instant::now();
         loop {
-            match ptrace::wait(tid, false).expect("wait") {
+            match requests::wait(tid, false).expect("wait") {
                 Some(Event::Signal(other)) => {
-                    if ptrace::registers(tid).expect("registers").rip == address {
+                    if requests::registers(tid).expect("registers").rip == address {
                         break;
                     }
                     // One of our breakpoints, or one of the program's own signals.
-                    ptrace::cont(tid, other).expect("go on");
+                    requests::cont(tid, other).expect("go on");
                 }
-                Some(_) if started.elapsed() <= WAY => ptrace::cont(tid, 0).expect("go on"),
+                Some(_) if started.elapsed() <= WAY => requests::cont(tid, 0).expect("go on"),
                 Some(_) => break,
                 None if started.elapsed() > WAY => {
-                    let _ = ptrace::interrupt(tid);
+                    let _ = requests::interrupt(tid);
                 }
                 None => std::thread::yield_now(),
             }
         }
-        let arrived = ptrace::registers(tid).expect("registers").rip == address;
+        let arrived = requests::registers(tid).expect("registers").rip == address;
         if arrived && signal == 0 {
             running.signal(libc::SIGSTOP);
         }
-        ptrace::set_hardware_breakpoint(tid, None).expect("no breakpoint");
-        ptrace::detach(tid, if arrived { signal } else { 0 }).expect("detach");
+        requests::set_hardware_breakpoint(tid, None).expect("no breakpoint");
+        requests::detach(tid, if arrived { signal } else { 0 }).expect("detach");
         if arrived {
             return true;
         }
@@ -268,7 +269,7 @@ fn attached_to(process: &Process, probes: &Probes) -> Attached {
     let geometry = |journal| Geometry::for_buffer(4 << 20, 64, journal);
     let guards = guards::of_process(process).expect("guards");
     attach(
-        process,
+        &ptrace::host(process),
         probes.probes.clone(),
         &guards,
         ClockReading::default(),

@@ -591,7 +591,11 @@ fn noise_in_session_memory_spoils_its_own_trace_only() {
             return;
         };
         let process = case.running.process();
-        assert!(find(&process).expect("sessions")[0].trace.is_some());
+        assert!(
+            find(&*capriole_host::ptrace::host(&process)).expect("sessions")[0]
+                .trace
+                .is_some()
+        );
         let (memory, base) = session(&process);
         let geometry = Geometry::for_buffer(64 << 20, 2, 1);
         for _ in 0..2000 {

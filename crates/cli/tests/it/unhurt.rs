@@ -128,7 +128,9 @@ fn breakpoints_are_refused_where_another_process_has_the_memory() {
         return;
     };
     let running = Running::start(&program, &[]);
-    let refusal = capriole_patch::attach::breakpoints_allowed(&running.process());
+    let refusal = capriole_patch::attach::breakpoints_allowed(&*capriole_host::ptrace::host(
+        &running.process(),
+    ));
     assert!(refusal.is_err_and(|reason| reason.contains("same memory")));
     running.finish();
 }
@@ -226,7 +228,8 @@ fn a_recorder_takes_its_turn() {
     let scratch = scratch();
     let trace = scratch.path().join("trace");
     let recording = Background::attach(&trace, running.pid, &["libc:poll"]);
-    let session = recover::find(&running.process()).expect("a session");
+    let session =
+        recover::find(&*capriole_host::ptrace::host(&running.process())).expect("a session");
     let recorder = session[0].owner.expect("a recorder");
     let nice = |pid: u32| {
         let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("its threads");

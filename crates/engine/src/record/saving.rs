@@ -5,6 +5,7 @@ use super::mappings;
 use crate::advice::{Advice, Message, Words};
 use crate::error::{Error, Result};
 use capriole_host::error::TargetError;
+use capriole_host::ptrace;
 use capriole_host::steps::step;
 use capriole_host::survey::own_tid;
 use capriole_patch::detach::Detached;
@@ -84,7 +85,7 @@ impl Saver {
     /// is in the directory `path`; data from the process cannot redirect the writes elsewhere.
     fn of(process: &Process, path: &Path) -> Option<Saver> {
         // Errors are reported when the probes are taken out.
-        let sessions = find(process).unwrap_or_default();
+        let sessions = find(&*ptrace::host(process)).unwrap_or_default();
         let dead = sessions.iter().filter(|session| session.owner.is_none());
         let mut opened = dead
             .filter_map(|session| session.trace)
@@ -283,12 +284,13 @@ impl Saved {
 /// # Errors
 /// The errors of [`detach_all_and_save`].
 pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
+    let host = ptrace::host(process);
     match Saver::of(process, path) {
         Some(mut saver) => {
             let mut save = |trace: &TraceId, remains: Result<Remains<'_>, TargetError>| {
                 saver.save(trace, remains);
             };
-            let detached = detach_all_and_save(process, Some(&mut save));
+            let detached = detach_all_and_save(&*host, Some(&mut save));
             let saved = match &detached {
                 // Either all of it is in the trace by then, or nothing was read.
                 Err(_) if process.is_over() => saver.finish(Some(&Detached::default())),
@@ -296,7 +298,7 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
             };
             (detached, Some(saved))
         }
-        None => (detach_all_and_save(process, None), None),
+        None => (detach_all_and_save(&*host, None), None),
     }
 }
 
@@ -307,7 +309,7 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
 /// The errors of [`detach`].
 pub fn take_over(process: &Process, path: &Path) -> Result<Option<Message>, TargetError> {
     // Errors are reported by the attach that follows.
-    let sessions = find(process).unwrap_or_default();
+    let sessions = find(&*ptrace::host(process)).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());
     if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
         return Ok(None);

@@ -45,10 +45,8 @@ use crate::session::{self, Agent};
 use crate::stubs::Stubs;
 use capriole_codegen::detour::Work;
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_host::threads::Stopped;
-use capriole_host::tracer;
 use capriole_ring::layout::State;
 use capriole_tactic::site::Tactic;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +83,7 @@ impl Attached {
     /// The probes in place stay as they are; the new ones have numbers, and no site.
     pub fn add(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
-        tracer::apart(|| self.add_living(probes))
+        self.host.clone().apart(|| self.add_living(probes))
     }
 
     /// Takes probes out of the program, and keeps their detours. A call that has entered a detour
@@ -100,7 +98,9 @@ impl Attached {
         let armed = self.armed();
         let wanted = probes.iter().filter(|probe| armed.contains(probe));
         let wanted = wanted.map(|probe| (*probe, false)).collect();
-        tracer::apart(|| self.change(wanted, &BTreeSet::new()))?;
+        self.host
+            .clone()
+            .apart(|| self.change(wanted, &BTreeSet::new()))?;
         let still = self.armed();
         Ok(armed.difference(&still).copied().collect())
     }
@@ -119,17 +119,19 @@ impl Attached {
             .iter()
             .filter(|p| known.contains(p) && !armed.contains(p));
         let wanted = wanted.map(|probe| (*probe, true)).collect();
-        tracer::apart(|| self.change(wanted, &BTreeSet::new()))
+        self.host
+            .clone()
+            .apart(|| self.change(wanted, &BTreeSet::new()))
     }
 
     fn check_living(&self) -> Result<(), TargetError> {
-        tracer::check_filters(&self.process)?;
+        self.host.check_stops()?;
         self.check_mapped()
     }
 
     /// Refuses a session that somebody else has detached, or that exec has ended.
     pub(super) fn check_mapped(&self) -> Result<(), TargetError> {
-        let pid = self.process.pid() as i32;
+        let pid = self.process().pid() as i32;
         match self.is_mapped() && !self.is_restored() {
             true => Ok(()),
             false => Err(TargetError::NothingAttached { pid }),
@@ -139,8 +141,8 @@ impl Attached {
     /// Stops one thread, for system calls and for writing into the session's memory. A process has
     /// one tracer at a time: as long as we have that thread, no `capriole detach` can stop all of
     /// them and unmap the memory, where the program could then map something else.
-    pub(super) fn hire(&self, remote: &RemoteMemory) -> Result<Agent, TargetError> {
-        let agent = Agent::hire(&self.process, remote)?;
+    pub(super) fn hire(&self, remote: &dyn TargetMemory) -> Result<Agent, TargetError> {
+        let agent = Agent::hire(&*self.host, remote)?;
         match self.begun {
             true => self.check_mapped().map(|()| agent),
             false => Ok(agent),
@@ -337,7 +339,7 @@ impl Attached {
     /// Has breakpoints handled if that is needed, and writes the change.
     fn write_change(&mut self, needs_trap: bool) -> Result<(), TargetError> {
         if needs_trap {
-            let remote = RemoteMemory::open(self.process.pid() as i32)?;
+            let remote = self.host.memory()?;
             self.handle_traps(&remote)?;
         }
         self.write(Occupied::Wait).map(|_| ())
@@ -478,7 +480,7 @@ impl Attached {
         if !arriving.iter().any(needs) {
             return Ok(());
         }
-        let Err(reason) = breakpoints_allowed(&self.process) else {
+        let Err(reason) = breakpoints_allowed(&*self.host) else {
             return Ok(());
         };
         let refused = arriving.iter().filter(|arrival| needs(arrival));
@@ -524,9 +526,9 @@ impl Attached {
         if entries.is_empty() {
             return;
         }
-        for child in sharing(&self.memory_at(), self.process.pid()) {
+        for child in sharing(&self.memory_at(), self.process().pid()) {
             let pid = child.pid() as i32;
-            if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
+            if let (Ok(remote), Ok(_stopped)) = (self.host.memory(), self.host.stop()) {
                 let mut batch = Batch::new(pid, &remote);
                 let changes = entries.iter().flat_map(|i| self.round.changes_at(*i));
                 let _ = take_back(&mut batch, changes);
@@ -541,8 +543,7 @@ impl Attached {
         probes: &[Probe],
         places: &[usize],
     ) -> Result<(Vec<Result<Made, SiteError>>, usize), TargetError> {
-        let pid = self.process.pid() as i32;
-        let remote = RemoteMemory::open(pid)?;
+        let remote = self.host.memory()?;
         let agent = self.hire(&remote)?;
         let made = self.prepare_by(&agent, &remote, probes, places);
         self.standstill.one += agent.dismiss();
@@ -553,11 +554,11 @@ impl Attached {
     fn prepare_by(
         &mut self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         probes: &[Probe],
         places: &[usize],
     ) -> Result<(Vec<Result<Made, SiteError>>, usize), TargetError> {
-        let pid = self.process.pid() as i32;
+        let pid = self.process().pid() as i32;
         let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
         if calls && !self.has_filters && !self.unguarded && !self.filtered {
             make_no_calls(pid, remote, &self.memory)?;
@@ -621,11 +622,11 @@ impl Attached {
     fn map_more_stubs(
         &mut self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         made: &mut [Result<Made, SiteError>],
         places: &[usize],
     ) -> Result<(), TargetError> {
-        let pid = self.process.pid() as i32;
+        let pid = self.process().pid() as i32;
         let is_new = |place: &usize| self.round.asked.places[*place].variants.is_empty();
         let new: Vec<bool> = places.iter().map(is_new).collect();
         let own = made.iter().zip(&new).filter(|(_, is_new)| **is_new);
@@ -652,7 +653,7 @@ impl Attached {
         for part in &self.round.parts {
             inodes.extend(part.ledger.header(remote)?.stubs());
         }
-        self.installed.stubs = recover::stubs_in(&self.process.maps()?, &inodes);
+        self.installed.stubs = recover::stubs_in(&self.process().maps()?, &inodes);
         for (made, is_new) in made.iter_mut().zip(new) {
             if is_new && made.as_ref().is_ok_and(|made| made.is_in(&taken)) {
                 *made = Err(SiteError::StubTaken);
@@ -666,10 +667,10 @@ impl Attached {
     fn make_part(
         &mut self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         entries: usize,
     ) -> Result<usize, TargetError> {
-        let pid = self.process.pid() as i32;
+        let pid = self.process().pid() as i32;
         let parts = &mut self.round.parts;
         let promised: usize = parts.iter().map(|part| part.promised).sum();
         if promised + entries > MAX_ENTRIES as usize {
@@ -692,13 +693,19 @@ impl Attached {
         let least = FIRST_ENTRIES << (number - 1).min(MOST_DOUBLINGS);
         let room = entries.max(least).min(MAX_ENTRIES as usize - promised);
         let identity = Identity {
-            target: (self.process.pid(), self.process.start_time()),
+            target: (self.process().pid(), self.process().start_time()),
             owner: recover::own_identity(),
         };
         let memory = self.installed.memory.ok_or(no_ledger(pid))?;
         let base = &self.memory.ledger;
-        let ledger =
-            agent.create_extension(&self.process, remote, base, &memory, &identity, room as u32)?;
+        let ledger = agent.create_extension(
+            self.process(),
+            remote,
+            base,
+            &memory,
+            &identity,
+            room as u32,
+        )?;
         ledger.note_state(remote, State::Armed)?;
         self.installed.extensions.push(ledger);
         self.round.parts.push(Part {
@@ -717,19 +724,20 @@ impl Attached {
     fn open_arena(
         &mut self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         near: &Range<u64>,
         size: u64,
         avoid: &[u64],
     ) -> Result<usize, TargetError> {
-        let pid = self.process.pid() as i32;
+        let pid = self.process().pid() as i32;
         self.make_part(agent, remote, 0)?;
+        let host = self.host.clone();
         let part = self.round.parts.last_mut().ok_or(no_ledger(pid))?;
         let own = capriole_resident::size() as u64;
         let page = capriole_proc::maps::PAGE_SIZE;
         let create = |len: u64| {
             agent.create_arena(
-                &self.process,
+                host.process(),
                 remote,
                 &part.ledger,
                 part.arenas,
@@ -759,7 +767,7 @@ impl Attached {
     pub(super) fn make_room(
         &mut self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         size: u64,
     ) -> Result<(), TargetError> {
         if !self.round.code.has_room(size) {

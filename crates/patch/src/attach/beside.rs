@@ -35,10 +35,8 @@ use crate::detach::one_at_each_place;
 use crate::patch::{Batch, Change, Found, INT3};
 use crate::recover::sharing;
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_host::threads::Stopped;
-use capriole_host::tracer;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -109,13 +107,13 @@ struct Expected {
 /// Bytes expected at the sites, grouped by page.
 #[derive(Debug)]
 pub(super) struct Watched {
-    memory: RemoteMemory,
+    memory: Box<dyn TargetMemory>,
     /// Expected bytes of each page, in ascending order of address.
     pages: Vec<Vec<Expected>>,
 }
 
 impl Watched {
-    fn of(round: &Round, memory: RemoteMemory) -> Watched {
+    fn of(round: &Round, memory: Box<dyn TargetMemory>) -> Watched {
         let mut all = Vec::new();
         let made = round.entries.iter().filter_map(|e| e.made.as_ref().ok());
         let changes = made.flat_map(|made| &made.changes);
@@ -269,14 +267,14 @@ impl Attached {
         {
             return Ok(nothing);
         }
-        tracer::check_filters(&self.process)?;
-        tracer::apart(|| self.look_again())
+        self.host.check_stops()?;
+        self.host.clone().apart(|| self.look_again())
     }
 
     fn look_again(&mut self) -> Result<Beside, TargetError> {
         let nothing = Beside::TakenOut(Vec::new());
         if self.watched.is_none() {
-            let memory = RemoteMemory::open(self.process.pid() as i32)?;
+            let memory = self.host.memory()?;
             self.watched = Some(Watched::of(&self.round, memory));
         }
         let changed = |watched: &Option<Watched>| {
@@ -287,9 +285,9 @@ impl Attached {
         if changed(&self.watched).is_empty() || !self.is_mapped() || self.is_restored() {
             return Ok(nothing);
         }
-        let pid = self.process.pid() as i32;
-        let remote = RemoteMemory::open(pid)?;
-        let stopped = Stopped::all(pid)?;
+        let pid = self.process().pid() as i32;
+        let remote = self.host.memory()?;
+        let stopped = self.host.stop()?;
         // Check again, now that no change by the program itself can be in progress.
         let probes = changed(&self.watched);
         if probes.is_empty() || !self.is_mapped() || self.is_restored() {
@@ -324,10 +322,10 @@ impl Attached {
         }
         step("probes taken out beside another tool");
         self.standstill.all += stopped.resume();
-        for child in sharing(&self.memory_at(), self.process.pid()) {
+        for child in sharing(&self.memory_at(), self.process().pid()) {
             let pid = child.pid() as i32;
             // A child that cannot be stopped now is restored when the recording ends.
-            if let (Ok(remote), Ok(_stopped)) = (RemoteMemory::open(pid), Stopped::all(pid)) {
+            if let (Ok(remote), Ok(_stopped)) = (self.host.memory(), self.host.stop()) {
                 let mut batch = Batch::new(pid, &remote);
                 for index in &all {
                     let _ = take_back(&mut batch, self.round.changes_at(*index));

@@ -16,7 +16,7 @@ use capriole_codegen::detour::{
     Chain, ClockReading, Compiler, Counters, Frames, Request, Runtime, Work, room,
 };
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_host::survey::Survey;
 use capriole_insn::liveness::Live;
@@ -259,7 +259,7 @@ impl Traps {
     pub(super) fn install(
         &self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         memory: &SessionMemory,
         code: &Code,
     ) -> Result<(), TargetError> {
@@ -571,7 +571,7 @@ impl Code {
     pub(super) fn open(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         arena: Arena,
         near: Range<u64>,
         facts: &Facts<'_>,
@@ -596,7 +596,7 @@ impl Code {
     pub(super) fn compile_more(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         probes: &[Probe],
         (clusters, places): (&[Cluster], &[usize]),
         facts: &Facts<'_>,
@@ -690,7 +690,7 @@ impl Code {
     pub(super) fn write(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         traps: &Traps,
     ) -> Result<(), TargetError> {
         let Some(first) = self.images.first_mut() else {
@@ -725,7 +725,7 @@ impl Code {
     pub(super) fn replace_traps(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         traps: &Traps,
     ) -> Result<(), TargetError> {
         let table = resident::trap_table(&traps.0);
@@ -741,7 +741,7 @@ impl Code {
     pub(super) fn write_copies(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         probes: &[Probe],
     ) -> Result<(), TargetError> {
         let made = self.made.iter().zip(probes);
@@ -758,7 +758,7 @@ impl Code {
     pub(super) fn replace_copies(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         copies: &[(u64, u64)],
     ) -> Result<(), TargetError> {
         let table = resident::trap_table(copies);
@@ -773,7 +773,7 @@ impl Code {
     pub(super) fn install_faults(
         &self,
         agent: &Agent,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         memory: &SessionMemory,
     ) -> Result<(), TargetError> {
         let pid = agent.pid();
@@ -809,7 +809,7 @@ impl Code {
     fn write_old_trap(
         &self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         old: [u64; 4],
     ) -> Result<(), TargetError> {
         let bytes = [old[0].to_le_bytes(), old[1].to_le_bytes()].concat();
@@ -872,7 +872,12 @@ impl Code {
     }
 }
 
-fn write(pid: i32, remote: &RemoteMemory, address: u64, bytes: &[u8]) -> Result<(), TargetError> {
+fn write(
+    pid: i32,
+    remote: &dyn TargetMemory,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), TargetError> {
     remote
         .write(address, bytes)
         .map_err(|source| TargetError::Memory {

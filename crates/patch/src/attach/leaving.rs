@@ -5,8 +5,7 @@ use crate::detach::{Detached, detach};
 use crate::ledger::{Ledger, MemoryAt};
 use crate::recover::{detach_children, detach_sharing, sharing};
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
-use capriole_proc::process::Process;
+use capriole_host::host::{Host, TargetMemory};
 use capriole_ring::layout::{State, header, own};
 
 impl Attached {
@@ -25,15 +24,16 @@ impl Attached {
     /// # Errors
     /// See [`detach`]; a process that has ended is no error.
     pub fn detach(&self) -> Result<Detached, TargetError> {
-        let mut report = match detach(&self.process, &self.installed) {
+        let mut report = match detach(&*self.host, &self.installed) {
             Ok(report) => report,
-            Err(_) if self.process.is_over() => Detached::default(),
+            Err(_) if self.process().is_over() => Detached::default(),
             Err(error) => return Err(error),
         };
         self.in_use.end();
         report.add_children(&detach_children(
+            &*self.host,
             &self.memory_at(),
-            self.process.pid(),
+            self.process().pid(),
             None,
         )?);
         Ok(report)
@@ -41,7 +41,7 @@ impl Attached {
 
     /// True while the session is mapped in the process: not after exec.
     pub fn is_mapped(&self) -> bool {
-        self.memory.ledger.is_in(&self.process).unwrap_or(false)
+        self.memory.ledger.is_in(self.process()).unwrap_or(false)
     }
 
     /// Returns true if a thread of the program waits until the probes are removed. A forked child
@@ -57,18 +57,19 @@ impl Attached {
         }
         memory.store_u32(header::LEAVE, 0);
         let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
-        let waits = |process: &Process| {
-            let remote = RemoteMemory::open(process.pid() as i32);
+        let waits = |host: &dyn Host| {
+            let remote = host.memory();
             remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
         };
-        if waits(&self.process) {
+        if waits(&*self.host) {
             return true;
         }
         let memory = self.memory_at();
-        for child in sharing(&memory, self.process.pid()) {
-            if waits(&child) {
+        for child in sharing(&memory, self.process().pid()) {
+            let child = self.host.other(&child);
+            if waits(&*child) {
                 // If that fails the child continues by itself after some seconds.
-                let _ = detach_sharing(&child, memory.inode);
+                let _ = detach_sharing(&*child, memory.inode);
             }
         }
         false
@@ -80,7 +81,7 @@ impl Attached {
     pub fn is_restored(&self) -> bool {
         let restored = State::Restored as u32;
         self.memory.memory.load_u32(header::STATE) == restored
-            && (!self.is_mapped() || !recorded_as_armed(&self.process, &self.memory.ledger))
+            && (!self.is_mapped() || !recorded_as_armed(&*self.host, &self.memory.ledger))
     }
 
     /// Returns the addresses of the memory for detours.
@@ -89,8 +90,8 @@ impl Attached {
     }
 }
 
-fn recorded_as_armed(process: &Process, ledger: &Ledger) -> bool {
-    let state =
-        RemoteMemory::open(process.pid() as i32).and_then(|remote| ledger.header(&remote)?.state());
+fn recorded_as_armed(host: &dyn Host, ledger: &Ledger) -> bool {
+    let memory = host.memory();
+    let state = memory.and_then(|remote| ledger.header(&remote)?.state());
     state.is_ok_and(|state| state == State::Armed)
 }

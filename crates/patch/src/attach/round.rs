@@ -22,11 +22,9 @@ use crate::ledger;
 use crate::ledger::{FAULTS, Ledger};
 use crate::patch::{Batch, Change, Found};
 use capriole_host::error::TargetError;
-use capriole_host::memory::RemoteMemory;
+use capriole_host::host::{StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
 use capriole_host::steps::step;
-use capriole_host::threads::{Stopped, StoppedThread};
-use capriole_host::tracer;
 use capriole_insn::liveness::RegSet;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
@@ -343,8 +341,8 @@ impl Round {
     /// copies of its instructions: (index of the thread, new address, site).
     fn occupied(
         &self,
-        stopped: &Stopped,
-        remote: &RemoteMemory,
+        stopped: &dyn StoppedThreads,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
     ) -> (BTreeSet<usize>, Vec<(usize, u64, usize)>) {
         let entries = &self.entries;
@@ -389,7 +387,7 @@ impl Round {
         }
         let mut moves = Vec::new();
         for (at, thread) in stopped.threads().iter().enumerate() {
-            let rip = thread.registers.rip;
+            let rip = thread.pc();
             let Some(index) = find(rip).or_else(|| find(rip.wrapping_add(1))) else {
                 continue;
             };
@@ -425,13 +423,13 @@ impl Round {
     /// if that would leave a guard out.
     fn write(
         &mut self,
-        stopped: &mut Stopped,
-        remote: &RemoteMemory,
+        stopped: &mut dyn StoppedThreads,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
         installed: &mut Installed,
         policy: Occupied,
     ) -> Result<bool, TargetError> {
-        let pid = stopped.pid;
+        let pid = stopped.pid();
         let mut batch = Batch::new(pid, remote);
         self.verify(&mut batch);
         self.verify_neighbours();
@@ -596,7 +594,7 @@ impl Round {
     fn lead_stubs(
         &self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         arriving: &[usize],
     ) -> Result<(), TargetError> {
         for index in arriving {
@@ -638,7 +636,7 @@ impl Round {
     fn lower(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
         arriving: &[usize],
     ) -> Result<(), TargetError> {
@@ -665,7 +663,7 @@ impl Round {
     fn raise(
         &mut self,
         pid: i32,
-        remote: &RemoteMemory,
+        remote: &dyn TargetMemory,
         maps: &[Mapping],
         installed: &mut Installed,
     ) -> Result<(), TargetError> {
@@ -708,7 +706,7 @@ impl Round {
 
     /// True if a thread may have passed a guard that is not yet written: it is between the guard
     /// and the system call, or has just made the call.
-    fn is_passing_guards(&self, stopped: &Stopped) -> bool {
+    fn is_passing_guards(&self, stopped: &dyn StoppedThreads) -> bool {
         const CALLS: [i64; 2] = [libc::SYS_prctl, libc::SYS_seccomp];
         // Maximum distance from a guard to its system call, bytes.
         const NEAR: u64 = 64;
@@ -716,9 +714,12 @@ impl Round {
         let waiting = filters.filter(|entry| entry.state == SiteState::Waiting);
         let starts: Vec<u64> = waiting.map(|entry| entry.shape.covered.start).collect();
         let passes = |thread: &StoppedThread| {
-            let (rip, call) = (thread.registers.rip, thread.registers.orig_rax as i64);
-            let is_near = |start: &u64| rip > *start && rip - start < NEAR;
-            CALLS.contains(&call) || call < 0 && starts.iter().any(is_near)
+            let pc = thread.pc();
+            let is_near = |start: &u64| pc > *start && pc - start < NEAR;
+            match thread.system_call() {
+                Some(number) => CALLS.contains(&number),
+                None => starts.iter().any(is_near),
+            }
         };
         !starts.is_empty() && stopped.threads().iter().any(passes)
     }
@@ -751,13 +752,13 @@ impl Round {
 impl Attached {
     /// Stops the process and writes the waiting sites, see [`Round::write`].
     pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
-        let pid = self.process.pid() as i32;
-        let remote = RemoteMemory::open(pid)?;
-        let mut stopped = Stopped::all(pid)?;
+        let pid = self.process().pid() as i32;
+        let remote = self.host.memory()?;
+        let mut stopped = self.host.stop()?;
         if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
-                let status = self.process.thread_status(thread.tid as u32);
+                let status = self.process().thread_status(thread.tid as u32);
                 status.is_ok_and(|status| match status.seccomp {
                     Seccomp::Off => false,
                     Seccomp::Strict => true,
@@ -765,25 +766,25 @@ impl Attached {
                 })
             };
             let changed = stopped.threads().iter().any(has_changed);
-            if changed || self.round.is_passing_guards(&stopped) {
+            if changed || self.round.is_passing_guards(&*stopped) {
                 return Err(TargetError::Filtering { pid });
             }
         } else {
             // Somebody else may have detached it since it was checked.
             self.check_mapped()?;
         }
-        let maps = self.process.maps()?;
+        let maps = self.process().maps()?;
         let written =
             self.round
-                .write(&mut stopped, &remote, &maps, &mut self.installed, policy)?;
+                .write(&mut *stopped, &remote, &maps, &mut self.installed, policy)?;
         self.watched = None;
         self.standstill.all += stopped.resume();
         Ok(written)
     }
 
     /// Has breakpoints handled at all sites that have one, or may get one.
-    pub(super) fn handle_traps(&mut self, remote: &RemoteMemory) -> Result<(), TargetError> {
-        let pid = self.process.pid() as i32;
+    pub(super) fn handle_traps(&mut self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+        let pid = self.process().pid() as i32;
         let traps = self.round.traps();
         let agent = self.hire(remote)?;
         self.make_room(&agent, remote, traps.size())?;
@@ -798,12 +799,11 @@ impl Attached {
 
     /// Puts breakpoints at occupied sites; these lead to the same detours.
     pub(super) fn stand_in(&mut self) -> Result<(), TargetError> {
-        let pid = self.process.pid() as i32;
-        if breakpoints_allowed(&self.process).is_err() {
+        if breakpoints_allowed(&*self.host).is_err() {
             self.round.traps_refused = true;
             return Ok(());
         }
-        let remote = RemoteMemory::open(pid)?;
+        let remote = self.host.memory()?;
         self.handle_traps(&remote)?;
         self.write(Occupied::StandIn)?;
         Ok(())
@@ -823,8 +823,8 @@ impl Attached {
     /// The errors of attaching; sites already written stay as they are.
     pub fn optimise(&mut self) -> Result<usize, TargetError> {
         if self.has_waiting() && self.is_mapped() && !self.is_restored() {
-            tracer::check_filters(&self.process)?;
-            match tracer::apart(|| self.write(Occupied::Wait)) {
+            self.host.check_stops()?;
+            match self.host.clone().apart(|| self.write(Occupied::Wait)) {
                 Ok(_) => drop(self.settle()),
                 Err(TargetError::NothingAttached { .. }) => {}
                 Err(error) => return Err(error),

@@ -1,6 +1,7 @@
 //! Attaching to a small program, recording from it, and leaving it as it was.
 
 use capriole_codegen::detour::{ClockReading, Record};
+use capriole_host::ptrace;
 use capriole_insn::{Code, Extent, FunctionFlow, Targets};
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Probe, attach};
@@ -218,7 +219,7 @@ fn attach_and_check(flags: &[&str], threads: u32) {
         let process = target.process();
         let guards = guards::of_process(&process).expect("guards");
         let attached = attach(
-            &process,
+            &ptrace::host(&process),
             vec![probe],
             &guards,
             ClockReading::default(),

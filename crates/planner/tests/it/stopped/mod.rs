@@ -7,10 +7,11 @@ use std::path::Path;
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Site, TypedFetch, VariableError};
 use capriole_event::{Base, Element, Fetch, FieldType, Gpr, Shown};
-use capriole_host::launch::{Launched, launch};
-use capriole_host::memory::RemoteMemory;
-use capriole_host::ptrace;
-use capriole_host::ptrace::Event;
+use capriole_host::host::TargetMemory;
+use capriole_host::ptrace::launch::{Launched, launch};
+use capriole_host::ptrace::memory::RemoteMemory;
+use capriole_host::ptrace::requests as ptrace;
+use capriole_host::ptrace::requests::Event;
 use capriole_object::{ObjectFile, Objects};
 
 pub struct Stopped {

@@ -1,6 +1,6 @@
 //! Instructions already in the target that let a thread make a system call for us.
 
-use crate::memory::RemoteMemory;
+use crate::host::TargetMemory;
 use capriole_proc::maps::Mapping;
 
 /// A `syscall` followed by a `ret`, with only pops between them.
@@ -77,7 +77,7 @@ const POP_RAX: [u8; 2] = [0x58, 0xc3];
 impl Gadgets {
     /// True if the instructions are still where they were found: a library may have been unloaded,
     /// or a probe written over them.
-    fn still_there(&self, memory: &RemoteMemory) -> bool {
+    pub(crate) fn still_there(&self, memory: &dyn TargetMemory) -> bool {
         let has = |address, pattern: &[u8]| {
             memory
                 .read_some(address, pattern.len())
@@ -97,18 +97,6 @@ impl Gadgets {
     }
 }
 
-/// Finds the instructions in a process, or checks those found earlier: the search takes
-/// milliseconds and is best made before any thread is stopped.
-pub fn search(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
-    let known = memory.gadgets.get();
-    if let Some(gadgets) = known.filter(|g| g.still_there(memory)) {
-        return Some(gadgets);
-    }
-    let found = search_anew(maps, memory);
-    memory.gadgets.set(found);
-    found
-}
-
 /// Returns the search order, lowest first: the C library has all of them and is small.
 fn likelihood(mapping: &Mapping) -> u8 {
     let path = mapping.path.to_string_lossy();
@@ -121,7 +109,8 @@ fn likelihood(mapping: &Mapping) -> u8 {
     }
 }
 
-fn search_anew(maps: &[Mapping], memory: &RemoteMemory) -> Option<Gadgets> {
+/// Finds the instructions in a process, which takes milliseconds.
+pub(crate) fn search(maps: &[Mapping], memory: &dyn TargetMemory) -> Option<Gadgets> {
     let mut syscall = None;
     let mut returning = None;
     let mut restorer = None;

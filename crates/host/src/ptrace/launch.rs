@@ -9,11 +9,12 @@
 #![allow(unsafe_code)]
 
 use crate::error::TargetError;
-use crate::memory::RemoteMemory;
-use crate::ptrace;
-use crate::ptrace::Event;
+use crate::host::TargetMemory;
+use crate::ptrace::memory::RemoteMemory;
+use crate::ptrace::requests;
+use crate::ptrace::requests::Event;
+use crate::ptrace::threads::Hold;
 use crate::steps::step;
-use crate::threads::Hold;
 use capriole_proc::files;
 use capriole_proc::process::Process;
 use object::{Object, ObjectSymbol};
@@ -104,7 +105,7 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
 fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetError> {
     let options = libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL | libc::PTRACE_O_TRACESYSGOOD;
     let fail = |what| move |errno| TargetError::ptrace(what, pid, errno);
-    let seized = ptrace::seize(pid, options).map_err(fail("seize"));
+    let seized = requests::seize(pid, options).map_err(fail("seize"));
     let _ = rustix::io::write(&go, &[1]);
     drop(go);
     seized?;
@@ -114,10 +115,10 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         if has_ended(pid)? {
             return Err(TargetError::Vanished { pid });
         }
-        match ptrace::wait(pid, true).map_err(fail("wait for"))? {
+        match requests::wait(pid, true).map_err(fail("wait for"))? {
             Some(Event::Exec) => break,
-            Some(Event::Signal(signal)) => ptrace::cont(pid, signal).map_err(fail("resume"))?,
-            _ => ptrace::cont(pid, 0).map_err(fail("resume"))?,
+            Some(Event::Signal(signal)) => requests::cont(pid, signal).map_err(fail("resume"))?,
+            _ => requests::cont(pid, 0).map_err(fail("resume"))?,
         }
     }
     let process = Process::open(pid as u32)?;
@@ -125,12 +126,12 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
     let (stop, state) = stopping_place(&process)?;
-    ptrace::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
+    requests::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
     loop {
-        ptrace::cont(pid, 0).map_err(fail("resume"))?;
+        requests::cont(pid, 0).map_err(fail("resume"))?;
         until(pid, |e| e == Event::Signal(libc::SIGTRAP))?;
         let consistent = state.is_none_or(|at| remote.read_u32(at).is_ok_and(|s| s == 0));
-        let here = ptrace::registers(pid)
+        let here = requests::registers(pid)
             .map_err(fail("read the registers of"))?
             .rip;
         if here == stop && consistent {
@@ -139,12 +140,12 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         // On resuming at the breakpoint itself, the processor would stop at once again but for the
         // resume flag, which the kernel sets for us.
     }
-    ptrace::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
+    requests::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
     // Turn the signal stop into an ordinary one, with the SIGTRAP discarded.
-    ptrace::interrupt(pid).map_err(fail("interrupt"))?;
-    ptrace::cont(pid, 0).map_err(fail("resume"))?;
+    requests::interrupt(pid).map_err(fail("interrupt"))?;
+    requests::cont(pid, 0).map_err(fail("resume"))?;
     until(pid, |e| e == Event::Interrupted)?;
-    ptrace::set_options(pid, libc::PTRACE_O_TRACESYSGOOD).map_err(fail("trace"))?;
+    requests::set_options(pid, libc::PTRACE_O_TRACESYSGOOD).map_err(fail("trace"))?;
     Ok(Hold::new(pid))
 }
 
@@ -171,7 +172,7 @@ fn has_ended(pid: i32) -> Result<bool, TargetError> {
 /// Waits for an event, and delivers signals meanwhile.
 fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     loop {
-        match ptrace::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
+        match requests::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
             Some(event) if wanted(event) => return Ok(()),
             Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
             Some(event) => {
@@ -180,7 +181,7 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
                 } else {
                     0
                 };
-                ptrace::cont(pid, signal).map_err(|e| TargetError::ptrace("resume", pid, e))?;
+                requests::cont(pid, signal).map_err(|e| TargetError::ptrace("resume", pid, e))?;
             }
         }
     }

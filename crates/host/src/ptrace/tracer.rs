@@ -10,9 +10,10 @@
 //! - has been led past its own seccomp filter: see `restart`.
 
 use crate::error::TargetError;
-use crate::ptrace;
-use crate::ptrace::Event;
-use crate::threads;
+use crate::ptrace::requests;
+use crate::ptrace::requests::Event;
+use crate::ptrace::threads;
+use crate::x86_64::registers::enters_restart_call;
 use capriole_proc::process::{Process, Seccomp};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -58,15 +59,6 @@ pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// The kernel's internal code for "continue this sleep by restart_syscall"
-/// (ERESTART_RESTARTBLOCK).
-const RESTART_BLOCK: i64 = -516;
-
-/// True if a thread with these registers continues by `restart_syscall`.
-pub(crate) fn wants_restart_call(registers: &ptrace::Registers) -> bool {
-    (registers.orig_rax as i64) >= 0 && registers.rax as i64 == RESTART_BLOCK
-}
-
 /// Resumes a stopped thread that has a seccomp filter and continues by `restart_syscall`, a
 /// call that it never makes by itself and for which its filter may kill it.
 ///
@@ -81,8 +73,8 @@ pub(crate) fn restart(tid: i32, signal: i32) -> Result<(), Errno> {
         return Err(Errno::PERM);
     }
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
-    ptrace::set_options(tid, options)?;
-    ptrace::cont_to_syscall(tid, signal)?;
+    requests::set_options(tid, options)?;
+    requests::cont_to_syscall(tid, signal)?;
     RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, false));
     Ok(())
 }
@@ -123,33 +115,31 @@ pub(crate) fn lead_restarts() {
 
 /// Handles the next event of a thread that is being led, and releases it when that is done.
 fn lead(tid: i32) {
-    let done = match ptrace::wait(tid, false) {
+    let done = match requests::wait(tid, false) {
         Ok(None) => return,
         Ok(Some(Event::Syscall)) => {
-            let number = ptrace::registers(tid).map(|r| (r.orig_rax as i64, r.rax as i64));
-            // At an entry the result register holds ENOSYS; the call itself never returns that.
-            let enters = (libc::SYS_restart_syscall, -i64::from(libc::ENOSYS));
-            if number == Ok(enters) && ptrace::cont_to_syscall(tid, 0).is_ok() {
+            let enters = requests::registers(tid).is_ok_and(|r| enters_restart_call(&r));
+            if enters && requests::cont_to_syscall(tid, 0).is_ok() {
                 RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, true));
                 return;
             }
             // This is the entry of another call, made by a handler: its filter is active again when we are
             // gone. Or it is the exit of this call: if a signal caused that, the signal is pending.
-            ptrace::detach(tid, 0)
+            requests::detach(tid, 0)
         }
         Ok(Some(event @ (Event::Signal(_) | Event::Interrupted))) => {
             let signal = match event {
                 Event::Signal(signal) => signal,
                 _ => 0,
             };
-            if ptrace::cont_to_syscall(tid, signal).is_ok() {
+            if requests::cont_to_syscall(tid, signal).is_ok() {
                 RESTARTING.with_borrow_mut(|restarting| restarting.insert(tid, false));
                 return;
             }
             Ok(())
         }
         Ok(Some(Event::Gone(_))) | Err(_) => Ok(()),
-        Ok(Some(_)) => ptrace::detach(tid, 0),
+        Ok(Some(_)) => requests::detach(tid, 0),
     };
     let _ = done; // killed meanwhile: nothing to do
     stop_restart(tid);

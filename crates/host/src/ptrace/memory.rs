@@ -5,8 +5,7 @@
 //! writable in the target, are written this way.
 
 use crate::error::TargetError;
-use crate::gadgets::Gadgets;
-use std::cell::Cell;
+use crate::host::TargetMemory;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -15,8 +14,6 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub struct RemoteMemory {
     file: File,
-    /// Result of [`gadgets::search`](crate::gadgets::search).
-    pub(crate) gadgets: Cell<Option<Gadgets>>,
 }
 
 impl RemoteMemory {
@@ -35,22 +32,16 @@ impl RemoteMemory {
                 address: 0,
                 source,
             })?;
-        Ok(RemoteMemory {
-            file,
-            gadgets: Cell::new(None),
-        })
+        Ok(RemoteMemory { file })
     }
+}
 
-    /// Fills `into` from `address`.
-    ///
-    /// # Errors
-    /// EIO where nothing is mapped; unexpected end of file if the process is gone.
-    pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
+impl TargetMemory for RemoteMemory {
+    fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address)
     }
 
-    /// Reads up to `len` bytes, fewer if the mapping ends before.
-    pub fn read_some(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
+    fn read_some(&self, address: u64, len: usize) -> io::Result<Vec<u8>> {
         let mut buffer = vec![0; len];
         let mut done = 0;
         while done < len {
@@ -69,24 +60,7 @@ impl RemoteMemory {
         Ok(buffer)
     }
 
-    /// Reads a u64.
-    pub fn read_u64(&self, address: u64) -> io::Result<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes)?;
-        Ok(u64::from_le_bytes(bytes))
-    }
-
-    /// Reads a u32.
-    pub fn read_u32(&self, address: u64) -> io::Result<u32> {
-        let mut bytes = [0; 4];
-        self.read(address, &mut bytes)?;
-        Ok(u32::from_le_bytes(bytes))
-    }
-
-    /// Writes `bytes` at `address`.
-    ///
-    /// Not for instruction bytes of the program: only the `patch` module writes those.
-    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+    fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, address)
     }
 }

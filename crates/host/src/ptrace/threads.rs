@@ -12,10 +12,12 @@
 //! thread ends, and with it the suspension.
 
 use crate::error::TargetError;
-use crate::ptrace;
-use crate::ptrace::{Event, Registers};
+use crate::host::{Restartable, StoppedThread, StoppedThreads};
+use crate::ptrace::requests;
+use crate::ptrace::requests::Event;
+use crate::ptrace::tracer;
 use crate::steps::step;
-use crate::tracer;
+use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_call};
 use capriole_proc::process::ProcessError;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -37,21 +39,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// Time limit for killed threads to end.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
 
-/// A thread that is stopped under our control.
-#[derive(Debug, Clone, Copy)]
-pub struct StoppedThread {
-    /// Thread id.
-    pub tid: i32,
-    /// Its process, which may be another one that shares the memory.
-    pub pid: i32,
-    /// The signal that was about to be delivered, to be delivered on resumption;
-    /// 0: none.
-    pub signal: i32,
-    /// Its registers, as they will be when it resumes.
-    pub registers: Registers,
-}
-
-/// Stopped threads of a process. Dropping it resumes them, no longer traced.
+/// Seized and stopped threads of a process. Dropping it resumes them, no longer traced.
 #[derive(Debug)]
 pub struct Stopped {
     /// The process.
@@ -59,7 +47,7 @@ pub struct Stopped {
     threads: Vec<StoppedThread>,
     since: Instant,
     /// Keeps Ctrl-Z from stopping us meanwhile.
-    _awake: ptrace::StayAwake,
+    _awake: requests::StayAwake,
 }
 
 thread_local! {
@@ -96,7 +84,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         HELD.with_borrow_mut(|held| held.remove(&self.tid));
-        let _ = ptrace::detach(self.tid, 0); // killed meanwhile: nothing to do
+        let _ = requests::detach(self.tid, 0); // killed meanwhile: nothing to do
     }
 }
 
@@ -135,26 +123,6 @@ fn restartable(number: u64) -> bool {
         libc::SYS_writev,
     ]
     .contains(&(number as i64))
-}
-
-const EINTR: i64 = -(libc::EINTR as i64);
-/// The kernel's own code for "start again, unless a handler runs" (ERESTARTNOHAND).
-const RESTART_UNLESS_HANDLED: i64 = -514;
-
-/// Turns an EINTR that our stop caused into a restart.
-///
-/// The thread is stopped inside signal processing, before the kernel decides if a handler runs:
-/// with ERESTARTNOHAND in rax the kernel starts the call again if none does, and returns EINTR
-/// if one does, exactly as without us. A call that timed out, or finished, does not have EINTR
-/// here. Only a relative time-out starts anew.
-fn heal_interrupted_call(registers: &mut Registers) -> bool {
-    let interrupted = registers.rax as i64 == EINTR
-        && (registers.orig_rax as i64) >= 0
-        && restartable(registers.orig_rax);
-    if interrupted {
-        registers.rax = RESTART_UNLESS_HANDLED as u64;
-    }
-    interrupted
 }
 
 fn thread_ids(pid: i32) -> Result<BTreeSet<i32>, TargetError> {
@@ -210,7 +178,7 @@ fn is_filtered(tid: i32) -> bool {
 fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
     let pids = numbers(pid, "..")?;
     let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
-    let shares = |other: &i32| *other != pid && ptrace::share_memory(pid, *other);
+    let shares = |other: &i32| *other != pid && requests::share_memory(pid, *other);
     Ok(new.into_iter().filter(shares).collect())
 }
 
@@ -223,7 +191,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
     if is_held(tid) {
         return Ok(true);
     }
-    match ptrace::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
+    match requests::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
         Ok(()) => Ok(true),
         Err(Errno::SRCH) => Ok(false),
         Err(Errno::PERM) if matches!(thread_state(tid), 'Z' | 'X') => Ok(false),
@@ -243,7 +211,7 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
 /// Interrupts a seized thread. If the thread is gone, waiting for it reports that.
 fn ask(tid: i32) {
     if !is_held(tid) {
-        let _ = ptrace::interrupt(tid);
+        let _ = requests::interrupt(tid);
     }
 }
 
@@ -270,7 +238,7 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     } else if tid == pid && own_child() {
         return Ok(Some(Event::Gone(0)));
     }
-    ptrace::wait(tid, false)
+    requests::wait(tid, false)
 }
 
 /// Waits for the end of threads (process, thread) that were killed while stopped: until their
@@ -286,7 +254,7 @@ fn bury(mut dead: Vec<(i32, i32)>) {
                 Ok(Some(Event::Gone(_))) | Err(_) => break,
                 // It was not killed after all.
                 Ok(Some(_)) => {
-                    let _ = ptrace::detach(tid, 0);
+                    let _ = requests::detach(tid, 0);
                     break;
                 }
             }
@@ -367,8 +335,8 @@ fn settle(
             // to stop behind that call, where the kernel decides which call to restart; and any stop
             // cancels the pending interrupt.
             Some(Event::Syscall) if tracer::is_restarting(tid) => {
-                let _ = ptrace::interrupt(tid);
-                let _ = ptrace::cont(tid, 0); // gone: the wait says so
+                let _ = requests::interrupt(tid);
+                let _ = requests::cont(tid, 0); // gone: the wait says so
             }
             Some(Event::Signal(signal)) => break signal,
             Some(_) => break 0,
@@ -376,15 +344,15 @@ fn settle(
     };
     if tracer::stop_restart(tid) {
         // Its filter is active again.
-        let _ = ptrace::set_options(tid, libc::PTRACE_O_TRACESYSGOOD);
+        let _ = requests::set_options(tid, libc::PTRACE_O_TRACESYSGOOD);
     }
-    let mut registers = match ptrace::registers(tid) {
+    let mut registers = match requests::registers(tid) {
         Ok(registers) => registers,
         Err(Errno::SRCH) => return Ok(Settled::Gone),
         Err(errno) => return Err(TargetError::ptrace("read the registers of", tid, errno)),
     };
-    if heal_interrupted_call(&mut registers) {
-        ptrace::set_registers(tid, &registers)
+    if heal_interrupted_call(&mut registers, restartable) {
+        requests::set_registers(tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", tid, errno))?;
     }
     Ok(Settled::Still(Box::new(StoppedThread {
@@ -402,14 +370,14 @@ fn let_go(threads: &[StoppedThread]) {
         let StoppedThread {
             tid, pid, signal, ..
         } = *thread;
-        let registers = ptrace::registers(tid).unwrap_or(thread.registers);
-        if tracer::wants_restart_call(&registers)
+        let registers = requests::registers(tid).unwrap_or(thread.registers);
+        if wants_restart_call(&registers)
             && is_filtered(tid)
             && tracer::restart(tid, signal).is_ok()
         {
             continue;
         }
-        if ptrace::detach(tid, signal).is_err() {
+        if requests::detach(tid, signal).is_err() {
             dead.push((pid, tid));
         }
     }
@@ -492,7 +460,7 @@ impl Stopped {
             pid,
             threads,
             since: Instant::now(),
-            _awake: ptrace::StayAwake::new(),
+            _awake: requests::StayAwake::new(),
         }
     }
 
@@ -589,43 +557,58 @@ impl Stopped {
         Ok(Some(stopped))
     }
 
-    /// Returns the stopped threads.
-    pub fn threads(&self) -> &[StoppedThread] {
+    /// Waits for the next stop of thread `index`, which is running, or has reported `event`.
+    fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
+        self.threads[index].signal = 0;
+        let StoppedThread { tid, pid, .. } = self.threads[index];
+        match settle(pid, tid, event, Instant::now())? {
+            Settled::Still(thread) => {
+                self.threads[index] = *thread;
+                Ok(true)
+            }
+            Settled::Gone => {
+                self.threads.remove(index);
+                Ok(false)
+            }
+            Settled::Busy => {
+                self.threads.remove(index);
+                let state = thread_state(tid);
+                Err(TargetError::Unstoppable { pid, tid, state })
+            }
+        }
+    }
+}
+
+impl StoppedThreads for Stopped {
+    fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    fn threads(&self) -> &[StoppedThread] {
         &self.threads
     }
 
-    /// Returns the time for which they have been stopped.
-    pub fn elapsed(&self) -> Duration {
+    fn elapsed(&self) -> Duration {
         self.since.elapsed()
     }
 
-    /// Sets the address at which thread `index` resumes.
-    pub fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError> {
+    fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError> {
         let thread = &mut self.threads[index];
-        let mut registers = thread.registers;
-        registers.rip = address;
-        // The new address is not behind a `syscall` instruction: the kernel must not restart a call by
-        // stepping the program counter back.
-        registers.orig_rax = u64::MAX;
-        ptrace::set_registers(thread.tid, &registers)
+        let registers = moved_to(thread.registers, address);
+        requests::set_registers(thread.tid, &registers)
             .map_err(|errno| TargetError::ptrace("set the registers of", thread.tid, errno))?;
         thread.registers = registers;
         Ok(())
     }
 
-    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone; it
-    /// is then removed from the threads.
-    ///
-    /// # Errors
-    /// [`TargetError::Unstoppable`]: it cannot stop now; it is then removed from the threads, too.
-    pub fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
+    fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
         let StoppedThread {
             tid, pid, signal, ..
         } = self.threads[index];
         let times_scheduled = || scheduled(tid).map(|(_, times)| times);
         let before = times_scheduled();
         let mut event = None;
-        if ptrace::cont(tid, signal).is_ok() {
+        if requests::cont(tid, signal).is_ok() {
             let started = Instant::now();
             loop {
                 // A thread that was interrupted once more than it has stopped (it was stopped already,
@@ -647,61 +630,32 @@ impl Stopped {
                 }
             }
             if event.is_none() {
-                let _ = ptrace::interrupt(tid);
+                let _ = requests::interrupt(tid);
             }
         }
         self.settle_again(index, event)
     }
 
-    /// Waits for the next stop of thread `index`, which is running, or has reported `event`.
-    fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
-        self.threads[index].signal = 0;
-        let StoppedThread { tid, pid, .. } = self.threads[index];
-        match settle(pid, tid, event, Instant::now())? {
-            Settled::Still(thread) => {
-                self.threads[index] = *thread;
-                Ok(true)
-            }
-            Settled::Gone => {
-                self.threads.remove(index);
-                Ok(false)
-            }
-            Settled::Busy => {
-                self.threads.remove(index);
-                let state = thread_state(tid);
-                Err(TargetError::Unstoppable { pid, tid, state })
-            }
-        }
-    }
-
-    /// Resumes thread `index`, for which a signal is pending that it does not block, until it is
-    /// about to receive that signal. Returns `false` if it is gone; it is then removed from the
-    /// threads.
-    ///
     /// It is not interrupted: interrupted before it runs, which is the rule on a busy machine, it
     /// would stop for the interrupt, and come no nearer to the signal.
-    pub fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
+    fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError> {
         let StoppedThread { tid, signal, .. } = self.threads[index];
-        let _ = ptrace::cont(tid, signal); // gone: the wait says so
+        let _ = requests::cont(tid, signal); // gone: the wait says so
         self.settle_again(index, None)
     }
 
-    /// Resumes all threads, no longer traced, and returns how long they were stopped.
-    pub fn resume(self) -> Duration {
-        let elapsed = self.elapsed();
-        drop(self);
-        elapsed
+    fn restartable_sequences(&self, index: usize) -> Option<Restartable> {
+        requests::rseq_configuration(self.threads[index].tid).ok()
     }
 
-    /// Resumes all threads but `index`.
-    pub fn keep_only(mut self, index: usize) -> Stopped {
+    fn keep_only(mut self: Box<Self>, index: usize) -> Box<dyn StoppedThreads> {
         let kept = self.threads.swap_remove(index);
-        Stopped {
+        Box::new(Stopped {
             pid: self.pid,
             threads: vec![kept],
             since: self.since,
-            _awake: ptrace::StayAwake::new(),
-        }
+            _awake: requests::StayAwake::new(),
+        })
     }
 }
 

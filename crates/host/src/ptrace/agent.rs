@@ -1,0 +1,145 @@
+//! Choosing a thread of the target that makes system calls for us.
+
+use crate::error::TargetError;
+use crate::host::{Caller, Calls, FramePlace, StoppedThread, StoppedThreads, TargetMemory};
+use crate::ptrace::inject::Injector;
+use crate::ptrace::requests;
+use crate::ptrace::threads::Stopped;
+use crate::x86_64::frame::frame_size;
+use crate::x86_64::gadgets::Gadgets;
+use capriole_proc::maps::Mapping;
+use capriole_proc::process::{Process, Seccomp};
+use std::time::Duration;
+
+/// Pause before the second attempt to get a thread that is not about to receive a signal; it is
+/// doubled before each further one.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+/// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
+/// when each of them is about to receive a timer's signal.
+const PAUSES: u32 = 13;
+
+/// A stopped thread of the target, with the instructions by which it makes calls.
+#[derive(Debug)]
+pub(super) struct Agent {
+    process: Process,
+    stopped: Box<dyn StoppedThreads>,
+    gadgets: Gadgets,
+}
+
+fn stack_of<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mapping> {
+    let (sp, base) = (thread.sp(), thread.thread_pointer());
+    let mapping = maps.iter().find(|m| m.contains(sp))?;
+    // A stack is the main thread's, or one on whose upper end the C library keeps its thread
+    // structure. Anything else (a goroutine's stack in the heap) has other data below it.
+    let is_stack = mapping.is_named("[stack]") || (mapping.contains(base) && base > sp);
+    (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
+}
+
+impl Agent {
+    /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
+    pub(super) fn choose(
+        process: &Process,
+        stopped: Box<dyn StoppedThreads>,
+        gadgets: Gadgets,
+    ) -> Result<Agent, TargetError> {
+        let pid = stopped.pid();
+        let maps = process.maps()?;
+        // Use only threads of this process: another process with the same memory may have other
+        // descriptors and handlers.
+        let usable = |t: &StoppedThread| t.signal == 0 && t.pid == pid;
+        let on_stack = |t: &StoppedThread| usable(t) && stack_of(&maps, t).is_some();
+        let threads = stopped.threads();
+        let index = threads
+            .iter()
+            .position(on_stack)
+            .or_else(|| threads.iter().position(usable))
+            .ok_or(TargetError::NoThread { pid })?;
+        let stopped = stopped.keep_only(index);
+        let tid = stopped.threads()[0].tid;
+        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+            requests::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
+                pid,
+                mode: "filter",
+            })?;
+        }
+        let process = process.clone();
+        Ok(Agent {
+            process,
+            stopped,
+            gadgets,
+        })
+    }
+
+    /// Stops one thread of a process for system calls.
+    pub(super) fn hire(process: &Process, gadgets: Gadgets) -> Result<Agent, TargetError> {
+        let pid = process.pid() as i32;
+        for attempt in 0..=PAUSES {
+            if attempt > 0 {
+                std::thread::sleep(FIRST_PAUSE * (1 << (attempt - 1)));
+            }
+            let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
+            let len = tids.len().max(1);
+            tids.rotate_left(attempt as usize % len);
+            for tid in tids {
+                let stopped = match Stopped::one(pid, tid) {
+                    Ok(Some(stopped)) => stopped,
+                    Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
+                    Err(error) => return Err(error),
+                };
+                match Agent::choose(process, Box::new(stopped), gadgets) {
+                    Err(TargetError::NoThread { .. }) => {}
+                    result => return result,
+                }
+            }
+        }
+        Err(TargetError::NoThread { pid })
+    }
+
+    fn thread(&self) -> &StoppedThread {
+        &self.stopped.threads()[0]
+    }
+}
+
+impl Caller for Agent {
+    fn pid(&self) -> i32 {
+        self.stopped.pid()
+    }
+
+    fn stack(&self) -> Result<FramePlace, TargetError> {
+        let thread = self.thread();
+        let maps = self.process.maps()?;
+        let xstate = requests::xstate(thread.tid).unwrap_or_default();
+        let need = 128
+            + 64
+            + match xstate.is_empty() {
+                true => 0,
+                false => frame_size(&xstate),
+            };
+        Ok(match stack_of(&maps, thread) {
+            Some(m) if self.returns_by_itself() && thread.sp() - need >= m.start + 64 => {
+                FramePlace::Stack {
+                    limit: m.start + 64,
+                }
+            }
+            _ => FramePlace::Nowhere,
+        })
+    }
+
+    fn returns_by_itself(&self) -> bool {
+        self.gadgets.chain.is_some()
+    }
+
+    fn begin<'a>(
+        &'a self,
+        memory: &'a dyn TargetMemory,
+        place: FramePlace,
+    ) -> Result<Box<dyn Calls + 'a>, TargetError> {
+        let injector = Injector::new(self.thread(), self.pid(), memory, &self.gadgets, place)?;
+        Ok(Box::new(injector))
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.stopped.elapsed()
+    }
+}

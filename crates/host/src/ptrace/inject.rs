@@ -1,0 +1,258 @@
+//! System calls made by a thread of the target, on our behalf.
+//!
+//! The danger is our own death: if the tracer is killed while a thread's registers are changed
+//! for a system call, the thread runs with those registers. So before its registers change, a
+//! signal frame with its whole state is written below its stack, and the call is made from a
+//! `syscall; ret` found somewhere in the target, with the stack pointer at the frame. If the
+//! tracer dies, the thread makes the call, returns into `rt_sigreturn`, and is where it was.
+//!
+//! ```text
+//!        rsp ──▶  words popped behind the syscall
+//!                 address of a restorer (mov $15,%rax; syscall)
+//!                 struct ucontext: all general registers, signal mask
+//!                 XSAVE area (64-byte aligned): vector and x87 state
+//!      rsp-128 ▶  red zone, untouched
+//!       stack ──▶ (the thread's own)
+//! ```
+//!
+//! While the tracer lives that does not happen: the tracer stops the thread behind the call and
+//! restores its registers. Until session memory exists the frame lies on the thread's stack,
+//! afterwards in the session's scratch pages.
+
+use crate::error::TargetError;
+use crate::host::{CallTable, Calls, FramePlace, StoppedThread, TargetMemory, is_permitted};
+use crate::ptrace::requests;
+use crate::ptrace::requests::Event;
+use crate::steps::step;
+use crate::x86_64::frame::{frame_size, signal_frame};
+use crate::x86_64::gadgets::Gadgets;
+use crate::x86_64::registers::{self, Registers};
+use rustix::io::Errno;
+use std::marker::PhantomData;
+
+/// One thread of the target that makes system calls for us. Dropping it restores the thread's
+/// registers.
+#[derive(Debug)]
+pub(super) struct Injector<'a> {
+    /// The agent's thread stays stopped as long as this lives.
+    stopped: PhantomData<&'a StoppedThread>,
+    pid: i32,
+    tid: i32,
+    original: Registers,
+    mask: u64,
+    syscall: u64,
+    stack: u64,
+    /// The stack pointer with which a `ret` returns through the frame.
+    home: u64,
+    hijacked: bool,
+}
+
+impl<'a> Injector<'a> {
+    /// Prepares `thread`, which must not be about to receive a signal. Nothing changes in the thread
+    /// yet, except memory at `place`.
+    pub(super) fn new(
+        thread: &'a StoppedThread,
+        pid: i32,
+        memory: &dyn TargetMemory,
+        gadgets: &Gadgets,
+        place: FramePlace,
+    ) -> Result<Injector<'a>, TargetError> {
+        let tid = thread.tid;
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        let mask = requests::signal_mask(tid).map_err(fail("read the signal mask of"))?;
+        let mut injector = Injector {
+            stopped: PhantomData,
+            pid,
+            tid,
+            original: thread.registers,
+            mask,
+            syscall: gadgets.syscall,
+            stack: thread.sp(),
+            home: thread.sp(),
+            hijacked: false,
+        };
+        if place == FramePlace::Nowhere {
+            return Ok(injector);
+        }
+        let xstate = requests::xstate(tid).map_err(fail("read the vector state of"))?;
+        let at = match place {
+            FramePlace::Scratch { start, .. } => start,
+            FramePlace::Stack { .. } => (thread.sp() - 128 - frame_size(&xstate)) & !63,
+            FramePlace::Nowhere => 0,
+        };
+        let frame = signal_frame(&thread.registers, mask, &xstate, gadgets, at)
+            .ok_or(TargetError::NoSyscall { pid })?;
+        let fits = match place {
+            FramePlace::Scratch { start, len } => at + frame.len() as u64 <= start + len,
+            FramePlace::Stack { limit } => at >= limit,
+            FramePlace::Nowhere => true,
+        };
+        if !fits {
+            return Err(TargetError::NoStack { tid });
+        }
+        memory
+            .write(at, &frame)
+            .map_err(|_| TargetError::NoStack { tid })?;
+        injector.stack = at;
+        injector.home = at + gadgets.chain.map_or(0, |(s, _)| s.pops as u64 * 8);
+        injector.syscall = gadgets.chain.map_or(gadgets.syscall, |(s, _)| s.address);
+        step("signal frame written");
+        Ok(injector)
+    }
+
+    fn until(&self, wanted: Event, to_syscall: bool) -> Result<(), TargetError> {
+        loop {
+            let event = requests::wait(self.tid, true)
+                .map_err(|errno| TargetError::ptrace("wait", self.tid, errno))?;
+            match event {
+                Some(event) if event == wanted => return Ok(()),
+                // SIGSTOP for the whole process: it will stay stopped when we leave.
+                Some(Event::GroupStop) if wanted == Event::Interrupted => return Ok(()),
+                // All signals are blocked, so this one is a fault caused by the call.
+                Some(Event::Signal(_)) => {
+                    return Err(TargetError::NoSyscall { pid: self.pid });
+                }
+                Some(Event::Gone(_)) | None => {
+                    return Err(TargetError::Vanished { pid: self.pid });
+                }
+                Some(_) => {
+                    let go = if to_syscall {
+                        requests::cont_to_syscall
+                    } else {
+                        requests::cont
+                    };
+                    go(self.tid, 0).map_err(|e| TargetError::ptrace("resume", self.tid, e))?;
+                }
+            }
+        }
+    }
+
+    fn restore(&mut self) -> Result<(), TargetError> {
+        if !std::mem::take(&mut self.hijacked) {
+            return Ok(());
+        }
+        let tid = self.tid;
+        // The mask first: if we die before the registers are restored, the frame returns the thread
+        // to its own code, with this mask.
+        requests::set_signal_mask(tid, self.mask)
+            .map_err(|errno| TargetError::ptrace("restore the signals of", tid, errno))?;
+        step("signals unblocked");
+        requests::set_registers(tid, &self.original)
+            .map_err(|errno| TargetError::ptrace("restore the registers of", tid, errno))?;
+        step("registers restored");
+        Ok(())
+    }
+}
+
+impl Calls for Injector<'_> {
+    fn call(
+        &mut self,
+        number: i64,
+        arguments: [u64; 6],
+    ) -> Result<Result<u64, Errno>, TargetError> {
+        assert!(
+            is_permitted(number),
+            "system call {number} is not permitted"
+        );
+        let tid = self.tid;
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        let r = registers::for_call(self.original, number, arguments, self.syscall, self.stack);
+        requests::set_registers(tid, &r).map_err(fail("set the registers of"))?;
+        step("registers set for a call");
+        if !self.hijacked {
+            // Set this only after the registers: if we die in between, the frame restores a mask that
+            // never changed.
+            self.hijacked = true;
+            requests::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
+            step("signals blocked");
+        }
+        requests::cont_to_syscall(tid, 0).map_err(fail("resume"))?;
+        self.until(Event::Syscall, true)?;
+        step("at the call's entry");
+        // Stop behind the call inside signal processing, not at its exit: only there does the kernel
+        // check again, once the thread's registers are restored, if an interrupted call of the
+        // thread's own has to be restarted.
+        requests::interrupt(tid).map_err(fail("interrupt"))?;
+        requests::cont(tid, 0).map_err(fail("resume"))?;
+        self.until(Event::Interrupted, false)?;
+        step("behind the call");
+        let after = requests::registers(tid).map_err(fail("read the registers of"))?;
+        Ok(registers::result(&after))
+    }
+
+    fn call_each(
+        &mut self,
+        table: &CallTable,
+        is_done: &dyn Fn() -> bool,
+    ) -> Result<(), TargetError> {
+        let tid = self.tid;
+        let pid = self.pid;
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        assert!(
+            is_permitted(table.number),
+            "system call {} is not permitted",
+            table.number
+        );
+        let r = registers::for_table(self.original, table, self.home);
+        requests::set_registers(tid, &r).map_err(fail("set the registers of"))?;
+        step("registers set for many calls");
+        if !self.hijacked {
+            self.hijacked = true;
+            requests::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
+            step("signals blocked");
+        }
+        requests::cont(tid, 0).map_err(fail("resume"))?;
+        step("many calls under way");
+        let mut waited = 0;
+        while !is_done() {
+            match requests::wait(tid, false).map_err(fail("wait for"))? {
+                None => {}
+                Some(Event::Gone(_)) => return Err(TargetError::Vanished { pid }),
+                Some(Event::Signal(_)) => return Err(TargetError::NoSyscall { pid }),
+                Some(_) => requests::cont(tid, 0).map_err(fail("resume"))?,
+            }
+            if waited < 200 {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+            waited += 1;
+        }
+        requests::interrupt(tid).map_err(fail("interrupt"))?;
+        loop {
+            match requests::wait(tid, true).map_err(fail("wait for"))? {
+                Some(Event::Interrupted | Event::GroupStop) => break,
+                // With its signals blocked it receives none: it has returned through the frame.
+                Some(Event::Signal(signal)) => {
+                    requests::cont(tid, signal).map_err(fail("resume"))?
+                }
+                Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
+                Some(_) => requests::cont(tid, 0).map_err(fail("resume"))?,
+            }
+        }
+        let here = requests::registers(tid).map_err(fail("read the registers of"))?;
+        if !table.code.contains(&here.rip) {
+            // We did not run for longer than the thread waits. The frame has restored the thread's
+            // registers and signal mask, and must not be restored again over what it did since.
+            self.hijacked = false;
+            return Err(TargetError::WentHome { tid });
+        }
+        step("many calls made");
+        Ok(())
+    }
+
+    fn below_frame(&self) -> u64 {
+        self.stack - 48
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(), TargetError> {
+        self.restore()
+    }
+}
+
+impl Drop for Injector<'_> {
+    fn drop(&mut self) {
+        // Reached only after an error; the thread is then gone or untraceable.
+        let _ = self.restore();
+    }
+}
