@@ -26,9 +26,7 @@
 //! gone, and nothing is written.
 
 use crate::installed::Installed;
-use crate::ledger::Arena;
-use crate::patch::{Batch, Change, Found, INT3};
-use crate::remains::{Remains, Save};
+use crate::patch::Batch;
 use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::gadgets;
@@ -39,6 +37,9 @@ use capriole_host::steps::step;
 use capriole_host::threads;
 use capriole_host::threads::Stopped;
 use capriole_host::tracer;
+use capriole_ledger::Arena;
+use capriole_ledger::change::{Change, Found, INT3};
+use capriole_ledger::remains::{Remains, Save};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;

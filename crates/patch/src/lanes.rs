@@ -20,12 +20,12 @@
 //! still writes into the packet that it had.
 
 use crate::attach::Attached;
-use crate::ledger::{Arena, MemoryAt};
 use crate::recover::sharing;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::survey::own_tid;
 use capriole_host::threads::{Stopped, StoppedThread};
 use capriole_host::tracer;
+use capriole_ledger::{Arena, MemoryAt};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, State};
 use capriole_ring::Memory;

@@ -1,11 +1,11 @@
 //! Thread states in which a detour would kill the program. They are checked before anything in
 //! the program is changed, and such a program is refused.
 
-use crate::ledger::Ledger;
 use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::threads::Stopped;
+use capriole_ledger::Ledger;
 
 /// EFLAGS.AC: the processor faults on an access whose address is not a multiple of its size.
 const ALIGNMENT_CHECK: u64 = 1 << 18;

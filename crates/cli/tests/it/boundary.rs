@@ -6,7 +6,7 @@ use crate::target::*;
 use capriole_host::memfd;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::ptrace;
-use capriole_patch::ledger::is_ledger;
+use capriole_ledger::is_ledger;
 use capriole_patch::recover::is_probed;
 use capriole_patch::session::is_session;
 use capriole_proc::process::Process;

@@ -32,13 +32,14 @@
 use super::round::{Entry, Round};
 use super::{Attached, SiteError, SiteState};
 use crate::detach::one_at_each_place;
-use crate::patch::{Batch, Change, Found, INT3};
+use crate::patch::Batch;
 use crate::recover::sharing;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::steps::step;
 use capriole_host::threads::Stopped;
 use capriole_host::tracer;
+use capriole_ledger::change::{Change, Found, INT3};
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeSet;
 use std::fmt;
