@@ -393,7 +393,7 @@ from! {
     capriole_trace::WriteError => Trace,
     capriole_trace::DirectoryError => Trace,
     capriole_trace::clock::ClockError => Clock,
-    capriole_patch::counter::ReferenceError => NotFound,
+    capriole_ledger::counter::ReferenceError => NotFound,
     capriole_ring::tables::TooLarge => Limit,
     std::io::Error => System,
     rustix::io::Errno => System,

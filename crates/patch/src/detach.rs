@@ -26,14 +26,15 @@
 //! gone, and nothing is written.
 
 use crate::installed::Installed;
-use crate::ledger::Arena;
-use crate::patch::{Batch, Change, Found, INT3};
-use crate::remains::{Remains, Save};
+use crate::patch::Batch;
 use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
 use capriole_host::steps::step;
+use capriole_ledger::Arena;
+use capriole_ledger::change::{Change, Found, INT3};
+use capriole_ledger::remains::{Remains, Save};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! Everything that a session has in a process: the list from which it is removed.
 
-use crate::counter::Reference;
-use crate::ledger::{Action, Arena, Ledger, MemoryAt};
-use crate::patch::Change;
 use crate::returns::Region;
 use crate::session;
 use capriole_host::error::TargetError;
+use capriole_ledger::change::Change;
+use capriole_ledger::counter::Reference;
+use capriole_ledger::{Action, Arena, Ledger, MemoryAt};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use std::ops::Range;

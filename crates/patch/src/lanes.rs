@@ -20,10 +20,10 @@
 //! still writes into the packet that it had.
 
 use crate::attach::Attached;
-use crate::ledger::{Arena, MemoryAt};
 use crate::recover::sharing;
 use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::survey::own_tid;
+use capriole_ledger::{Arena, MemoryAt};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, State};
 use capriole_ring::Memory;

@@ -8,24 +8,23 @@
 //! - [`recover`], [`detach`]: probes out, also after the tracer was killed
 //! - `installed`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
 //!   the system calls that put it there
-//! - [`ledger`], [`remains`], [`counter`], [`stubs`], [`patch`]: the journal, and the bytes themselves
+//! - [`stubs`], [`patch`]: pages of stubs, and the bytes of sites
+//!
+//! The journal of all this is in the crate `ledger`.
 //!
 //! Only [`patch`] writes instruction bytes of a program.
 #![forbid(unsafe_code)]
 
 pub mod attach;
-pub mod counter;
 pub mod detach;
 pub mod family;
 pub mod guards;
 mod installed;
 pub mod lanes;
-pub mod ledger;
 pub mod outside;
 pub mod patch;
 mod probe;
 pub mod recover;
-pub mod remains;
 pub mod returns;
 pub mod session;
 mod states;

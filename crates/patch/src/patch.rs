@@ -25,150 +25,10 @@
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
+use capriole_ledger::change::{Change, Found, INT3, MAX_BYTES};
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Maximum number of bytes changed at a site.
-pub const MAX_BYTES: usize = 16;
-
-/// The one-byte breakpoint instruction.
-pub const INT3: u8 = 0xcc;
-
-/// The bytes of one site, before and while it is probed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
-    /// Address of the first byte.
-    pub address: u64,
-    /// Number of bytes, 1..=16.
-    pub len: usize,
-    /// The program's own bytes.
-    pub before: [u8; MAX_BYTES],
-    /// The bytes that lead to the detour.
-    pub after: [u8; MAX_BYTES],
-    /// Address of the detour.
-    pub detour: u64,
-    /// Order among the changes of one site, which are made one after the other: lower ones first.
-    /// They are reverted in the opposite order.
-    pub phase: u8,
-    /// True for a [guard](crate::guards): written before all others, reverted after them.
-    pub guard: bool,
-    /// True if it answers an unwinder: taken back when no return address is
-    /// replaced any more. Then `guard` is true, too.
-    pub unwinder: bool,
-    /// True if a breakpoint of Capriole's own may be at the first byte: permanently, in place of
-    /// the jump, or while a change across pages is written. Any other breakpoint is another tool's.
-    pub breakpoint: bool,
-    /// True for a guard through which the program sees its own signal actions: reverted when none
-    /// is replaced any more.
-    pub action: bool,
-}
-
-/// State of a site's bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
-    /// The program's own bytes.
-    Before,
-    /// The bytes of the probe.
-    After,
-    /// An interrupted change: a breakpoint at the first byte, and behind it the program's bytes or
-    /// the probe's, or, if there is a page boundary among them, some of each.
-    Between,
-    /// Bytes of the program, or a breakpoint, that another tool has written over a part of the
-    /// probe. The kernel does so when it installs or removes a uprobe: it writes one byte, the
-    /// breakpoint or the file's, and the original instruction that it keeps is the file's as well.
-    Disturbed,
-    /// Other bytes: the library is gone, or another tool also changes code.
-    Foreign,
-}
-
-impl Change {
-    /// True if it is reverted after the signal actions.
-    pub(crate) fn is_late(&self) -> bool {
-        self.unwinder || self.action
-    }
-
-    /// True if the bytes lie in two pages.
-    pub fn crosses_pages(&self) -> bool {
-        self.address / PAGE_SIZE != (self.address + self.len as u64 - 1) / PAGE_SIZE
-    }
-
-    /// Classifies `now`, the bytes at the site.
-    fn judge(&self, now: &[u8]) -> Found {
-        let (before, after) = (&self.before[..self.len], &self.after[..self.len]);
-        if now == before {
-            Found::Before
-        } else if now == after {
-            Found::After
-        } else if self.breakpoint && now[0] == INT3 && self.is_of_both(now) {
-            Found::Between
-        } else if (0..self.len).all(|i| [before[i], after[i], INT3].contains(&now[i])) {
-            Found::Disturbed
-        } else {
-            Found::Foreign
-        }
-    }
-
-    /// Returns the runs of bytes in `now` that belong to the probe, at a
-    /// [disturbed](Found::Disturbed) site: they have to become the program's again.
-    fn ours(&self, now: &[u8]) -> Vec<Range<usize>> {
-        let is_ours = |i: &usize| now[*i] == self.after[*i] && now[*i] != self.before[*i];
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for i in (0..self.len).filter(is_ours) {
-            match runs.last_mut() {
-                Some(run) if run.end == i => run.end += 1,
-                _ => runs.push(i..i + 1),
-            }
-        }
-        runs
-    }
-
-    /// True if the bytes behind the first are the program's or the probe's, in each page as a
-    /// whole: each page's part is written at once.
-    fn is_of_both(&self, now: &[u8]) -> bool {
-        let second = match self.crosses_pages() {
-            true => (PAGE_SIZE - self.address % PAGE_SIZE) as usize,
-            false => self.len,
-        };
-        [1..second, second..self.len].into_iter().all(|piece| {
-            now[piece.clone()] == self.before[piece.clone()]
-                || now[piece.clone()] == self.after[piece]
-        })
-    }
-
-    /// Writes a change that crosses pages, breakpoint first.
-    fn write_across(
-        &self,
-        pid: i32,
-        memory: &dyn TargetMemory,
-        bytes: &[u8],
-    ) -> Result<(), TargetError> {
-        let write = |offset: usize, bytes: &[u8]| {
-            let address = self.address + offset as u64;
-            memory
-                .write(address, bytes)
-                .map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                })
-        };
-        write(0, &[INT3])?;
-        step("breakpoint over a page boundary");
-        // The tail may itself end in the first page: one copy for each page.
-        let second = (PAGE_SIZE - self.address % PAGE_SIZE) as usize;
-        if second > 1 {
-            write(1, &bytes[1..second])?;
-            step("first tail");
-        }
-        write(second, &bytes[second..])?;
-        step("tail over a page boundary");
-        write(0, &bytes[..1])?;
-        step("head over a page boundary");
-        Ok(())
-    }
-}
 
 /// Many changes of one process, read and written page by page: a page is read once, and its
 /// changes are written with one copy in the kernel, from the first changed byte to the last.
@@ -308,7 +168,7 @@ impl<'a> Batch<'a> {
 
     fn replace(&mut self, change: &Change, bytes: &[u8]) -> Result<(), TargetError> {
         if change.crosses_pages() {
-            change.write_across(self.pid, self.memory, bytes)?;
+            write_across(change, self.pid, self.memory, bytes)?;
         }
         self.replace_some(change, bytes)
     }
@@ -363,92 +223,35 @@ impl<'a> Batch<'a> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn page_boundaries() {
-        let change = |address, len| Change {
-            address,
-            len,
-            before: [0; MAX_BYTES],
-            after: [0; MAX_BYTES],
-            detour: 0,
-            phase: 0,
-            guard: false,
-            unwinder: false,
-            action: false,
-            breakpoint: false,
-        };
-        assert!(!change(0x1000, 5).crosses_pages());
-        assert!(!change(0x1ffb, 5).crosses_pages());
-        assert!(change(0x1ffc, 5).crosses_pages());
-        assert!(change(0x1fff, 5).crosses_pages());
-        assert!(!change(0x1fff, 1).crosses_pages());
+/// Writes a change that crosses pages, breakpoint first.
+fn write_across(
+    change: &Change,
+    pid: i32,
+    memory: &dyn TargetMemory,
+    bytes: &[u8],
+) -> Result<(), TargetError> {
+    let write = |offset: usize, bytes: &[u8]| {
+        let address = change.address + offset as u64;
+        memory
+            .write(address, bytes)
+            .map_err(|source| TargetError::Memory {
+                pid,
+                what: "write",
+                address,
+                source,
+            })
+    };
+    write(0, &[INT3])?;
+    step("breakpoint over a page boundary");
+    // The tail may itself end in the first page: one copy for each page.
+    let second = (PAGE_SIZE - change.address % PAGE_SIZE) as usize;
+    if second > 1 {
+        write(1, &bytes[1..second])?;
+        step("first tail");
     }
-    /// A site of a `push` and a `mov`, as two tools change it.
-    #[test]
-    fn breakpoints_of_others() {
-        let bytes = |bytes: [u8; 5]| {
-            let mut all = [0; MAX_BYTES];
-            all[..5].copy_from_slice(&bytes);
-            all
-        };
-        let mut change = Change {
-            address: 0x1000,
-            len: 5,
-            before: bytes([0x55, 0x48, 0x89, 0xe5, 0x41]),
-            after: bytes([0xe9, 0x10, 0x89, 0x30, 0xff]),
-            detour: 0,
-            phase: 0,
-            guard: false,
-            unwinder: false,
-            action: false,
-            breakpoint: false,
-        };
-        type Case<'a> = ([u8; 5], Found, &'a [Range<usize>]);
-        let cases: [Case<'_>; 8] = [
-            ([0x55, 0x48, 0x89, 0xe5, 0x41], Found::Before, &[]),
-            ([0xe9, 0x10, 0x89, 0x30, 0xff], Found::After, &[0..2, 3..5]),
-            // A uprobe was added, and was removed.
-            (
-                [0xcc, 0x10, 0x89, 0x30, 0xff],
-                Found::Disturbed,
-                &[1..2, 3..5],
-            ),
-            (
-                [0x55, 0x10, 0x89, 0x30, 0xff],
-                Found::Disturbed,
-                &[1..2, 3..5],
-            ),
-            // A uprobe on the `mov`, which the jump covers.
-            (
-                [0xe9, 0xcc, 0x89, 0x30, 0xff],
-                Found::Disturbed,
-                &[0..1, 3..5],
-            ),
-            (
-                [0xe9, 0x48, 0x89, 0x30, 0xff],
-                Found::Disturbed,
-                &[0..1, 3..5],
-            ),
-            // Taken back while the tool is still there.
-            ([0xcc, 0x48, 0x89, 0xe5, 0x41], Found::Disturbed, &[]),
-            // Another tool's jump or call is left to that tool.
-            (
-                [0xe8, 0x10, 0x89, 0x30, 0xff],
-                Found::Foreign,
-                &[1..2, 3..5],
-            ),
-        ];
-        for (now, found, ours) in cases {
-            assert_eq!(change.judge(&now), found, "{now:02x?}");
-            assert_eq!(change.ours(&now), ours, "{now:02x?}");
-        }
-        // Where a breakpoint of our own may be, any breakpoint counts as ours.
-        change.breakpoint = true;
-        let now = [0xcc, 0x10, 0x89, 0x30, 0xff];
-        assert_eq!(change.judge(&now), Found::Between);
-    }
+    write(second, &bytes[second..])?;
+    step("tail over a page boundary");
+    write(0, &bytes[..1])?;
+    step("head over a page boundary");
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! Probes as they are planned: the shape of the patch, and the work done at each instruction.
 
-use crate::counter::ReferenceCounter;
 use capriole_codegen::detour::Work;
 use capriole_insn::Extent;
 use capriole_insn::liveness::{Live, RegSet};
+use capriole_ledger::counter::ReferenceCounter;
 use capriole_tactic::site::Shape;
 use std::ops::{BitOr, Range};
 

@@ -2,19 +2,19 @@
 //!
 //! A session in another process may be any memory with that name. It must be on the kernel's
 //! own device for memfds, which cannot be mounted. Journals are bounded
-//! ([`MAX_ENTRIES`](crate::ledger::MAX_ENTRIES)); journals and arenas are read in pieces, from
+//! ([`MAX_ENTRIES`](capriole_ledger::MAX_ENTRIES)); journals and arenas are read in pieces, from
 //! one budget per process. The owner of a recording is identified by a fact that cannot be
 //! forged: the open memfd of a process of the same user named `capriole`.
 
 use crate::detach::{Detached, detach, detach_and_save};
 use crate::installed::Installed;
-use crate::ledger::{Arena, Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
-use crate::remains::{Save, TraceId};
 use crate::returns::Region;
 use crate::session::{Agent, MEMFD_NAME, STUBS_NAME, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
+use capriole_ledger::remains::{Save, TraceId};
+use capriole_ledger::{Arena, Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;

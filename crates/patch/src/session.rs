@@ -1,6 +1,5 @@
 //! Session memory and arenas in a target: creating them and mapping them.
 
-use crate::ledger::{Arena, Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use crate::stubs::{Row, Stubs};
 use capriole_host::error::TargetError;
 use capriole_host::host::{
@@ -8,6 +7,7 @@ use capriole_host::host::{
 };
 use capriole_host::memfd;
 use capriole_host::steps::step;
+use capriole_ledger::{Arena, Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
 use capriole_proc::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
 use capriole_proc::process::Process;
 use capriole_ring::Memory;

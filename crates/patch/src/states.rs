@@ -1,10 +1,10 @@
 //! Thread states in which a detour would kill the program. They are checked before anything in
 //! the program is changed, and such a program is refused.
 
-use crate::ledger::Ledger;
 use crate::session::Agent;
 use capriole_host::error::TargetError;
 use capriole_host::host::{StoppedThreads, TargetMemory};
+use capriole_ledger::Ledger;
 
 /// Refuses a program with a thread whose memory accesses are checked for alignment: a detour's
 /// accesses need not be aligned.

@@ -16,7 +16,7 @@
 //! the mappings that the process has left are used. A stub more than 1 GiB from its site
 //! contains the detour's full address.
 
-use crate::patch::INT3;
+use capriole_ledger::change::INT3;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeMap;
 

@@ -6,10 +6,10 @@
 use capriole_codegen::detour::{ClockReading, Record, Work};
 use capriole_event::EventSpec;
 use capriole_host::ptrace;
+use capriole_ledger::is_ledger;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, Point, Probe, attach, breakpoints_allowed};
 use capriole_patch::guards::Guards;
-use capriole_patch::ledger::is_ledger;
 use capriole_patch::session::is_session;
 use capriole_planner::guards;
 use capriole_planner::planner::Planner;

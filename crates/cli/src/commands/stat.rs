@@ -204,7 +204,7 @@ fn watch(
     started: Instant,
 ) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(
-        &probed.attached.process(),
+        probed.attached.process(),
         probed.names(),
         arguments.run.duration,
     )?;

@@ -8,7 +8,7 @@ use capriole_host::memfd;
 use capriole_host::ptrace;
 use capriole_host::ptrace::memory::RemoteMemory;
 use capriole_host::ptrace::requests;
-use capriole_patch::ledger::is_ledger;
+use capriole_ledger::is_ledger;
 use capriole_patch::recover::is_probed;
 use capriole_patch::session::is_session;
 use capriole_proc::process::Process;

@@ -10,8 +10,8 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use capriole_ledger::counter::ReferenceCounter;
 use capriole_object::Objects;
-use capriole_patch::counter::ReferenceCounter;
 use capriole_planner::guards;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;

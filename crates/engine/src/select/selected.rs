@@ -8,7 +8,7 @@ use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::detour::{Record, Work};
 use capriole_insn::ExitKind;
-use capriole_patch::counter::ReferenceCounter;
+use capriole_ledger::counter::ReferenceCounter;
 use capriole_planner::resolve::{Body, Site};
 use capriole_tactic::site::{Refusal, Tactic};
 use capriole_trace::{EventInfo, RefusalInfo, Role};

@@ -32,11 +32,12 @@
 use super::round::{Entry, Round};
 use super::{Attached, SiteError, SiteState};
 use crate::detach::one_at_each_place;
-use crate::patch::{Batch, Change, Found, INT3};
+use crate::patch::Batch;
 use crate::recover::sharing;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
+use capriole_ledger::change::{Change, Found, INT3};
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::BTreeSet;
 use std::fmt;

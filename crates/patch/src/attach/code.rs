@@ -3,11 +3,7 @@
 
 use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
-use crate::counter;
-use crate::counter::Reference;
 use crate::guards::Guarded;
-use crate::ledger::{Action, Arena, FAULTS, journal};
-use crate::patch::{Change, INT3};
 use crate::returns::Region;
 use crate::session::{Agent, SessionMemory};
 use crate::stubs::{Row, Stubs};
@@ -20,6 +16,10 @@ use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_host::survey::Survey;
 use capriole_insn::liveness::Live;
+use capriole_ledger::change::{Change, INT3};
+use capriole_ledger::counter;
+use capriole_ledger::counter::Reference;
+use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_resident as resident;
 use capriole_tactic::site::{JUMP, Patch, Placed, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};

@@ -2,10 +2,10 @@
 
 use super::Attached;
 use crate::detach::{Detached, detach};
-use crate::ledger::{Ledger, MemoryAt};
 use crate::recover::{detach_children, detach_sharing, sharing};
 use capriole_host::error::TargetError;
-use capriole_host::host::{Host, TargetMemory};
+use capriole_host::host::Host;
+use capriole_ledger::{Ledger, MemoryAt};
 use capriole_ring::layout::{State, header, own};
 
 impl Attached {

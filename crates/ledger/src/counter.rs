@@ -33,7 +33,7 @@ use thiserror::Error;
 /// Size of a counter, bytes.
 const SIZE: u64 = 2;
 /// Size of the state word with padding, bytes.
-pub(crate) const STATE_SIZE: u64 = 16;
+pub const STATE_SIZE: u64 = 16;
 
 /// A counter of a program or library.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -122,7 +122,8 @@ impl ReferenceCounter {
 
 /// A counter that was incremented or is about to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub struct Reference {
+    /// The counter.
     pub counter: ReferenceCounter,
     /// Address of the state word.
     pub state: u64,
@@ -181,7 +182,7 @@ impl Target<'_> {
 impl Reference {
     /// Increments the counter while the process is stopped. Does nothing if the counter is at its
     /// maximum or its library is gone.
-    pub(crate) fn raise(
+    pub fn raise(
         &self,
         pid: i32,
         remote: &dyn TargetMemory,
@@ -206,7 +207,7 @@ impl Reference {
 
     /// Undoes the increment while the process is stopped. Decrements only once, however often it is
     /// called and wherever an earlier call was interrupted.
-    pub(crate) fn lower(
+    pub fn lower(
         &self,
         pid: i32,
         remote: &dyn TargetMemory,

@@ -40,7 +40,7 @@ pub struct Remains<'a> {
 
 impl<'a> Remains<'a> {
     /// Reads the session memory of process `pid`, mapped at `mapped`.
-    pub(crate) fn read(
+    pub fn read(
         pid: i32,
         remote: &'a dyn TargetMemory,
         mapped: Range<u64>,

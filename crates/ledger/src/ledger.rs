@@ -45,8 +45,8 @@
 //! the first ledger is unmapped last. An extension has a version of its own, so that an older
 //! capriole, which would take it for a session by itself, refuses it.
 
+use crate::change::Change;
 use crate::counter::{Reference, ReferenceCounter};
-use crate::patch::Change;
 use crate::remains::TraceId;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
@@ -140,7 +140,7 @@ pub mod header {
 
 /// Byte offsets in a journal entry.
 pub mod journal {
-    pub use crate::patch::MAX_BYTES;
+    pub use crate::change::MAX_BYTES;
 
     /// u64: address of the first byte that changes.
     pub const ADDRESS: usize = 0;
@@ -208,12 +208,14 @@ pub struct MemoryAt {
 /// A ledger that is mapped in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
-    pub(crate) pid: i32,
+    /// The process.
+    pub pid: i32,
     /// Its address.
     pub start: u64,
     /// Size in bytes.
     pub len: u64,
-    pub(crate) inode: u64,
+    /// Inode of the memfd.
+    pub inode: u64,
 }
 
 /// A replaced signal action.
@@ -252,17 +254,17 @@ pub fn is_ledger(mapping: &Mapping) -> bool {
 
 impl Ledger {
     /// Returns the size of a ledger with room for `entries` journal entries, bytes: whole pages.
-    pub(crate) fn size(entries: u32) -> u64 {
+    pub fn size(entries: u32) -> u64 {
         (JOURNAL + u64::from(entries) * journal::SIZE as u64).next_multiple_of(PAGE_SIZE)
     }
 
     /// Returns the number of journal entries for which there is room.
-    pub(crate) fn room(&self) -> usize {
+    pub fn room(&self) -> usize {
         (self.len.saturating_sub(JOURNAL) / journal::SIZE as u64) as usize
     }
 
     /// Returns all ledgers that are mapped in process `pid`.
-    pub(crate) fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
+    pub fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
         let ledgers = maps.iter().filter(|m| is_ledger(m));
         ledgers.map(move |mapping| Ledger {
             pid,
@@ -284,12 +286,12 @@ impl Ledger {
     }
 
     /// Returns the memory for a frame or arguments.
-    pub(crate) fn scratch(&self) -> Range<u64> {
+    pub fn scratch(&self) -> Range<u64> {
         self.start + SCRATCH..self.start + JOURNAL
     }
 
     /// Returns the address where a batch of system calls records the row that it has reached.
-    pub(crate) fn batch(&self) -> u64 {
+    pub fn batch(&self) -> u64 {
         self.start + header::BATCH as u64
     }
 
@@ -321,7 +323,7 @@ impl Ledger {
 
     /// Initialises a newly mapped ledger, by one write; an extension gets the session's first
     /// ledger and its memory.
-    pub(crate) fn begin(
+    pub fn begin(
         &self,
         remote: &dyn TargetMemory,
         who: &Identity,
@@ -352,7 +354,7 @@ impl Ledger {
     }
 
     /// Records where session memory is mapped.
-    pub(crate) fn note_memory(
+    pub fn note_memory(
         &self,
         remote: &dyn TargetMemory,
         memory: &MemoryAt,
@@ -364,7 +366,7 @@ impl Ledger {
     }
 
     /// Records the trace that the session's records go to.
-    pub(crate) fn note_trace(
+    pub fn note_trace(
         &self,
         remote: &dyn TargetMemory,
         trace: &TraceId,
@@ -373,20 +375,12 @@ impl Ledger {
     }
 
     /// Records the address of the words that are private to the process.
-    pub(crate) fn note_own(
-        &self,
-        remote: &dyn TargetMemory,
-        address: u64,
-    ) -> Result<(), TargetError> {
+    pub fn note_own(&self, remote: &dyn TargetMemory, address: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::OWN, &[address])
     }
 
     /// Records the state of the session.
-    pub(crate) fn note_state(
-        &self,
-        remote: &dyn TargetMemory,
-        state: State,
-    ) -> Result<(), TargetError> {
+    pub fn note_state(&self, remote: &dyn TargetMemory, state: State) -> Result<(), TargetError> {
         self.put_half(remote, header::STATE, state as u32)?;
         step("state written");
         Ok(())
@@ -394,7 +388,7 @@ impl Ledger {
 
     /// Records that arena number `index` is about to be mapped, or, if its length is 0, that it is
     /// not.
-    pub(crate) fn note_arena(
+    pub fn note_arena(
         &self,
         remote: &dyn TargetMemory,
         index: usize,
@@ -405,17 +399,13 @@ impl Ledger {
     }
 
     /// Records how many arenas are mapped.
-    pub(crate) fn count_arenas(
-        &self,
-        remote: &dyn TargetMemory,
-        count: usize,
-    ) -> Result<(), TargetError> {
+    pub fn count_arenas(&self, remote: &dyn TargetMemory, count: usize) -> Result<(), TargetError> {
         self.put_half(remote, header::ARENAS_LEN, count as u32)
     }
 
     /// Records the inode of the memory that stubs are about to be mapped from, as number `index` of
     /// this ledger's.
-    pub(crate) fn note_stubs(
+    pub fn note_stubs(
         &self,
         remote: &dyn TargetMemory,
         index: usize,
@@ -425,21 +415,17 @@ impl Ledger {
     }
 
     /// Records the address of the region through which calls return.
-    pub(crate) fn note_returns(
-        &self,
-        remote: &dyn TargetMemory,
-        base: u64,
-    ) -> Result<(), TargetError> {
+    pub fn note_returns(&self, remote: &dyn TargetMemory, base: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::RETURNS, &[base])
     }
 
     /// Records that a batch of system calls has not reached any row.
-    pub(crate) fn forget_batch(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+    pub fn forget_batch(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         self.put_words(remote, header::BATCH, &[0])
     }
 
     /// Records a signal action that is about to be replaced.
-    pub(crate) fn note_action(
+    pub fn note_action(
         &self,
         remote: &dyn TargetMemory,
         action: &Action,
@@ -459,18 +445,18 @@ impl Ledger {
     }
 
     /// Writes a word that no copy of this ledger has; returns the word's address.
-    pub(crate) fn mark(&self, remote: &dyn TargetMemory, word: u64) -> Result<u64, TargetError> {
+    pub fn mark(&self, remote: &dyn TargetMemory, word: u64) -> Result<u64, TargetError> {
         self.put_words(remote, header::MARK, &[word])?;
         Ok(self.start + header::MARK as u64)
     }
 
     /// Records that no signal action is replaced any more.
-    pub(crate) fn forget_actions(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+    pub fn forget_actions(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
         self.put_half(remote, header::ACTIONS_INSTALLED, 0)
     }
 
     /// Appends entries to the journal, which holds `len` so far.
-    pub(crate) fn append(
+    pub fn append(
         &self,
         remote: &dyn TargetMemory,
         len: usize,
@@ -514,7 +500,7 @@ impl Ledger {
     }
 
     /// Reads the header.
-    pub(crate) fn header(&self, remote: &dyn TargetMemory) -> Result<Header, TargetError> {
+    pub fn header(&self, remote: &dyn TargetMemory) -> Result<Header, TargetError> {
         if self.len < JOURNAL {
             return Err(self.damaged("its ledger is too small"));
         }
@@ -539,7 +525,7 @@ fn signals() -> impl Iterator<Item = i32> {
 }
 
 /// A copy of a ledger's header.
-pub(crate) struct Header {
+pub struct Header {
     ledger: Ledger,
     bytes: [u8; HEADER_SIZE],
 }
@@ -570,6 +556,7 @@ impl Header {
         }
     }
 
+    /// Returns the state of the session in this process.
     pub fn state(&self) -> Result<State, TargetError> {
         let state = State::from_word(self.half(header::STATE));
         state.ok_or(self.ledger.damaged("unknown state"))
@@ -644,6 +631,7 @@ impl Header {
         inodes.filter(|inode| *inode != 0).collect()
     }
 
+    /// Returns the address of the memory through which followed calls return; 0 if there is none.
     pub fn returns(&self) -> u64 {
         self.word(header::RETURNS)
     }
@@ -705,7 +693,7 @@ impl Header {
 
 /// An entry of the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub enum Entry {
     /// A site's bytes, or a guard's.
     Change(Change),
     /// A reference counter.
