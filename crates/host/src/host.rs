@@ -2,7 +2,9 @@
 //! calls made by one of them.
 //!
 //! The patcher is written against [`Host`] and knows nothing else of a process, apart from what
-//! `/proc` says about it. [`crate::ptrace`] is the host for other processes.
+//! `/proc` says about it. [`crate::ptrace`] is the host for other processes. Hosts are trait
+//! objects, not type parameters: an operation takes microseconds, and a process and its children may
+//! have different hosts.
 //!
 //! ```text
 //!   Host ── memory() ──▶ TargetMemory     read and write
