@@ -56,7 +56,7 @@ use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Shape, Tactic};
 use std::collections::HashMap;
 use std::ops::{BitOr, Range};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// A probed instruction, with the work done before it.
@@ -256,6 +256,8 @@ pub struct Attached {
     pub outcomes: Vec<Result<Site, SiteError>>,
     /// Time for which the process was paused.
     pub standstill: Standstill,
+    /// The moment just before the first probes were written.
+    pub since: Instant,
     /// Survey of the process's threads.
     pub survey: Survey,
     /// True if the program could install a seccomp filter unnoticed. The resident then makes no
@@ -686,6 +688,7 @@ fn prepare_and_write(
         memory,
         outcomes: Vec::new(),
         standstill,
+        since: Instant::now(),
         survey,
         unguarded: unguarded && !filtered,
         filtered,
@@ -712,6 +715,7 @@ fn prepare_and_write(
         attached.installed.actions = memory.ledger.header(&remote)?.actions();
     }
     attached.round.guarded.part(probes);
+    attached.since = Instant::now();
     if !attached.write(round::Occupied::Wait)? {
         return Ok(None);
     }

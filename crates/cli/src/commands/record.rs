@@ -111,12 +111,13 @@ fn prepare(
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {}", advice::told(&message));
     }
-    // Create the trace directory first: no need to attach if that fails.
+    // Create the trace directory first: no need to attach if that fails. An older trace stays where
+    // it is until the probes are in.
     let mut events = select::infos(planned.kept());
     // An event number that no other event uses.
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
-    let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
+    let mut recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
     let frames = select::frames(&planned.selected);
     let geometry = |journal| {
         let cpus = machine::possible_cpus();
@@ -127,7 +128,15 @@ fn prepare(
         }
     };
     match planned.attach(process, Some(&recorder.trace()), geometry) {
-        Ok(probed) => Ok((probed, recorder)),
+        Ok(probed) => match recorder.begin(&probed.attached) {
+            Ok(()) => Ok((probed, recorder)),
+            Err(error) => {
+                let detached = probed.detach();
+                recorder.abandon();
+                detached?;
+                Err(error)
+            }
+        },
         Err(error) => {
             recorder.abandon();
             Err(error)

@@ -6,7 +6,7 @@ use crate::programs::{Compiler, build};
 use crate::target::{
     Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
 };
-use crate::traces::{events, recorder, scratch, summary, text, until_recording};
+use crate::traces::{events, record, recorder, scratch, summary, text, until_recording};
 use capriole_patch::recover::{find, is_session};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, header};
@@ -315,6 +315,83 @@ fn document(trace: &Path) -> Option<Value> {
 
 fn uuid(trace: &Path) -> Option<Value> {
     Some(document(trace)?["uuid"].clone())
+}
+
+/// A recording that is refused, before or while it attaches, leaves older traces as they are.
+#[test]
+fn a_refused_recording_leaves_older_traces_where_they_are() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let pid = case.pid();
+    let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
+    for _ in 0..2 {
+        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
+        let output = record(&trace, &arguments);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    let before = (uuid(&trace), uuid(&old));
+    assert!(before.0.is_some() && before.1.is_some() && before.0 != before.1);
+    let mut other = recorder(
+        &case.directory.path().join("other"),
+        &["-e", EVENT, "-p", &pid],
+    );
+    case.recorder = Some(other.stderr(Stdio::null()).spawn().expect("it starts"));
+    until_recording(case.running.pid);
+    for (event, why) in [
+        (EVENT, "is already being recorded by capriole"),
+        (":no_such_function", "no function `no_such_function`"),
+    ] {
+        let output = record(&trace, &["-e", event, "-p", &pid]);
+        let said = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert_eq!((uuid(&trace), uuid(&old)), before, "{said}");
+        let entries = fs::read_dir(case.directory.path()).expect("a directory");
+        assert_eq!(entries.count(), 3, "{said}");
+    }
+    case.kill();
+    case.detach(&[]);
+    case.finish();
+}
+
+/// At whatever moment a recorder is interrupted: either its recording has begun, or it changes
+/// nothing.
+#[test]
+fn an_interrupted_recording_has_begun_or_changes_nothing() {
+    let Some(case) = Case::start() else {
+        return;
+    };
+    let pid = case.pid();
+    let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
+    let mut moment = moments();
+    for _ in 0..2 {
+        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
+        let output = record(&trace, &arguments);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    for round in 0..20 {
+        let before = (uuid(&trace), uuid(&old));
+        let arguments = ["-e", EVENT, "-e", "libc:str*", "-p", &pid];
+        let mut command = recorder(&trace, &arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("capriole starts");
+        let after = moment(400);
+        std::thread::sleep(after);
+        let number = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(number, rustix::process::Signal::INT).expect("a child");
+        let output = child.wait_with_output().expect("a child");
+        let when = format!("round {round}, after {after:?}: {}", told(&output));
+        match output.status.success() {
+            true => {
+                assert_eq!(uuid(&old), before.0, "{when}");
+                assert_ne!(uuid(&trace), before.0, "{when}");
+            }
+            false => assert_eq!((uuid(&trace), uuid(&old)), before, "{when}"),
+        }
+        assert_no_session(&case.running.process());
+    }
+    case.finish();
 }
 
 /// A forked child continues recording until it is detached as well, which is later.
