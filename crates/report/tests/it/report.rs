@@ -75,6 +75,24 @@ fn the_summary_is_a_table() {
     insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap());
 }
 
+/// Two functions of one name share a row; the one that is not hit does not change its times.
+#[test]
+fn an_event_of_the_same_name_that_was_never_hit_counts_as_such() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(scratch.path(), &common::info()).unwrap();
+    let hit = common::record(common::START + common::HZ, 7, 1, &[0; 6]);
+    writer.write_packet(&PacketMeta::default(), &hit).unwrap();
+    writer.finish(common::finish()).unwrap();
+    let (summary, _) = Summary::of(&Trace::open(scratch.path()).unwrap()).unwrap();
+    let [row] = &summary.by_event[..] else {
+        panic!("{summary}");
+    };
+    assert_eq!((row.event.as_str(), row.calls), ("sqlite3_step", 1));
+    assert_eq!(row.first_ns / 1_000_000, 1000);
+    assert_eq!(row.first_ns, row.last_ns);
+    assert_eq!(summary.silent, 5);
+}
+
 /// The recording begins when its probes are in, not when its clock was started.
 #[test]
 fn time_before_the_attach_is_not_part_of_the_recording() {
