@@ -1177,7 +1177,7 @@ fn help() {
       <PID>  The process
 
     Options:
-      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there [default: capriole.trace]
+      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there. If that is not possible, nothing is changed. Without this option capriole.trace is tried, and the probes are removed in any case
           --json          Print JSON
       -h, --help          Print help
     ");

@@ -424,21 +424,33 @@ fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Checks that `detach -o PLACE` works, tells why it saved nothing, and changes neither the
-/// trace nor `place`.
+/// Checks that `detach -o PLACE` is refused with the reason and changes nothing, neither the program
+/// nor the trace nor `place`; and that `detach` without a trace works and tells what is lost.
 fn refused(case: &Case, place: &Path, why: &str) {
     let before = content(&case.trace());
     let there = place.is_dir().then(|| content(place));
     let output = case.detach(&["-o", text(place)]);
-    let told = told(&output);
-    assert!(output.status.success(), "{told}");
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        told.contains("not saved: ") && told.contains(why),
-        "{why}: {told}"
+        said.contains(why) && said.contains("nothing was changed"),
+        "{why}: {said}"
     );
-    assert!(told.contains("`capriole detach -o DIR`"), "{told}");
-    assert_eq!(content(&case.trace()), before, "{told}");
-    assert_eq!(place.is_dir().then(|| content(place)), there, "{told}");
+    let sessions = find(&case.running.process()).expect("sessions");
+    assert_eq!(sessions.len(), 1, "{said}");
+    let nowhere = case.directory.path();
+    let output = command(&["detach", &case.pid()])
+        .current_dir(nowhere)
+        .output()
+        .expect("capriole starts");
+    let said = told(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("not saved: ") && said.contains("they are lost now"),
+        "{said}"
+    );
+    assert_eq!(content(&case.trace()), before, "{said}");
+    assert_eq!(place.is_dir().then(|| content(place)), there, "{said}");
     assert_no_session(&case.running.process());
     assert_eq!(summary(&case.trace())["complete"], false);
 }
@@ -464,7 +476,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
             }
             3 => {
                 // The trace of an earlier recording of the same process, whose recorder was killed too.
-                case.detach(&["-o", "nowhere"]);
+                case.detach(&[]);
                 fs::rename(case.trace(), &other).expect("renamed");
                 case.record(&[]);
                 case.call_and_kill((1, 10, 0), Duration::ZERO);
