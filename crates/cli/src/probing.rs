@@ -7,7 +7,7 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::select::{Impossible, Part, Selected};
+use capriole::select::{self, Impossible, Part, Selected};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_patch::detach::Detached;
@@ -194,6 +194,9 @@ pub fn say_dropped(probed: &Probed) {
         for Impossible { reason, .. } in &probed.impossible {
             tell!("  {}", advice::told(reason));
         }
+    }
+    for message in select::namesakes(&probed.selected) {
+        tell!("capriole: {message}");
     }
     let mut told = HashSet::new();
     let left_out: Vec<(&Selected, &Message)> = probed

@@ -33,7 +33,7 @@ use capriole_trace::Role;
 use json::Extent;
 use live::Screen;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Stdout, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -257,7 +257,7 @@ impl Shown {
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
-            titles: probed.selected.iter().map(title).collect(),
+            titles: titles(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             blocks: terminal::shows_blocks(),
@@ -306,6 +306,26 @@ fn title(event: &Selected) -> String {
         Role::TailCall if event.part.is_of_calls() => format!("{} (until its jump)", event.name()),
         _ => event.name(),
     }
+}
+
+/// Returns the titles of all events; functions of one name are told apart by their places.
+fn titles(selected: &[Selected]) -> Vec<String> {
+    let mut ids: HashMap<String, HashSet<u32>> = HashMap::new();
+    for event in selected {
+        ids.entry(title(event)).or_default().insert(event.id);
+    }
+    let place = |event: &Selected| {
+        let site = &event.site;
+        format!(" ({}:{:#x})", site.object.name(), site.file_offset)
+    };
+    let whole = |event: &Selected| {
+        let title = title(event);
+        match ids[&title].len() {
+            1 => title,
+            _ => title + &place(event),
+        }
+    };
+    selected.iter().map(whole).collect()
 }
 
 fn text(lines: &[String]) -> String {
