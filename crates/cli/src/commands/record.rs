@@ -71,6 +71,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    machine::check_buffer(arguments.buffer_size)?;
     let events = definitions::parse_plain(&arguments.events, &arguments.run.files)?;
     let mut events: Vec<Event> = events.into_iter().map(with_entry).collect();
     let clock = options::clock()?;
