@@ -34,7 +34,8 @@ use std::time::Duration;
 /// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(
-    override_usage = "capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)"
+    override_usage = "capriole record [OPTIONS] (-e EVENT | --graph EVENT | -f FILE)... \
+                      (-p PID | [--] PROGRAM [ARGS]...)"
 )]
 pub struct Arguments {
     /// Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,

@@ -42,7 +42,8 @@ use text::{Page, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
+#[command(override_usage = "capriole stat [OPTIONS] (-e EVENT | -f FILE)... \
+                      (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
     /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
     /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
@@ -61,7 +62,7 @@ pub struct Arguments {
     /// Show at most this many rows of a table, the most frequent ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
-    /// Number of keys that each event's table has room for
+    /// Make room for at least this many keys in each event's table
     #[arg(
         long,
         value_name = "N",
