@@ -6,6 +6,7 @@ mod marker;
 mod program;
 mod reading;
 
+use crate::Usage;
 use capriole_bench::BenchError;
 use capriole_text::output;
 use capriole_text::say;
@@ -30,8 +31,9 @@ pub struct Arguments {
     /// probed), or marker (static markers, off and on)
     #[arg(value_parser = ["hit", "attach", "program", "marker"], default_value = "hit")]
     what: String,
-    /// Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Number of rounds, whose median counts: for hit and marker at least 7 [default: 9], for the
+    /// others at least 1 [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(..=1000))]
     rounds: Option<u32>,
     /// Length of a round of one row, in milliseconds [default: 25, for program 100]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
@@ -72,6 +74,10 @@ struct Outcome {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(
+        arguments.rounds != Some(0) || matches!(arguments.what.as_str(), "hit" | "marker"),
+        Usage("a benchmark needs at least 1 round")
+    );
     let outcome = match arguments.what.as_str() {
         "attach" => attach::run(arguments)?,
         "program" => program::run(arguments)?,

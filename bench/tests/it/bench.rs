@@ -202,11 +202,19 @@ fn without_the_programs_all_is_skipped() {
 
 #[test]
 fn what_cannot_be_measured_so_is_said() {
-    let output = command(&["hit", "--rounds", "3"]).output();
-    let output = output.expect("capriole starts");
-    assert_eq!(output.status.code(), Some(2), "{}", told(&output));
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("at least 7 rounds"), "{said}");
+    for (what, rounds, why) in [
+        ("hit", "3", "at least 7 rounds"),
+        ("hit", "0", "at least 7 rounds"),
+        ("marker", "0", "at least 7 rounds"),
+        ("attach", "0", "at least 1 round"),
+        ("program", "0", "at least 1 round"),
+    ] {
+        let output = command(&[what, "--rounds", rounds]).output();
+        let output = output.expect("capriole starts");
+        assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(why), "{said}");
+    }
     // A directory for files that does not exist.
     let nowhere = scratch();
     let nowhere = text(Path::new(nowhere.path())).to_owned() + "/none";
@@ -233,7 +241,7 @@ fn help() {
       [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), or marker (static markers, off and on) [default: hit] [possible values: hit, attach, program, marker]
 
     Options:
-          --rounds <ROUNDS>      Number of rounds, whose median counts [default: 9 for hit and marker, 5 for the others]
+          --rounds <ROUNDS>      Number of rounds, whose median counts: for hit and marker at least 7 [default: 9], for the others at least 1 [default: 5]
           --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
           --cpu <CPU>            hit, marker: measure on this CPU
           --threads <N>          hit: add rows with this many threads to those with one [default: the number of CPUs]

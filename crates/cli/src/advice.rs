@@ -30,7 +30,13 @@ pub fn words(advice: Advice) -> String {
             "; `capriole detach` saves what is in it when it can".to_owned()
         }
         Advice::DetachIntoTrace => {
-            "; `capriole detach -o DIR` saves them if DIR is the trace of that recording".to_owned()
+            "; they are lost now: `capriole detach -o DIR` with the trace of that recording would \
+             have saved them"
+                .to_owned()
+        }
+        Advice::DetachWithoutTrace => {
+            "; give the trace of that recording with -o, or leave -o out to give those records up"
+                .to_owned()
         }
         Advice::SuchAsCounting => ", such as `capriole stat`".to_owned(),
         Advice::LargerBuffer => ", or record with a larger --buffer-size".to_owned(),

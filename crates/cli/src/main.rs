@@ -12,7 +12,7 @@ use capriole_text::output;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Dynamic probes and a flight recorder for running native programs.
+/// Record calls of functions in running native programs, by probes that are inserted while they run.
 #[derive(Debug, Parser)]
 #[command(name = "capriole", version, about, max_term_width = 100)]
 struct Cli {

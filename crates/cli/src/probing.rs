@@ -7,7 +7,7 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::select::{Impossible, Part, Selected};
+use capriole::select::{self, Impossible, Part, Selected};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_patch::detach::Detached;
@@ -195,6 +195,9 @@ pub fn say_dropped(probed: &Probed) {
             tell!("  {}", advice::told(reason));
         }
     }
+    for message in select::namesakes(&probed.selected) {
+        tell!("capriole: {message}");
+    }
     let mut told = HashSet::new();
     let left_out: Vec<(&Selected, &Message)> = probed
         .selected
@@ -247,16 +250,23 @@ pub fn repaired(detached: &Detached) -> Option<String> {
     (detached.repaired > 0).then_some(message)
 }
 
-/// Prints how long the program was paused, and what is left in it.
-pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
+/// Returns a message on how long the program was paused.
+fn stood_still(attach: Duration, ended: Ended, detached: &Detached) -> String {
     let out = match ended {
-        Ended::Exited => String::new(),
+        // After `capriole detach`, which printed its own time, there was nothing left to stop for.
+        Ended::Exited | Ended::Detached => String::new(),
         _ => format!(" and {} to detach", units::time(detached.standstill)),
     };
-    tell!(
-        "capriole: the program stood still for {} to attach{out}",
-        units::time(probed.attached.standstill.all)
-    );
+    format!(
+        "the program stood still for {} to attach{out}",
+        units::time(attach)
+    )
+}
+
+/// Prints how long the program was paused, and what is left in it.
+pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
+    let attach = probed.attached.standstill.all;
+    tell!("capriole: {}", stood_still(attach, ended, detached));
     let taken_out = probed.taken_out();
     if taken_out > 0 {
         tell!(
@@ -311,6 +321,27 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
                 let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
             }
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_detach_is_given_only_by_who_detached() {
+        let detached = Detached {
+            standstill: Duration::from_micros(7),
+            ..Detached::default()
+        };
+        let told = |ended| stood_still(Duration::from_micros(5), ended, &detached);
+        assert_eq!(
+            told(Ended::Requested),
+            "the program stood still for 5.0 us to attach and 7.0 us to detach"
+        );
+        for ended in [Ended::Detached, Ended::Exited] {
+            assert_eq!(told(ended), "the program stood still for 5.0 us to attach");
         }
     }
 }

@@ -40,8 +40,11 @@ pub enum Advice {
     },
     /// Detach later, to save what a dead recorder had not written.
     DetachSavesLater,
-    /// Name the trace of a dead recorder when detaching, to save what it had not written.
+    /// Name the trace of a dead recorder when detaching, to save what it had not written. Too late
+    /// for the records that the message is about.
     DetachIntoTrace,
+    /// Name the right trace when detaching, or none, to give up what was not written.
+    DetachWithoutTrace,
     /// An example of a program that probes a process and takes no messages: one that counts.
     SuchAsCounting,
     /// Record with more memory.

@@ -123,6 +123,14 @@ pub fn latency(text: &str) -> Result<Option<CallSpec>> {
     };
     let (inside, rest) = (&inside[..end], inside[end + 1..].trim());
     let spec = parse_plain(&[inside.to_owned()], &[])?.remove(0);
+    if let (None, Some(unused)) = (&spec.filter, spec.arguments.first()) {
+        bail!(
+            Unsuitable,
+            "`{text}`: the field `{}` would not be used: inside latency(...) fields are for the \
+             filter; keys are written behind it, `by NAME=$entry:VALUE`",
+            unused.name
+        );
+    }
     let (mut entry, mut exit) = both(spec)?;
     entry.text = text.to_owned();
     exit.text = text.to_owned();
@@ -134,6 +142,18 @@ pub fn latency(text: &str) -> Result<Option<CallSpec>> {
             bail!(
                 Unsuitable,
                 "`{rest}`: a filter belongs inside the parentheses; {form}"
+            );
+        }
+        let keyed = |argument: &FetchArg| {
+            let keys = &keys.aggregation.keys;
+            keys.iter().any(|key| key.name() == argument.name)
+        };
+        if let Some(unused) = keys.arguments.iter().find(|argument| !keyed(argument)) {
+            bail!(
+                Unsuitable,
+                "`{rest}`: the field `{}` would not be used: behind latency(...) only keys are, \
+                 written `by NAME=VALUE`; {form}",
+                unused.name
             );
         }
         exit.arguments = keys.arguments;

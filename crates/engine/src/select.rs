@@ -10,6 +10,7 @@
 //! ```
 
 mod fate;
+mod namesakes;
 mod numbers;
 mod pairing;
 mod part;
@@ -19,6 +20,7 @@ mod refusing;
 mod selected;
 
 pub use fate::Fate;
+pub use namesakes::namesakes;
 pub use pairing::keep_going;
 pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};

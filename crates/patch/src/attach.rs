@@ -53,7 +53,7 @@ use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Tactic};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Reason why a planned site was not probed after all.
@@ -130,6 +130,8 @@ pub struct Attached {
     pub outcomes: Vec<Result<Site, SiteError>>,
     /// Time for which the process was paused.
     pub standstill: Standstill,
+    /// The moment just before the first probes were written.
+    pub since: Instant,
     /// Survey of the process's threads.
     pub survey: Survey,
     /// True if the program could install a seccomp filter unnoticed. The resident then makes no
@@ -578,6 +580,7 @@ fn prepare_and_write(
         memory,
         outcomes: Vec::new(),
         standstill,
+        since: Instant::now(),
         survey,
         unguarded: unguarded && !filtered,
         filtered,
@@ -603,6 +606,7 @@ fn prepare_and_write(
         attached.installed.actions = memory.ledger.header(&remote)?.actions();
     }
     attached.round.guarded.part(probes);
+    attached.since = Instant::now();
     if !attached.write(round::Occupied::Wait)? {
         return Ok(None);
     }

@@ -14,6 +14,7 @@ use capriole_dwarf::DebugInfo as _;
 use capriole_event::{At, EventSpec, Place};
 use capriole_insn::Extent;
 
+pub use copies::namesakes;
 pub use error::{Candidate, Namesake, ResolveError};
 pub use exits::{Leaving, NoExits};
 pub use follow::{NotFollowed, followed};

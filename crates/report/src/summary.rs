@@ -37,7 +37,8 @@ pub struct Summary {
     pub warnings: Vec<String>,
     /// The events that were hit, most calls first.
     pub by_event: Vec<EventSummary>,
-    /// Number of events that were never hit.
+    /// Number of events that were never hit. Events of one name, which share a row, count each for
+    /// itself; the exits of a function count as one.
     pub silent: u64,
     /// Advice for the case that events were lost, as the program that shows the table gives it,
     /// with the punctuation that joins it to a message. Empty unless that program sets it.
@@ -90,6 +91,9 @@ impl Count {
     }
 
     fn merge(&mut self, other: Count) {
+        if other.calls == 0 {
+            return;
+        }
         if self.calls == 0 || other.first < self.first {
             self.first = other.first;
         }
@@ -123,9 +127,17 @@ impl Summary {
         }
         let health = events.health();
         let mut by_name: HashMap<&str, Count> = HashMap::new();
+        let mut asked: HashMap<(&str, Result<u32, u32>), bool> = HashMap::new();
         for (event, count) in document.events.iter().zip(counts) {
+            // Messages from outside the program have an event without a site; it is not a selected
+            // probe.
+            if event.place().is_some() {
+                let call = event.call.ok_or(event.id);
+                *asked.entry((&event.name, call)).or_default() |= count.calls > 0;
+            }
             by_name.entry(&event.name).or_default().merge(count);
         }
+        let silent = asked.values().filter(|hit| !**hit).count() as u64;
         let total: u64 = by_name.values().map(|count| count.calls).sum();
         let start = document.time.start_monotonic_ns;
         let duration_ns = last_time
@@ -135,18 +147,6 @@ impl Summary {
             .values()
             .flat_map(|c| c.tids.iter().copied())
             .collect();
-        // Messages from outside the program have an event without a site; it is not a selected
-        // probe.
-        let texts = document
-            .events
-            .iter()
-            .filter(|event| event.place().is_none());
-        let texts: HashSet<&str> = texts.map(|event| event.name.as_str()).collect();
-        let asked = |name: &str| !texts.contains(name);
-        let silent = by_name
-            .iter()
-            .filter(|(name, count)| count.calls == 0 && asked(name));
-        let silent = silent.count() as u64;
         let mut by_event: Vec<EventSummary> = by_name
             .into_iter()
             .filter(|(_, count)| count.calls > 0)

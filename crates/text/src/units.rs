@@ -1,6 +1,12 @@
 //! Parses and formats times, sizes and numbers.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+/// Maximum time that can be given: a year.
+const MOST_TIME: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Range of sizes that can be given, bytes.
+const SIZES: RangeInclusive<u64> = 64 << 10..=1 << 40;
 
 /// Parses `500ms`, `2s`, `1.5m`, `1h`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
@@ -21,10 +27,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         "h" => 3600.0,
         _ => return Err(format!("unknown unit `{unit}`; use ns, us, ms, s, m or h")),
     };
-    Duration::try_from_secs_f64(number * scale).map_err(|_| "the time is out of range".into())
+    let time = Duration::try_from_secs_f64(number * scale).ok();
+    time.filter(|time| *time <= MOST_TIME)
+        .ok_or_else(|| "the time must be from 0 to 8760h (a year)".into())
 }
 
-/// Parses `64M`, `1G`, `512K`, `4096`: bytes, with powers of 1024.
+/// Parses `64M`, `1.5G`, `512K`, `65536`: bytes, with powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let upper = text.trim().to_ascii_uppercase();
     let trimmed = upper.trim_end_matches("IB").trim_end_matches('B');
@@ -32,15 +40,17 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         Some('K') => (&trimmed[..trimmed.len() - 1], 10),
         Some('M') => (&trimmed[..trimmed.len() - 1], 20),
         Some('G') => (&trimmed[..trimmed.len() - 1], 30),
+        Some('T') => (&trimmed[..trimmed.len() - 1], 40),
         _ => (trimmed, 0),
     };
-    let number: u64 = number
+    let number: f64 = number
         .parse()
-        .map_err(|_| "expected a size such as 64M or 1G")?;
-    let bytes = number.checked_shl(shift).filter(|b| b >> shift == number);
+        .map_err(|_| "expected a size such as 64M or 1.5G")?;
+    let bytes = number * (1u64 << shift) as f64;
+    let bytes = (bytes >= 0.0).then_some(bytes as u64);
     bytes
-        .filter(|b| *b >= 65536)
-        .ok_or_else(|| "the size must be from 64K to 16E".into())
+        .filter(|bytes| SIZES.contains(bytes))
+        .ok_or_else(|| "the size must be from 64K to 1T".into())
 }
 
 /// Formats `1234567` as `1,234,567`.
@@ -97,7 +107,8 @@ mod tests {
         assert_eq!(parse_duration("2"), Ok(Duration::from_secs(2)));
         assert_eq!(parse_duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(parse_duration("250ms"), Ok(Duration::from_millis(250)));
-        for wrong in ["", "s", "2 parsec", "-1s", "nan", "1e99h"] {
+        assert_eq!(parse_duration("8760h"), Ok(MOST_TIME));
+        for wrong in ["", "s", "2 parsec", "-1s", "nan", "1e99h", "1e15", "inf"] {
             assert!(parse_duration(wrong).is_err(), "{wrong}");
         }
     }
@@ -107,7 +118,19 @@ mod tests {
         assert_eq!(parse_size("64M"), Ok(64 << 20));
         assert_eq!(parse_size("1GiB"), Ok(1 << 30));
         assert_eq!(parse_size("65536"), Ok(65536));
-        for wrong in ["", "M", "12", "99999999999G", "-1M", "0x10"] {
+        assert_eq!(parse_size("1.5M"), Ok(3 << 19));
+        assert_eq!(parse_size("1T"), Ok(1 << 40));
+        for wrong in [
+            "",
+            "M",
+            "12",
+            "100T",
+            "99999999999G",
+            "-1M",
+            "0x10",
+            "nan",
+            "infM",
+        ] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
     }

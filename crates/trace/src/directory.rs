@@ -11,6 +11,9 @@
 //! visible plain file beside `metadata` as a stream, and refuse the whole trace if one is not.
 //! Names of temporary files start with a dot for the same reason.
 //!
+//! Until its recording begins, a new trace is called `.NAME.new`, beside the older trace: a recording
+//! that never begins changes nothing. Then the older trace becomes `NAME.old`.
+//!
 //! A running recording holds a lock (`flock`) on the directory, so that another recording does
 //! not move it aside. All files are opened relative to the open directory: renaming it does not
 //! mislead the recorder. The directory must belong to the user, and no other user may write to
@@ -63,6 +66,9 @@ pub enum DirectoryError {
     /// Moving the older trace aside would replace something that is not a trace.
     #[error("{0} is in the way of the older trace and is not a trace; move it away")]
     OldNotATrace(PathBuf),
+    /// The temporary name of the new trace is taken by something that is not a trace.
+    #[error("{0} is in the way of the new trace and is not a trace; move it away")]
+    InTheWay(PathBuf),
     /// The older trace's predecessor would be removed, but a file in it is not part of a trace.
     #[error("{0} is not part of a trace and would be removed with it; move it away")]
     Foreign(PathBuf),
@@ -100,84 +106,161 @@ fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Director
 #[derive(Debug)]
 pub(crate) struct Directory {
     path: PathBuf,
+    /// Where the directory is now.
     place: Place,
+    /// The name that it gets when the recording begins, if it has another one until then.
+    name: Option<OsString>,
+    /// True if the directory existed before, empty.
+    existed: bool,
     root: Locked,
     info: OwnedFd,
 }
 
 impl Directory {
-    /// Creates the directory, after moving an older trace of that name aside to `NAME.old`, which
-    /// replaces an even older one. An empty directory is used as it is, including one left by a
-    /// recorder that was killed just after creating it.
+    /// Creates the directory under a temporary name beside `path`; [`begin`](Self::begin) puts it
+    /// in place. An empty directory is used as it is, including one left by a recorder that was
+    /// killed just after creating it.
     ///
-    /// Checks everything before changing anything, and removes nothing that is not part of a trace
-    /// made by this crate.
-    pub(crate) fn create(path: &Path) -> Result<Directory, DirectoryError> {
+    /// Checks everything that could prevent `begin`, and changes nothing else.
+    pub(crate) fn prepare(path: &Path) -> Result<Directory, DirectoryError> {
         let place = Place::of(path).map_err(failed("create", path))?;
-        let found = open_existing(&place, path)?;
-        let found = match found {
-            Some(found) if !is_empty(&found).map_err(failed("read", path))? => {
-                put_aside(&place, found, path)?;
+        match open_existing(&place, path)? {
+            Some(found) if is_empty(&found).map_err(failed("read", path))? => {
+                return Directory::fill(place, None, found, path);
+            }
+            Some(found) => {
+                check_aside(&place, &found, path)?;
+            }
+            None => {}
+        }
+        let (name, new_path) = (
+            pending(&place.name),
+            path.with_file_name(pending(&place.name)),
+        );
+        let new = Place {
+            directory: place.directory,
+            name,
+        };
+        match open_existing(&new, &new_path) {
+            Ok(None) => {}
+            // Left by a recorder that was killed before its recording began: without records.
+            Ok(Some(left))
+                if is_trace(&left) || is_empty(&left).map_err(failed("read", &new_path))? =>
+            {
+                remove(&new, left, path)?;
+            }
+            Ok(Some(_)) | Err(DirectoryError::NotADirectory(_)) => {
+                return Err(DirectoryError::InTheWay(new_path));
+            }
+            Err(error) => return Err(error),
+        }
+        // Arguments and addresses are secrets of the target: only the owner may read them.
+        rustix::fs::mkdirat(&new.directory, &new.name, Mode::RWXU)
+            .map_err(|error| failed("create", path)(error.into()))?;
+        let opened = open_existing(&new, &new_path).and_then(|found| {
+            let missing = || io::Error::from(Errno::NOENT);
+            found.ok_or_else(missing).map_err(failed("open", &new_path))
+        });
+        let again = copy(&new.directory).map_err(failed("open", path));
+        let (again, new_name) = (again?, new.name.clone());
+        let filled = opened.and_then(|root| Directory::fill(new, Some(place.name), root, path));
+        filled.inspect_err(|_| {
+            // Fails, and leaves the directory in place, if another process has put something into
+            // it meanwhile.
+            let _ = unlinkat(&again, &new_name, AtFlags::REMOVEDIR);
+        })
+    }
+
+    /// Locks an empty directory, and creates the directory of the JSON file in it.
+    fn fill(
+        place: Place,
+        name: Option<OsString>,
+        root: OwnedFd,
+        path: &Path,
+    ) -> Result<Directory, DirectoryError> {
+        let info_path = path.join(INFO);
+        let root = Locked::take(root).ok_or_else(|| DirectoryError::Busy(path.to_path_buf()))?;
+        match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed("create", &info_path)(error.into())),
+        }
+        let info = open_directory(&root.0, OsStr::new(INFO)).map_err(|error| {
+            // It is empty.
+            let _ = unlinkat(&root.0, INFO, AtFlags::REMOVEDIR);
+            failed("open", &info_path)(error)
+        })?;
+        Ok(Directory {
+            path: path.to_path_buf(),
+            place,
+            existed: name.is_none(),
+            name,
+            root,
+            info,
+        })
+    }
+
+    /// Puts the directory in place. An older trace there becomes `NAME.old`, which replaces an even
+    /// older one. Does nothing if it is in place.
+    ///
+    /// On failure the older trace stays in its place.
+    pub(crate) fn begin(&mut self) -> Result<(), DirectoryError> {
+        let Some(name) = self.name.take() else {
+            return Ok(());
+        };
+        let result = self.move_to(&name);
+        match result {
+            Ok(()) => self.place.name = name,
+            Err(_) => self.name = Some(name),
+        }
+        result
+    }
+
+    /// Moves the directory to another name, and what is there aside.
+    fn move_to(&self, name: &OsStr) -> Result<(), DirectoryError> {
+        let path = &self.path;
+        let target = Place {
+            directory: copy(&self.place.directory).map_err(failed("open", path))?,
+            name: name.to_owned(),
+        };
+        let aside = match open_existing(&target, path)? {
+            Some(found) if is_empty(&found).map_err(failed("read", path))? => {
+                remove(&target, found, path)?;
                 None
             }
-            found => found,
+            Some(found) => Some(put_aside(&target, found, path)?),
+            None => None,
         };
-        let made = found.is_none();
-        if found.is_none() {
-            // Arguments and addresses are secrets of the target: only the owner may read them.
-            rustix::fs::mkdirat(&place.directory, &place.name, Mode::RWXU)
-                .map_err(|error| failed("create", path)(error.into()))?;
-        }
-        let opened = match found {
-            Some(found) => Ok(found),
-            None => open_existing(&place, path).and_then(|found| {
-                let missing = || io::Error::from(Errno::NOENT);
-                found.ok_or_else(missing).map_err(failed("open", path))
-            }),
-        };
-        let info_path = path.join(INFO);
-        let filled = opened.and_then(|root| {
-            let busy = || DirectoryError::Busy(path.to_path_buf());
-            let root = Locked::take(root).ok_or_else(busy)?;
-            match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => return Err(failed("create", &info_path)(error.into())),
+        let directory = &self.place.directory;
+        rustix::fs::renameat(directory, &self.place.name, directory, name).map_err(|error| {
+            if let Some(old) = aside {
+                let _ = rustix::fs::renameat(directory, old, directory, name);
             }
-            let info = open_directory(&root.0, OsStr::new(INFO));
-            let info = info.map_err(|error| {
-                if made {
-                    // It is empty.
-                    let _ = unlinkat(&root.0, INFO, AtFlags::REMOVEDIR);
-                }
-                failed("open", &info_path)(error)
-            })?;
-            Ok((root, info))
-        });
-        match filled {
-            Ok((root, info)) => Ok(Directory {
-                path: path.to_path_buf(),
-                place,
-                root,
-                info,
-            }),
-            Err(error) => {
-                if made {
-                    // Fails, and leaves the directory in place, if another process has put
-                    // something into it meanwhile.
-                    let _ = unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR);
-                }
-                Err(error)
-            }
-        }
+            failed("rename", path)(error.into())
+        })
     }
 
     /// Reopens the directory of a trace whose recorder was killed; `None` if there is none.
     pub(crate) fn reopen(path: &Path) -> Result<Option<Directory>, DirectoryError> {
-        let place = match Place::of(path) {
+        Directory::reopen_as(path, |_| None)
+    }
+
+    /// Reopens the directory of a trace whose recorder was killed before it had put the directory
+    /// in place; `None` if there is none.
+    pub(crate) fn reopen_pending(path: &Path) -> Result<Option<Directory>, DirectoryError> {
+        Directory::reopen_as(path, |name| Some(pending(name)))
+    }
+
+    fn reopen_as(
+        path: &Path,
+        pending: impl Fn(&OsStr) -> Option<OsString>,
+    ) -> Result<Option<Directory>, DirectoryError> {
+        let mut place = match Place::of(path) {
             Ok(place) => place,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("open", path)(error)),
         };
+        let now = pending(&place.name);
+        let name = now.map(|now| std::mem::replace(&mut place.name, now));
         let Some(root) = open_existing(&place, path)? else {
             return Ok(None);
         };
@@ -190,6 +273,8 @@ impl Directory {
         Ok(Some(Directory {
             path: path.to_path_buf(),
             place,
+            existed: false,
+            name,
             root,
             info,
         }))
@@ -213,20 +298,26 @@ impl Directory {
         Ok(text)
     }
 
-    /// Removes the directory with its contents, if it is still where it was made.
+    /// Removes the directory with its contents, if it is still where it was made. One that existed
+    /// before is only emptied.
     pub(crate) fn remove(self) -> Result<(), DirectoryError> {
         let Directory {
             path,
             place,
             root,
             info,
+            existed,
+            ..
         } = self;
         // Frees a descriptor for `copy`: the process may have no other free one.
         drop(info);
         // Releases the lock: `remove` refuses a trace that has a writer.
         let directory = copy(&root.0).map_err(failed("remove", &path))?;
         drop(root);
-        remove(&place, directory, &path)
+        match existed {
+            true => empty(&directory, &path),
+            false => remove(&place, directory, &path),
+        }
     }
 
     /// Returns the path under which the directory was created.
@@ -378,15 +469,28 @@ impl Drop for Locked {
     }
 }
 
-/// Renames a trace to `NAME.old`.
-fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
-    if !is_trace(&trace) {
+/// Returns the name that a new trace has until its recording begins.
+fn pending(name: &OsStr) -> OsString {
+    let mut pending = OsString::from(".");
+    pending.push(name);
+    pending.push(".new");
+    pending
+}
+
+/// Checks that a trace can be renamed to `NAME.old`, and returns that place with the trace that is
+/// there.
+fn check_aside(
+    place: &Place,
+    trace: &OwnedFd,
+    path: &Path,
+) -> Result<(Place, Option<OwnedFd>), DirectoryError> {
+    if !is_trace(trace) {
         return Err(DirectoryError::NotATrace(path.to_path_buf()));
     }
     if place.name == Place::HERE {
         return Err(DirectoryError::NoName(path.to_path_buf()));
     }
-    if is_busy(&trace) {
+    if is_busy(trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
     }
     let mut old_name = place.name.clone();
@@ -397,25 +501,43 @@ fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), Directory
         name: old_name,
     };
     match open_existing(&old, &old_path) {
-        Ok(None) => {}
+        Ok(None) => Ok((old, None)),
         Ok(Some(directory))
             if is_trace(&directory)
                 || is_empty(&directory).map_err(failed("read", &old_path))? =>
         {
-            remove(&old, directory, &old_path)?;
+            parts(&directory, &old_path)?;
+            Ok((old, Some(directory)))
         }
         Ok(Some(_)) | Err(DirectoryError::NotADirectory(_)) => {
-            return Err(DirectoryError::OldNotATrace(old_path));
+            Err(DirectoryError::OldNotATrace(old_path))
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    rustix::fs::renameat(&place.directory, &place.name, &old.directory, &old.name)
-        .map_err(|error| failed("rename", path)(error.into()))
 }
 
-/// Removes a trace, file by file, if its directory contains nothing else.
-fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
-    if is_busy(&trace) {
+/// Renames a trace to `NAME.old`, and returns that name.
+fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<OsString, DirectoryError> {
+    let (old, older) = check_aside(place, &trace, path)?;
+    if let Some(older) = older {
+        remove(&old, older, &path.with_file_name(&old.name))?;
+    }
+    rustix::fs::renameat(&place.directory, &place.name, &old.directory, &old.name)
+        .map_err(|error| failed("rename", path)(error.into()))?;
+    Ok(old.name)
+}
+
+/// Contents of a trace directory.
+struct Parts {
+    files: Vec<OsString>,
+    /// The directory of the JSON file, and its files.
+    info: Option<(OwnedFd, Vec<OsString>)>,
+}
+
+/// Lists a trace, if it can be removed: no recording writes to it, and its directory contains
+/// nothing else.
+fn parts(trace: &OwnedFd, path: &Path) -> Result<Parts, DirectoryError> {
+    if is_busy(trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
     }
     let is_directory = |at: &OwnedFd, name: &OsStr| type_at(at, name) == Ok(FileType::Directory);
@@ -429,42 +551,52 @@ fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryErr
             None => Ok(files),
         }
     };
-    let files = collect(&trace, path, &|name| {
+    let files = collect(trace, path, &|name| {
         is_file(name, METADATA) || parse_file_name(name).is_some()
     })?;
     let info_path = path.join(INFO);
-    let info = match is_directory(&trace, OsStr::new(INFO)) {
+    let info = match is_directory(trace, OsStr::new(INFO)) {
         true => {
             let info =
-                open_directory(&trace, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
+                open_directory(trace, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
             let files = collect(&info, &info_path, &|name| is_file(name, JSON))?;
             Some((info, files))
         }
         false => None,
     };
+    Ok(Parts { files, info })
+}
+
+/// Removes a trace, file by file, if its directory contains nothing else.
+fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
+    empty(&trace, path)?;
+    unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR)
+        .map_err(|error| failed("remove", path)(error.into()))
+}
+
+/// Removes the files of a trace, if its directory contains nothing else.
+fn empty(trace: &OwnedFd, path: &Path) -> Result<(), DirectoryError> {
+    let Parts { files, info } = parts(trace, path)?;
+    let info_path = path.join(INFO);
     let unlink = |at: &OwnedFd, name: &OsStr, path: &Path, flags: AtFlags| {
         unlinkat(at, name, flags).map_err(|error| failed("remove", path)(error.into()))
     };
     // The file that identifies it as a trace goes last: after a kill midway, the rest can still be
     // removed the next time.
     for name in files.iter().filter(|name| *name != METADATA) {
-        unlink(&trace, name, &path.join(name), AtFlags::empty())?;
+        unlink(trace, name, &path.join(name), AtFlags::empty())?;
     }
     if let Some((info, files)) = info {
         for name in &files {
             unlink(&info, name, &info_path.join(name), AtFlags::empty())?;
         }
-        unlink(&trace, OsStr::new(INFO), &info_path, AtFlags::REMOVEDIR)?;
+        unlink(trace, OsStr::new(INFO), &info_path, AtFlags::REMOVEDIR)?;
     }
     if files.iter().any(|name| name == METADATA) {
-        unlink(
-            &trace,
-            OsStr::new(METADATA),
-            &path.join(METADATA),
-            AtFlags::empty(),
-        )?;
+        let path = path.join(METADATA);
+        unlink(trace, OsStr::new(METADATA), &path, AtFlags::empty())?;
     }
-    unlink(&place.directory, &place.name, path, AtFlags::REMOVEDIR)
+    Ok(())
 }
 
 /// True if `name` is this file or its temporary file.
@@ -481,7 +613,8 @@ mod tests {
     fn a_copy_of_the_open_directory_does_not_keep_the_lock() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("trace");
-        let first = Directory::create(&path).unwrap();
+        let mut first = Directory::prepare(&path).unwrap();
+        first.begin().unwrap();
         let _copy = rustix::io::dup(&first.root.0).unwrap();
         let again = open_directory(rustix::fs::CWD, path.as_os_str()).unwrap();
         assert!(is_busy(&again));

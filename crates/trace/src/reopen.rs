@@ -78,7 +78,26 @@ impl TraceWriter {
     /// The trace does not exist, has another UUID, is being written, belongs to another user, is
     /// complete, or damaged; nothing is changed in these cases.
     pub fn reopen(path: &Path, uuid: &[u8; 16]) -> Result<TraceWriter, ReopenError> {
-        let directory = Directory::reopen(path)?;
+        let there = Directory::reopen(path).map_err(ReopenError::from);
+        let there = there.and_then(|directory| TraceWriter::resume(directory, path, uuid));
+        there.or_else(|error| {
+            // The recorder may have been killed just before it put its trace in place.
+            let pending = Directory::reopen_pending(path).map_err(ReopenError::from);
+            let resume = |directory| TraceWriter::resume(directory, path, uuid);
+            let Ok(mut writer) = pending.and_then(resume) else {
+                return Err(error);
+            };
+            writer.begin()?;
+            Ok(writer)
+        })
+    }
+
+    /// Continues the trace in an open directory.
+    fn resume(
+        directory: Option<Directory>,
+        path: &Path,
+        uuid: &[u8; 16],
+    ) -> Result<TraceWriter, ReopenError> {
         let directory = directory.ok_or_else(|| ReopenError::NotFound(path.to_path_buf()))?;
         let json = json_path(path);
         let text = directory.read_json().map_err(failed("read", &json))?;

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use capriole_event::FieldType;
 
-use crate::clock::ClockModel;
+use crate::clock::{self, ClockModel};
 use crate::directory::{Directory, DirectoryError, METADATA, json_path};
 use crate::document::{
     ARCH, Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
@@ -79,14 +80,32 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Creates the trace directory with everything except streams. An older trace at this path
-    /// becomes `DIR.old`, replacing an even older one.
+    /// Creates the trace directory with everything except streams, and puts it in place:
+    /// [`prepare`](Self::prepare), then [`begin`](Self::begin).
     ///
     /// # Errors
     ///
-    /// If something else exists at the path or is being recorded to, if the files cannot be
-    /// written, or if `info.events` has the same id twice or fields that cannot be recorded.
+    /// Those of both; nothing is changed then.
     pub fn create(directory: &Path, info: &TraceInfo) -> Result<TraceWriter, WriteError> {
+        let mut writer = TraceWriter::prepare(directory, info)?;
+        match writer.begin() {
+            Ok(()) => Ok(writer),
+            Err(error) => {
+                let _ = writer.remove();
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Creates the trace directory with everything except streams, under a temporary name beside
+    /// this path. What is at the path stays as it is.
+    ///
+    /// # Errors
+    ///
+    /// If something that is not a trace exists at the path, or a trace that is being recorded to,
+    /// if the files cannot be written, or if `info.events` has the same id twice or fields that
+    /// cannot be recorded.
+    pub fn prepare(directory: &Path, info: &TraceInfo) -> Result<TraceWriter, WriteError> {
         let mut table = EventTable::default();
         add_events_to(&mut table, &info.events)?;
         let uuid = random_uuid();
@@ -120,7 +139,7 @@ impl TraceWriter {
             complete: false,
         };
         let writer = TraceWriter {
-            directory: Directory::create(directory)?,
+            directory: Directory::prepare(directory)?,
             uuid,
             document,
             table,
@@ -135,6 +154,24 @@ impl TraceWriter {
                 Err(error)
             }
         }
+    }
+
+    /// Puts the trace in its place: the recording is certain now. An older trace there becomes
+    /// `DIR.old`, replacing an even older one.
+    ///
+    /// # Errors
+    ///
+    /// If that cannot be done any more; the older trace stays in its place.
+    pub fn begin(&mut self) -> Result<(), DirectoryError> {
+        self.directory.begin()
+    }
+
+    /// Sets the start of the recording, which is else that of the clock; the next `checkpoint`
+    /// writes it to disk.
+    pub fn set_start(&mut self, since: Instant) {
+        let (monotonic_ns, realtime_ns) = clock::past(since);
+        self.document.time.start_monotonic_ns = monotonic_ns;
+        self.document.time.start_realtime_ns = realtime_ns;
     }
 
     /// Returns the directory, as it was given to [`TraceWriter::create`].

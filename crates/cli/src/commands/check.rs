@@ -19,7 +19,7 @@ use capriole::fields::Purpose;
 use capriole::select::{self, Fate, Mode, Selected};
 use capriole_object::Objects;
 use capriole_text::output;
-use capriole_text::say;
+use capriole_text::{say, tell};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -80,6 +80,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         for event in &selected {
             output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
+    }
+    for message in select::namesakes(&selected) {
+        tell!("capriole: {message}");
     }
     let all = selected.iter().all(|e| e.fate.reason().is_none());
     Ok(if all {

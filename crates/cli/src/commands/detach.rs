@@ -10,7 +10,7 @@ use capriole_proc::process::{Process, ProcessError};
 use capriole_text::units;
 use capriole_text::{say, tell};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Remove every probe from a process, including those of a recorder that was killed
@@ -18,9 +18,11 @@ use std::process::ExitCode;
 pub struct Arguments {
     /// The process
     pid: u32,
-    /// The trace of the killed recorder; the records that it had not written are added there
-    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace")]
-    output: PathBuf,
+    /// The trace of the killed recorder; the records that it had not written are added there. If
+    /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and
+    /// the probes are removed in any case
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -35,7 +37,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         error => error.into(),
     })?;
     signals::outlive_file_limit();
-    let (report, saved) = saving::detach(&process, &arguments.output);
+    if let Some(output) = &arguments.output {
+        saving::check(&process, output)?;
+    }
+    let output = arguments.output.as_deref();
+    let output = output.unwrap_or(Path::new("capriole.trace"));
+    let (report, saved) = saving::detach(&process, output);
     let message = saved.as_ref().and_then(Saved::message);
     let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {

@@ -16,6 +16,7 @@ use capriole_planner::resolve::Site;
 use capriole_tactic::site::{Refusal, Refused, Tactic};
 use capriole_text::output;
 use capriole_text::printable;
+use capriole_text::tell;
 use capriole_text::units;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -123,6 +124,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
+    for message in select::namesakes(&selected) {
+        tell!("capriole: {message}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 

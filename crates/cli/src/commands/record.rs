@@ -34,7 +34,8 @@ use std::time::Duration;
 /// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(
-    override_usage = "capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)"
+    override_usage = "capriole record [OPTIONS] (-e EVENT | --graph EVENT | -f FILE)... \
+                      (-p PID | [--] PROGRAM [ARGS]...)"
 )]
 pub struct Arguments {
     /// Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
@@ -71,6 +72,7 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    machine::check_buffer(arguments.buffer_size)?;
     let events = definitions::parse_plain(&arguments.events, &arguments.run.files)?;
     let mut events: Vec<Event> = events.into_iter().map(with_entry).collect();
     let clock = options::clock()?;
@@ -111,12 +113,13 @@ fn prepare(
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {}", advice::told(&message));
     }
-    // Create the trace directory first: no need to attach if that fails.
+    // Create the trace directory first: no need to attach if that fails. An older trace stays where
+    // it is until the probes are in.
     let mut events = select::infos(planned.kept());
     // An event number that no other event uses.
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
-    let recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
+    let mut recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
     let frames = select::frames(&planned.selected);
     let geometry = |journal| {
         let cpus = machine::possible_cpus();
@@ -127,7 +130,15 @@ fn prepare(
         }
     };
     match planned.attach(process, Some(&recorder.trace()), geometry) {
-        Ok(probed) => Ok((probed, recorder)),
+        Ok(probed) => match recorder.begin(&probed.attached) {
+            Ok(()) => Ok((probed, recorder)),
+            Err(error) => {
+                let detached = probed.detach();
+                recorder.abandon();
+                detached?;
+                Err(error)
+            }
+        },
         Err(error) => {
             recorder.abandon();
             Err(error)

@@ -33,7 +33,7 @@ use capriole_trace::Role;
 use json::Extent;
 use live::Screen;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Stdout, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -42,7 +42,8 @@ use text::{Page, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)")]
+#[command(override_usage = "capriole stat [OPTIONS] (-e EVENT | -f FILE)... \
+                      (-p PID | [--] PROGRAM [ARGS]...)")]
 pub struct Arguments {
     /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
     /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
@@ -61,7 +62,7 @@ pub struct Arguments {
     /// Show at most this many rows of a table, the most frequent ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
-    /// Number of keys that each event's table has room for
+    /// Make room for at least this many keys in each event's table
     #[arg(
         long,
         value_name = "N",
@@ -257,7 +258,7 @@ impl Shown {
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
-            titles: probed.selected.iter().map(title).collect(),
+            titles: titles(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             blocks: terminal::shows_blocks(),
@@ -306,6 +307,26 @@ fn title(event: &Selected) -> String {
         Role::TailCall if event.part.is_of_calls() => format!("{} (until its jump)", event.name()),
         _ => event.name(),
     }
+}
+
+/// Returns the titles of all events; functions of one name are told apart by their places.
+fn titles(selected: &[Selected]) -> Vec<String> {
+    let mut ids: HashMap<String, HashSet<u32>> = HashMap::new();
+    for event in selected {
+        ids.entry(title(event)).or_default().insert(event.id);
+    }
+    let place = |event: &Selected| {
+        let site = &event.site;
+        format!(" ({}:{:#x})", site.object.name(), site.file_offset)
+    };
+    let whole = |event: &Selected| {
+        let title = title(event);
+        match ids[&title].len() {
+            1 => title,
+            _ => title + &place(event),
+        }
+    };
+    selected.iter().map(whole).collect()
 }
 
 fn text(lines: &[String]) -> String {

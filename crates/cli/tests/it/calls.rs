@@ -214,6 +214,18 @@ fn latencies_can_stand_in_a_file() {
             "latency(:even+4)",
             "events: line 2: event `:even+4`: calls are",
         ),
+        (
+            "latency(:even) i=$arg1",
+            "events: line 2: `i=$arg1`: the field `i` would not be used",
+        ),
+        (
+            "latency(:even) i=$entry:arg1 by tid",
+            "events: line 2: `i=$entry:arg1 by tid`: the field `i` would not be used",
+        ),
+        (
+            "latency(:even i=$arg1)",
+            "events: line 2: `latency(:even i=$arg1)`: the field `i` would not be used",
+        ),
     ] {
         write(&format!(":odd\n{wrong}\n"));
         let output = capriole(&["stat", "-f", text(&file), "--", text(&program), "tail"]);

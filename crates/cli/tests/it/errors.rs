@@ -292,6 +292,8 @@ fn processes_that_cannot_be() {
     // Beyond the kernel's largest process number, 2^22.
     insta::assert_snapshot!(refused("4194999"), @"capriole: no process has the number 4194999 (it may have ended)");
 
+    insta::assert_snapshot!(refused("0"), @"capriole: no process has the number 0: numbers begin at 1");
+
     let mut child = Command::new("true").spawn().expect("it starts");
     let pid = child.id().to_string();
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a zombie");

@@ -68,6 +68,23 @@ fn a_program_that_filters_its_system_calls_lives() {
     }
 }
 
+/// A pointer that leads nowhere in any program is not said to be unread because of a filter.
+#[test]
+fn null_pointers_are_faults_with_a_filter_too() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    // The second argument counts the calls: the first ones point into the first page.
+    let event = ":work near_null=+0($arg2):u64 far=-1($arg2):u64";
+    let output = record(&trace, &["-e", event], &program, "prctl");
+    let (_, told) = said(&output);
+    // The one before 0 is the last address of all.
+    let counted = (FILTERED - 4096) + (FILTERED - 4097);
+    assert_eq!(told["not_read"], counted, "{told}");
+}
+
 #[test]
 fn so_does_a_static_one() {
     let Some(program) = program(Compiler::Gcc, &["-static"]) else {

@@ -1031,7 +1031,7 @@ fn help() {
         String::from_utf8(output.stdout).expect("UTF-8")
     };
     insta::assert_snapshot!(help(&["--help"]), @r"
-    Dynamic probes and a flight recorder for running native programs
+    Record calls of functions in running native programs, by probes that are inserted while they run
 
     Usage: capriole <COMMAND>
 
@@ -1053,7 +1053,7 @@ fn help() {
     insta::assert_snapshot!(help(&["record", "--help"]), @r"
     Record every call of functions in a running program, or in one that it starts
 
-    Usage: capriole record [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)
+    Usage: capriole record [OPTIONS] (-e EVENT | --graph EVENT | -f FILE)... (-p PID | [--] PROGRAM [ARGS]...)
 
     Arguments:
       [PROGRAM]...  The program to start, and its arguments
@@ -1079,7 +1079,7 @@ fn help() {
     insta::assert_snapshot!(help(&["stat", "--help"]), @r"
     Count the calls of functions in a running program, or in one that it starts
 
-    Usage: capriole stat [OPTIONS] -e EVENT... (-p PID | [--] PROGRAM [ARGS]...)
+    Usage: capriole stat [OPTIONS] (-e EVENT | -f FILE)... (-p PID | [--] PROGRAM [ARGS]...)
 
     Arguments:
       [PROGRAM]...  The program to start, and its arguments
@@ -1091,7 +1091,7 @@ fn help() {
           --duration <TIME>  Stop after this time, such as 500ms, 2s, 1m
           --interval <TIME>  Also print the calls of every interval of this length
           --top <N>          Show at most this many rows of a table, the most frequent ones
-          --keys <N>         Number of keys that each event's table has room for [default: 1024]
+          --keys <N>         Make room for at least this many keys in each event's table [default: 1024]
           --return <HOW>     How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
           --breakpoints      Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
           --one-instruction  Change only one instruction for each probe wherever possible: slower, but safe if another tool puts uprobes at the same places meanwhile
@@ -1177,7 +1177,7 @@ fn help() {
       <PID>  The process
 
     Options:
-      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there [default: capriole.trace]
+      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there. If that is not possible, nothing is changed. Without this option capriole.trace is tried, and the probes are removed in any case
           --json          Print JSON
       -h, --help          Print help
     ");

@@ -6,7 +6,7 @@ use crate::programs::{Compiler, build};
 use crate::target::{
     Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
 };
-use crate::traces::{events, recorder, scratch, summary, text, until_recording};
+use crate::traces::{events, record, recorder, scratch, summary, text, until_recording};
 use capriole_patch::recover::find;
 use capriole_patch::session::is_session;
 use capriole_proc::process::Process;
@@ -318,6 +318,83 @@ fn uuid(trace: &Path) -> Option<Value> {
     Some(document(trace)?["uuid"].clone())
 }
 
+/// A recording that is refused, before or while it attaches, leaves older traces as they are.
+#[test]
+fn a_refused_recording_leaves_older_traces_where_they_are() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let pid = case.pid();
+    let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
+    for _ in 0..2 {
+        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
+        let output = record(&trace, &arguments);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    let before = (uuid(&trace), uuid(&old));
+    assert!(before.0.is_some() && before.1.is_some() && before.0 != before.1);
+    let mut other = recorder(
+        &case.directory.path().join("other"),
+        &["-e", EVENT, "-p", &pid],
+    );
+    case.recorder = Some(other.stderr(Stdio::null()).spawn().expect("it starts"));
+    until_recording(case.running.pid);
+    for (event, why) in [
+        (EVENT, "is already being recorded by capriole"),
+        (":no_such_function", "no function `no_such_function`"),
+    ] {
+        let output = record(&trace, &["-e", event, "-p", &pid]);
+        let said = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(why), "{said}");
+        assert_eq!((uuid(&trace), uuid(&old)), before, "{said}");
+        let entries = fs::read_dir(case.directory.path()).expect("a directory");
+        assert_eq!(entries.count(), 3, "{said}");
+    }
+    case.kill();
+    case.detach(&[]);
+    case.finish();
+}
+
+/// At whatever moment a recorder is interrupted: either its recording has begun, or it changes
+/// nothing.
+#[test]
+fn an_interrupted_recording_has_begun_or_changes_nothing() {
+    let Some(case) = Case::start() else {
+        return;
+    };
+    let pid = case.pid();
+    let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
+    let mut moment = moments();
+    for _ in 0..2 {
+        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
+        let output = record(&trace, &arguments);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    for round in 0..20 {
+        let before = (uuid(&trace), uuid(&old));
+        let arguments = ["-e", EVENT, "-e", "libc:str*", "-p", &pid];
+        let mut command = recorder(&trace, &arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let child = command.spawn().expect("capriole starts");
+        let after = moment(400);
+        std::thread::sleep(after);
+        let number = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(number, rustix::process::Signal::INT).expect("a child");
+        let output = child.wait_with_output().expect("a child");
+        let when = format!("round {round}, after {after:?}: {}", told(&output));
+        match output.status.success() {
+            true => {
+                assert_eq!(uuid(&old), before.0, "{when}");
+                assert_ne!(uuid(&trace), before.0, "{when}");
+            }
+            false => assert_eq!((uuid(&trace), uuid(&old)), before, "{when}"),
+        }
+        assert_no_session(&case.running.process());
+    }
+    case.finish();
+}
+
 /// A forked child continues recording until it is detached as well, which is later.
 #[test]
 fn what_a_forked_child_records_is_saved_with_it() {
@@ -348,21 +425,33 @@ fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Checks that `detach -o PLACE` works, tells why it saved nothing, and changes neither the
-/// trace nor `place`.
+/// Checks that `detach -o PLACE` is refused with the reason and changes nothing, neither the program
+/// nor the trace nor `place`; and that `detach` without a trace works and tells what is lost.
 fn refused(case: &Case, place: &Path, why: &str) {
     let before = content(&case.trace());
     let there = place.is_dir().then(|| content(place));
     let output = case.detach(&["-o", text(place)]);
-    let told = told(&output);
-    assert!(output.status.success(), "{told}");
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        told.contains("not saved: ") && told.contains(why),
-        "{why}: {told}"
+        said.contains(why) && said.contains("nothing was changed"),
+        "{why}: {said}"
     );
-    assert!(told.contains("`capriole detach -o DIR`"), "{told}");
-    assert_eq!(content(&case.trace()), before, "{told}");
-    assert_eq!(place.is_dir().then(|| content(place)), there, "{told}");
+    let sessions = find(&*capriole_host::ptrace::host(&case.running.process())).expect("sessions");
+    assert_eq!(sessions.len(), 1, "{said}");
+    let nowhere = case.directory.path();
+    let output = command(&["detach", &case.pid()])
+        .current_dir(nowhere)
+        .output()
+        .expect("capriole starts");
+    let said = told(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(
+        said.contains("not saved: ") && said.contains("they are lost now"),
+        "{said}"
+    );
+    assert_eq!(content(&case.trace()), before, "{said}");
+    assert_eq!(place.is_dir().then(|| content(place)), there, "{said}");
     assert_no_session(&case.running.process());
     assert_eq!(summary(&case.trace())["complete"], false);
 }
@@ -388,7 +477,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
             }
             3 => {
                 // The trace of an earlier recording of the same process, whose recorder was killed too.
-                case.detach(&["-o", "nowhere"]);
+                case.detach(&[]);
                 fs::rename(case.trace(), &other).expect("renamed");
                 case.record(&[]);
                 case.call_and_kill((1, 10, 0), Duration::ZERO);

@@ -7,6 +7,7 @@ use crate::filtered::Filtered;
 use crate::message;
 use crate::plan::Probed;
 use crate::watch::{Ended, Observer, Watch};
+use capriole_host::signals;
 use capriole_ledger::remains::TraceId;
 use capriole_patch::attach::Attached;
 use capriole_patch::detach::Detached;
@@ -108,7 +109,7 @@ const LOSSES: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
 impl Recorder {
-    /// Creates the trace directory.
+    /// Creates the trace directory under a temporary name; [`Recorder::begin`] puts it in place.
     pub fn create(
         directory: &Path,
         process: &Process,
@@ -132,8 +133,10 @@ impl Recorder {
             warnings: unstable_warning().into_iter().collect(),
         };
         let mapped = mappings::are_needed(&info.events).then(HashSet::new);
+        // A signal that ended this process from here on would leave the directory behind.
+        signals::hold();
         let mut recorder = Recorder {
-            writer: TraceWriter::create(directory, &info)?,
+            writer: TraceWriter::prepare(directory, &info)?,
             mapped,
             clock,
             process: process.clone(),
@@ -160,6 +163,15 @@ impl Recorder {
     /// The trace's UUID.
     pub fn trace(&self) -> TraceId {
         *self.writer.uuid()
+    }
+
+    /// Puts the trace in its place, and an older one aside: the probes are in the program.
+    ///
+    /// # Errors
+    /// The older trace cannot be moved.
+    pub fn begin(&mut self, attached: &Attached) -> Result<()> {
+        self.writer.set_start(attached.since);
+        Ok(self.writer.begin()?)
     }
 
     /// Removes the trace directory of a recording that did not start.

@@ -3,7 +3,7 @@
 
 use super::mappings;
 use crate::advice::{Advice, Message, Words};
-use crate::error::{Error, Result};
+use crate::error::{Code, Error, Result};
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_host::steps::step;
@@ -299,6 +299,29 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
             (detached, Some(saved))
         }
         None => (detach_all_and_save(&*host, None), None),
+    }
+}
+
+/// Checks that [`detach`] could save the records of dead recorders to the directory `path`, if
+/// there are any. Changes nothing.
+///
+/// # Errors
+/// The directory is not their trace, or nothing can be added to it.
+pub fn check(process: &Process, path: &Path) -> Result<()> {
+    match Saver::of(process, path).map(|saver| saver.writer) {
+        // Their recorder, or another `detach`, has saved them.
+        None | Some(Ok(_) | Err(ReopenError::Complete(_))) => Ok(()),
+        Some(Err(error)) => {
+            let message = Message::from(format!(
+                "what a killed recorder of process {} had not written cannot be saved: {error}; \
+                 nothing was changed",
+                process.pid()
+            ));
+            Err(Error::new(
+                Code::Trace,
+                message.advise(Advice::DetachWithoutTrace),
+            ))
+        }
     }
 }
 

@@ -67,6 +67,18 @@ impl SymbolTable {
             .collect()
     }
 
+    /// Finds the functions whose linkage names compilers derive from this one (`name.isra.0`,
+    /// `name.constprop.0`), without parts of functions (`name.cold`, `name.part.0`).
+    #[must_use]
+    pub fn variants(&self, name: &str) -> Vec<Found<'_>> {
+        let stem = format!("{name}.");
+        let text = |index: &u32| self.raw.text(&self.raw.symbols[*index as usize]);
+        let tail = self.starting_at_name(&stem).iter();
+        let like = tail.take_while(|index| text(index).starts_with(&stem));
+        let whole = like.filter(|index| !is_cold(text(index)) && !text(index).contains(".part."));
+        self.found(whole.copied().collect())
+    }
+
     /// True if some function has this linkage name.
     #[must_use]
     pub fn has_linkage_name(&self, name: &str) -> bool {
@@ -99,17 +111,20 @@ impl SymbolTable {
 
     fn by_linkage_name(&self, name: &str) -> Vec<u32> {
         let text = |index: &u32| self.raw.text(&self.raw.symbols[*index as usize]);
+        let tail = self.starting_at_name(name).iter();
+        tail.copied().take_while(|i| text(i) == name).collect()
+    }
+
+    /// Returns the symbols by linkage name, from this name on.
+    fn starting_at_name(&self, name: &str) -> &[u32] {
+        let text = |index: &u32| self.raw.text(&self.raw.symbols[*index as usize]);
         let index = self.by_name.get_or_init(|| {
             let mut index: Vec<u32> = (0..self.raw.symbols.len() as u32).collect();
             index.sort_by_key(text);
             index
         });
         let start = index.partition_point(|i| text(i) < name);
-        let tail = index.get(start..).unwrap_or_default();
-        tail.iter()
-            .copied()
-            .take_while(|i| text(i) == name)
-            .collect()
+        index.get(start..).unwrap_or_default()
     }
 
     /// Finds symbols by demangled name. Demangles only the names that contain the requested

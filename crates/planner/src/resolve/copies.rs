@@ -126,6 +126,36 @@ impl Finder<'_> {
     }
 }
 
+/// Returns the other functions with the name of the function at this site, as far as debug
+/// information describes them.
+#[must_use]
+pub fn namesakes(site: &Site) -> Vec<Namesake> {
+    let file = site.object.file();
+    let (Some(linkage), Ok(debug)) = (&site.linkage_name, file.debug()) else {
+        return Vec::new();
+    };
+    let start = site.object.link(site.extent.start);
+    let is_own = |place: &FunctionPlace| place.address == start && !place.site.frame().inlined;
+    let mut found = Vec::new();
+    for whole in apart(debug.functions(linkage).unwrap_or_default()) {
+        let is_it = |origin: &Origin| origin.is_external(linkage);
+        if whole.places.iter().any(is_own) || whole.origins.iter().any(is_it) {
+            continue;
+        }
+        let places = whole.places.iter();
+        let file_offsets: Vec<u64> = places.filter_map(|p| file.file_offset(p.address)).collect();
+        if !file_offsets.is_empty() {
+            found.push(Namesake {
+                symbol: site.symbol.clone().unwrap_or_else(|| linkage.clone()),
+                declared: whole.origins.iter().find_map(|o| o.declared.clone()),
+                object: site.object.path().to_owned(),
+                file_offsets,
+            });
+        }
+    }
+    found
+}
+
 /// Finds the function to which a symbol's code belongs.
 fn of_symbol(debug: &Debug<'_>, own: &Found<'_>) -> Option<Whole> {
     let (start, linkage) = (own.function.extent.start, own.name.linkage);

@@ -4,13 +4,14 @@
 use crate::fixtures;
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Site as Scope};
 use capriole_event::EventSpec;
 use capriole_object::Objects;
-use capriole_planner::resolve::{Body, Site, resolve};
+use capriole_planner::resolve::{Body, Site, namesakes, resolve};
 use fixtures::{Workshop, complaint, find, find_one, open};
 
 /// `handle_request` is only inlined, `both` has code of its own as well. Each caller has
@@ -289,6 +290,39 @@ __attribute__((noinline)) int a(int x) { return same(x, 8) + same(x + 1, 8); }
 __attribute__((noinline)) int b(int x) { return same(x, 9) + same(x + 3, 9); }
 int main(int argc, char **argv) { return a(argc) + b(argc) + pointer(argc, argc); }
 "#;
+
+/// Local functions of two source files: one has a symbol, of the other there are only copies.
+#[test]
+fn other_functions_of_the_name_are_known() {
+    let shop = Workshop::new();
+    let header = "extern volatile int sink; int second(int);\n";
+    let own = "__attribute__((noinline)) static int helper(int n) { sink = n; return n + sink; }\n";
+    let main = "volatile int sink;\nint main(int n, char **v) { return helper(n) + second(n); }\n";
+    let inlined = "static inline __attribute__((always_inline)) int helper(int n)\n\
+                   { sink = 2 * n; return sink; }\n\
+                   __attribute__((noinline)) int second(int n) { return helper(n + 1); }\n";
+    std::fs::write(shop.path("one.c"), [header, own, main].concat()).unwrap();
+    std::fs::write(shop.path("two.c"), [header, inlined].concat()).unwrap();
+    let program = shop.path("program");
+    let mut gcc = Command::new("gcc");
+    gcc.current_dir(shop.path(""))
+        .args(["-O2", "-g", "one.c", "two.c", "-o"]);
+    if !fixtures::run(gcc.arg(&program)) {
+        return;
+    }
+    let objects = Objects::offline(&program).unwrap();
+    let site = find_one(&objects, ":helper");
+    let others = namesakes(&site);
+    let [other] = &others[..] else {
+        panic!("{others:?}");
+    };
+    let (file, line) = other.declared.as_ref().unwrap();
+    assert!(file.ends_with("two.c") && *line == 2, "{other}");
+    let second = find_one(&objects, ":second");
+    let inside = second.file_offset..second.file_offset + second.extent.len();
+    assert!(other.file_offsets.iter().all(|at| inside.contains(at)));
+    assert!(namesakes(&second).is_empty());
+}
 
 #[test]
 fn the_name_of_a_clone_means_only_that() {

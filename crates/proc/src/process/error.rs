@@ -12,7 +12,7 @@ use crate::maps::MapsError;
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// No process has this pid, or it has ended.
-    #[error("no process has the number {pid} (it may have ended)")]
+    #[error("no process has the number {pid}{}", if *pid == 0 { ": numbers begin at 1" } else { " (it may have ended)" })]
     NoSuchProcess {
         /// The pid that was given.
         pid: u32,

@@ -5,7 +5,9 @@ use crate::common;
 use std::path::Path;
 
 use capriole_report::{Summary, TextOptions, write_json_lines, write_text};
-use capriole_trace::{PacketMeta, Trace, TraceWriter};
+use capriole_trace::clock::Clock;
+use capriole_trace::{Finish, PacketMeta, Trace, TraceWriter};
+use std::time::Instant;
 
 /// A small trace of known events.
 fn small(directory: &Path) -> Trace {
@@ -71,6 +73,47 @@ fn the_summary_is_a_table() {
     summary.directory = "capriole.trace".into();
     insta::assert_snapshot!(summary.to_string());
     insta::assert_snapshot!(serde_json::to_string_pretty(&summary).unwrap());
+}
+
+/// Two functions of one name share a row; the one that is not hit does not change its times.
+#[test]
+fn an_event_of_the_same_name_that_was_never_hit_counts_as_such() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut writer = TraceWriter::create(scratch.path(), &common::info()).unwrap();
+    let hit = common::record(common::START + common::HZ, 7, 1, &[0; 6]);
+    writer.write_packet(&PacketMeta::default(), &hit).unwrap();
+    writer.finish(common::finish()).unwrap();
+    let (summary, _) = Summary::of(&Trace::open(scratch.path()).unwrap()).unwrap();
+    let [row] = &summary.by_event[..] else {
+        panic!("{summary}");
+    };
+    assert_eq!((row.event.as_str(), row.calls), ("sqlite3_step", 1));
+    assert_eq!(row.first_ns / 1_000_000, 1000);
+    assert_eq!(row.first_ns, row.last_ns);
+    assert_eq!(summary.silent, 5);
+}
+
+/// The recording begins when its probes are in, not when its clock was started.
+#[test]
+fn time_before_the_attach_is_not_part_of_the_recording() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    let clock = Clock::start().unwrap();
+    info.clock = clock.model().unwrap();
+    let began = info.clock.sync_points[0].monotonic_ns;
+    let mut writer = TraceWriter::create(scratch.path(), &info).unwrap();
+    let since = Instant::now();
+    writer.set_start(since);
+    let finish = common::finish();
+    writer
+        .finish(Finish {
+            clock: info.clock,
+            ..finish
+        })
+        .unwrap();
+    let time = &Trace::open(scratch.path()).unwrap().document().time.clone();
+    // The clock was watched for 10 ms before.
+    assert!(time.start_monotonic_ns >= began + 10_000_000);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use capriole_trace::clock::{ClockModel, SyncPoint};
 use capriole_trace::{PacketMeta, Trace, TraceWriter, WriteError};
@@ -50,6 +51,90 @@ fn a_second_trace_puts_the_first_aside_and_a_third_replaces_it() {
     assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 2);
     let mode = fs::metadata(&trace).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
+}
+
+/// Until a recording begins, and if it never does, older traces stay as they are.
+#[test]
+fn a_recording_that_never_begins_moves_and_removes_nothing() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (trace, old) = (
+        scratch.path().join("trace"),
+        scratch.path().join("trace.old"),
+    );
+    let names = || {
+        let entries = fs::read_dir(scratch.path()).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    common::generate(&trace, 10, 1);
+    common::generate(&trace, 20, 1);
+    let before = ((20, true), (10, true));
+    for remove in [true, false, false] {
+        let mut writer = TraceWriter::prepare(&trace, &common::info()).unwrap();
+        assert_eq!((read(&trace), read(&old)), before);
+        assert!(refusal(scratch.path()).contains("is being written by another recording"));
+        match remove {
+            true => {
+                writer.remove().unwrap();
+                assert_eq!(names(), ["trace", "trace.old"]);
+            }
+            // Its recorder is killed.
+            false => writer.set_start(Instant::now()),
+        }
+        assert_eq!((read(&trace), read(&old)), before);
+    }
+    // What the killed recorder has left is in nobody's way.
+    common::generate(&trace, 30, 1);
+    assert_eq!((read(&trace), read(&old)), ((30, true), (20, true)));
+    assert_eq!(names(), ["trace", "trace.old"]);
+}
+
+/// The probes may be in the program, and their recorder killed, before the trace is in its place.
+#[test]
+fn a_trace_that_was_not_put_in_place_yet_is_found_and_continued() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (trace, old) = (
+        scratch.path().join("trace"),
+        scratch.path().join("trace.old"),
+    );
+    for older in [false, true] {
+        let writer = TraceWriter::prepare(&trace, &common::info()).unwrap();
+        let uuid = *writer.uuid();
+        drop(writer);
+        let other = TraceWriter::reopen(&trace, &[7; 16]).unwrap_err();
+        let reason = match older {
+            false => "is not there",
+            true => "is the trace of another recording",
+        };
+        assert!(other.to_string().contains(reason), "{other}");
+        let mut writer = TraceWriter::reopen(&trace, &uuid).unwrap();
+        writer
+            .write_packet(&PacketMeta::default(), &packet(5))
+            .unwrap();
+        writer.finish(common::finish()).unwrap();
+        assert_eq!(read(&trace), (5, true));
+        assert_eq!(old.exists(), older);
+    }
+}
+
+#[test]
+fn the_place_of_a_new_trace_is_left_alone_if_it_is_something_else() {
+    let scratch = tempfile::tempdir().unwrap();
+    let new = scratch.path().join(".trace.new");
+    fs::create_dir(&new).unwrap();
+    fs::write(new.join("thesis.tex"), "").unwrap();
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/.trace.new is in the way of the new trace and is not a trace; move it away");
+    assert!(new.join("thesis.tex").exists());
+}
+
+/// An empty directory that the user has made is used, and is not removed.
+#[test]
+fn an_empty_directory_is_used_and_stays() {
+    let scratch = tempfile::tempdir().unwrap();
+    let writer = TraceWriter::prepare(scratch.path(), &common::info()).unwrap();
+    writer.remove().unwrap();
+    assert_eq!(fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
 #[test]

@@ -27,3 +27,4 @@ pub use model::{ClockError, ClockModel, SyncPoint};
 pub use scale::Scale;
 pub use source::unstable_warning;
 pub use sync::Clock;
+pub(crate) use sync::past;

@@ -1,6 +1,6 @@
 //! Measurement of the TSC against the system's clocks.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
@@ -124,6 +124,13 @@ fn measure() -> SyncPoint {
         monotonic_ns,
         realtime_ns,
     }
+}
+
+/// Returns a moment in the past on the system's clocks: `CLOCK_MONOTONIC` and `CLOCK_REALTIME`, ns.
+pub(crate) fn past(moment: Instant) -> (u64, u64) {
+    let ago = moment.elapsed().as_nanos() as u64;
+    let before = |clock| now(clock).saturating_sub(ago);
+    (before(ClockId::Monotonic), before(ClockId::Realtime))
 }
 
 /// Reads `inner` between two reads of `outer`, and returns the middle of the narrowest pair.

@@ -93,7 +93,7 @@ pub fn until_recording(pid: u32) {
             process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
                 && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
         });
-        if armed {
+        if armed && has_begun(&process) {
             break;
         }
         assert!(
@@ -104,6 +104,22 @@ pub fn until_recording(pid: u32) {
     }
     // The state becomes armed just before the bytes are written, in the same stop.
     std::thread::sleep(Duration::from_millis(100));
+}
+
+/// True if no recorder of the process still has its trace open under a temporary name.
+fn has_begun(process: &capriole_proc::process::Process) -> bool {
+    let sessions =
+        capriole_patch::recover::find(&*capriole_host::ptrace::host(process)).unwrap_or_default();
+    let owners = sessions.iter().filter_map(|session| session.owner);
+    let mut open = owners.flat_map(|owner| {
+        let descriptors = std::fs::read_dir(format!("/proc/{owner}/fd"));
+        let descriptors = descriptors.into_iter().flatten().flatten();
+        descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+    });
+    open.all(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        !(name.starts_with('.') && name.ends_with(".new"))
+    })
 }
 
 /// A recorder that has attached to a process and records in the background.
