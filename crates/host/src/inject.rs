@@ -403,7 +403,7 @@ impl<'a> Injector<'a> {
             // We did not run for longer than the thread waits. The frame has restored the thread's
             // registers and signal mask, and must not be restored again over what it did since.
             self.hijacked = false;
-            return Err(TargetError::WentHome { tid });
+            return Err(TargetError::ThreadResumed { tid });
         }
         step("many calls made");
         Ok(())
