@@ -23,7 +23,7 @@ enum Class {
 
 /// Location of the first eight bytes of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum ResultLocation {
     /// In rax, or rax holds the address of the whole result.
     General,
     /// In xmm0.
@@ -40,26 +40,29 @@ enum Fits {
 
 impl<'a> Debug<'a> {
     /// Returns where a C or C++ function returns a struct, a vector or a similar type.
-    pub(super) fn left(&self, kind: Option<DieKey>) -> Result<Left, DebugError> {
+    pub(super) fn result_location(
+        &self,
+        kind: Option<DieKey>,
+    ) -> Result<ResultLocation, DebugError> {
         let Some(size) = self.size(kind)? else {
-            return Ok(Left::Elsewhere);
+            return Ok(ResultLocation::Elsewhere);
         };
         let is_record = matches!(self.shape(kind)?, Shape::Record { .. });
         // The caller provides memory for such a result. The exception is a larger vector, if
         // there are registers for it, which depends on compiler options.
         if is_record && (size == 0 || size > 16 || self.needs_address(kind, 0)?) {
             return Ok(match self.is_large_vector(kind, size)? {
-                true => Left::Elsewhere,
-                false => Left::General,
+                true => ResultLocation::Elsewhere,
+                false => ResultLocation::General,
             });
         }
         let mut classes = [Class::Nothing; 2];
         let mut parts = MOST_PARTS;
         let fits = self.classify(kind, 0, &mut classes, &mut parts, 0)?;
         Ok(match (fits, classes[0]) {
-            (Fits::Unknown, _) => Left::Elsewhere,
-            (Fits::Yes, Class::Vector) => Left::Vector,
-            (Fits::Yes | Fits::No, _) => Left::General,
+            (Fits::Unknown, _) => ResultLocation::Elsewhere,
+            (Fits::Yes, Class::Vector) => ResultLocation::Vector,
+            (Fits::Yes | Fits::No, _) => ResultLocation::General,
         })
     }
 

@@ -3,7 +3,7 @@
 use capriole_event::{Element, FieldType, Shown};
 use gimli::constants as dw;
 
-use super::convention::Left;
+use super::convention::ResultLocation;
 use super::error::DebugError;
 use super::go::Begins;
 use super::scope::Site;
@@ -105,14 +105,14 @@ impl Debug<'_> {
                 Begins::Float => Returned::Vector(FieldType::X64),
                 Begins::Stack => Returned::Stack(c_type()),
             },
-            Shape::Record { .. } | Shape::Array { .. } => match self.left(Some(kind))? {
+            Shape::Record { .. } | Shape::Array { .. } => match self.result_location(Some(kind))? {
                 // Rust has its own calling convention.
-                Left::Vector if function.language() == Some(dw::DW_LANG_Rust) => {
+                ResultLocation::Vector if function.language() == Some(dw::DW_LANG_Rust) => {
                     Returned::Elsewhere(c_type())
                 }
-                Left::Vector => Returned::Vector(FieldType::X64),
-                Left::Elsewhere => Returned::Elsewhere(c_type()),
-                Left::General => Returned::Other(c_type()),
+                ResultLocation::Vector => Returned::Vector(FieldType::X64),
+                ResultLocation::Elsewhere => Returned::Elsewhere(c_type()),
+                ResultLocation::General => Returned::Other(c_type()),
             },
             Shape::Function | Shape::Other => Returned::Other(c_type()),
         })

@@ -455,7 +455,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Occupied { .. }
         | TargetError::Filtering { .. }
         | TargetError::Unstoppable { .. }
-        | TargetError::WentHome { .. }
+        | TargetError::ThreadResumed { .. }
         | TargetError::NoThread { .. }
         | TargetError::NoStack { .. }
         | TargetError::NoSyscall { .. } => Code::Busy,

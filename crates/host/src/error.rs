@@ -105,7 +105,7 @@ pub enum TargetError {
     #[error(
         "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
     )]
-    WentHome {
+    ThreadResumed {
         /// The thread.
         tid: i32,
     },

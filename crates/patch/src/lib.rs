@@ -21,6 +21,8 @@ pub mod family;
 pub mod guards;
 mod installed;
 pub mod lanes;
+#[cfg(test)]
+mod layers;
 pub mod outside;
 pub mod patch;
 mod probe;

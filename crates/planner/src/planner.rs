@@ -369,7 +369,7 @@ impl Planner {
     pub fn plan(&self, site: &Site) -> Planned {
         let flow = self.analyse(&[site])?;
         let mut placer = self.placer(site);
-        give_back_instruction(&mut placer, site);
+        release_instruction(&mut placer, site);
         self.plan_in(site, &flow, Some(&mut placer), &[])
     }
 
@@ -386,7 +386,7 @@ impl Planner {
             match wants_placing(&plan) {
                 true => {
                     let mut placer = placer.clone();
-                    give_back_instruction(&mut placer, &site);
+                    release_instruction(&mut placer, &site);
                     self.plan_in(&site, &flow, Some(&mut placer), &[])
                 }
                 false => plan,
@@ -529,13 +529,13 @@ fn instruction_bytes(object: &ObjectCode, address: u64) -> Range<u64> {
 fn want_markers(placer: &mut Placer, object: &Object) {
     let Ok(code) = object.code() else { return };
     for marker in code.markers() {
-        placer.want(instruction_bytes(code, marker));
+        placer.reserve(instruction_bytes(code, marker));
     }
 }
 
 /// Allows changing the site's own instruction, even if it is a marker.
-fn give_back_instruction(placer: &mut Placer, site: &Site) {
+fn release_instruction(placer: &mut Placer, site: &Site) {
     if let Ok(code) = site.object.code() {
-        placer.give_back(instruction_bytes(code, site.address));
+        placer.release(instruction_bytes(code, site.address));
     }
 }

@@ -150,11 +150,11 @@ impl Slot {
 
 /// Use of a byte of the program by a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Claim {
+enum Use {
     /// The byte changes, or is never executed again.
-    Taken,
+    Claimed,
     /// The byte is part of the instruction at a site that is not yet placed.
-    Wanted,
+    Reserved,
     /// The byte does not change, and is part of a jump's displacement.
     Pinned,
 }
@@ -165,7 +165,7 @@ pub struct Placer {
     space: Space,
     /// For each page with stubs, the bytes in use, as offsets in the page.
     pages: BTreeMap<u64, Vec<Range<u16>>>,
-    claims: HashMap<u64, Claim>,
+    uses: HashMap<u64, Use>,
 }
 
 impl Placer {
@@ -175,7 +175,7 @@ impl Placer {
         Self {
             space,
             pages: BTreeMap::new(),
-            claims: HashMap::new(),
+            uses: HashMap::new(),
         }
     }
 
@@ -187,32 +187,32 @@ impl Placer {
 
     /// Records bytes that a probe changes. Other probes can then neither change them nor rely on
     /// them.
-    pub fn take(&mut self, bytes: Range<u64>) {
-        self.claims.extend(bytes.map(|at| (at, Claim::Taken)));
+    pub fn claim(&mut self, bytes: Range<u64>) {
+        self.uses.extend(bytes.map(|at| (at, Use::Claimed)));
     }
 
     /// Records bytes of a site that is not yet placed: no other probe may evict them or rely on
     /// them.
-    pub fn want(&mut self, bytes: Range<u64>) {
+    pub fn reserve(&mut self, bytes: Range<u64>) {
         for at in bytes {
-            self.claims.entry(at).or_insert(Claim::Wanted);
+            self.uses.entry(at).or_insert(Use::Reserved);
         }
     }
 
-    /// Undoes [`want`](Self::want), for the site itself.
-    pub fn give_back(&mut self, bytes: Range<u64>) {
+    /// Undoes [`reserve`](Self::reserve), for the site itself.
+    pub fn release(&mut self, bytes: Range<u64>) {
         for at in bytes {
-            if self.claims.get(&at) == Some(&Claim::Wanted) {
-                self.claims.remove(&at);
+            if self.uses.get(&at) == Some(&Use::Reserved) {
+                self.uses.remove(&at);
             }
         }
     }
 
-    /// Undoes [`take`](Self::take), because the probe of these bytes is planned anew.
-    pub fn untake(&mut self, bytes: Range<u64>) {
+    /// Undoes [`claim`](Self::claim), because the probe of these bytes is planned anew.
+    pub fn unclaim(&mut self, bytes: Range<u64>) {
         for at in bytes {
-            if self.claims.get(&at) == Some(&Claim::Taken) {
-                self.claims.remove(&at);
+            if self.uses.get(&at) == Some(&Use::Claimed) {
+                self.uses.remove(&at);
             }
         }
     }
@@ -220,23 +220,23 @@ impl Placer {
     /// Records bytes that must not change.
     pub(crate) fn pin(&mut self, bytes: impl Iterator<Item = u64>) {
         for at in bytes {
-            self.claims.entry(at).or_insert(Claim::Pinned);
+            self.uses.entry(at).or_insert(Use::Pinned);
         }
     }
 
     /// True if another probe changes one of these bytes or relies on it.
-    pub(crate) fn is_claimed(&self, bytes: Range<u64>) -> bool {
-        bytes.into_iter().any(|at| self.claims.contains_key(&at))
+    pub(crate) fn is_used(&self, bytes: Range<u64>) -> bool {
+        bytes.into_iter().any(|at| self.uses.contains_key(&at))
     }
 
     /// True if another probe changes a byte, or may change it later.
     pub(crate) fn is_taken(&self, at: u64) -> bool {
-        matches!(self.claims.get(&at), Some(Claim::Taken | Claim::Wanted))
+        matches!(self.uses.get(&at), Some(Use::Claimed | Use::Reserved))
     }
 
     /// Reserves a slot, which must come from [`candidates`](Self::candidates), with nothing
     /// reserved since.
-    pub(crate) fn reserve(&mut self, slot: Slot) {
+    pub(crate) fn reserve_stub(&mut self, slot: Slot) {
         for (page, bytes) in pieces(slot) {
             let used = self.pages.entry(page).or_default();
             let at = used.partition_point(|range| range.end <= bytes.start);
@@ -245,7 +245,7 @@ impl Placer {
     }
 
     /// Releases a slot.
-    pub(crate) fn release(&mut self, slot: Slot) {
+    pub(crate) fn release_stub(&mut self, slot: Slot) {
         for (page, bytes) in pieces(slot) {
             if let Some(used) = self.pages.get_mut(&page) {
                 used.retain(|range| *range != bytes);
@@ -420,12 +420,12 @@ mod tests {
         let address = from + 0x415c_415d;
         let size = FAR_STUB; // more than 1 GiB away
         assert_eq!(found, [Slot { address, size }]);
-        placer.reserve(found[0]);
+        placer.reserve_stub(found[0]);
         assert_eq!(placer.pages(), 1);
         assert!(placer.candidates(from, fixed, 10).is_empty());
         assert!(placer.candidates(from + 4, fixed, 10).is_empty());
         assert_eq!(placer.candidates(from + FAR_STUB, fixed, 10).len(), 1);
-        placer.release(found[0]);
+        placer.release_stub(found[0]);
         assert_eq!(placer.candidates(from, fixed, 10), found);
     }
 
@@ -457,10 +457,10 @@ mod tests {
         let mut placer = Placer::new(Space::around(0x7f00_0000_0000..0x7f00_0010_0000));
         let wide = mask([None, None, None, Some(0x12)]);
         let first = placer.candidates(0x7f00_0000_1005, wide, 1)[0];
-        placer.reserve(first);
+        placer.reserve_stub(first);
         for site in 1..200 {
             let found = placer.candidates(0x7f00_0000_1005 + site * 16, wide, 1)[0];
-            placer.reserve(found);
+            placer.reserve_stub(found);
         }
         assert_eq!(placer.pages(), 1);
     }
@@ -501,7 +501,7 @@ mod tests {
         let mut placer = Placer::new(Space::new(free, 1));
         let at = |byte| mask([None, None, Some(byte), Some(0x12)]);
         let first = placer.candidates(0x7f00_0000_1005, at(1), 1)[0];
-        placer.reserve(first);
+        placer.reserve_stub(first);
         assert!(placer.candidates(0x7f00_0000_1005, at(2), 1).is_empty());
         assert!(!placer.candidates(0x7f00_0000_1005, at(1), 1).is_empty());
     }
@@ -547,7 +547,7 @@ mod tests {
                     prop_assert!(*address >= 0x7f00_0010_0000 || end <= 0x7f00_0000_0000);
                 }
                 if let Some(slot) = (!found.is_empty()).then(|| *index.get(&found)) {
-                    placer.reserve(slot);
+                    placer.reserve_stub(slot);
                     used.push(slot.address..slot.address + slot.size);
                 }
             }

@@ -228,7 +228,7 @@ pub fn choose(input: &SiteInput<'_>) -> Result<Shape, Refused> {
 /// [prescribed](Tactic::is_prescribed) ones.
 ///
 /// If the shape has a prescribed tactic, the placer then holds its bytes and stubs. Bytes that the
-/// placer holds for the site itself have to be [given back](Placer::give_back) before.
+/// placer holds for the site itself have to be [released](Placer::release) before.
 ///
 /// # Errors
 ///
@@ -277,7 +277,7 @@ pub fn choose_from(input: &SiteInput<'_>, from: u64) -> Result<Shape, Refusal> {
 /// The jump is at `from`: the site itself, or another site before it, for which the same shape
 /// then holds ([`Shape::for_site`]).
 ///
-/// The bytes from there on have to be [given back](Placer::give_back) to the placer beforehand;
+/// The bytes from there on have to be [released](Placer::release) to the placer beforehand;
 /// it then holds them and the neighbour's.
 ///
 /// # Errors

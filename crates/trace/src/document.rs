@@ -103,7 +103,7 @@ impl Losses {
     }
 
     /// True if events may have been lost between two times.
-    pub(crate) fn may_be(&self, begin: u64, end: u64) -> bool {
+    pub(crate) fn may_overlap(&self, begin: u64, end: u64) -> bool {
         let next = self.between.partition_point(|(_, last)| *last < begin);
         end > self.known_until || self.between.get(next).is_some_and(|next| next.0 <= end)
     }

@@ -168,7 +168,7 @@ impl Gaps {
         (before, now): (u64, u64),
         losses: Option<&Losses>,
     ) -> bool {
-        let lost = || losses.is_none_or(|losses| losses.may_be(before, now));
+        let lost = || losses.is_none_or(|losses| losses.may_overlap(before, now));
         self.found != known.found || before < self.until || before <= self.lost_until && lost()
     }
 }

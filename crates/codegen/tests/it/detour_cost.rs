@@ -1,5 +1,5 @@
-//! What detours of real functions' entries cost: time to compile one, and bytes.
-//! Numbers to look at, so not run unless asked for:
+//! Cost of the detours at entries of real functions: time to compile one, and bytes of code.
+//! These are measurements, not checks, so they run only on request:
 //! `cargo test --release -p capriole-codegen --test it detour_cost:: -- --ignored --nocapture`
 
 use crate::support::elf;

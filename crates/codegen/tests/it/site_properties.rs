@@ -120,7 +120,7 @@ fn beside(input: &SiteInput<'_>, placer: &mut Placer) -> Result<(), TestCaseErro
         let Ok(neighbour) = choose(&SiteInput { site: at, ..*input }) else {
             continue;
         };
-        placer.take(neighbour.covered.start..neighbour.covered.end);
+        placer.claim(neighbour.covered.start..neighbour.covered.end);
         let Ok((shape, theirs)) = choose_before(input, input.site, &neighbour, placer) else {
             continue;
         };

@@ -235,7 +235,7 @@ impl Calls for Injector<'_> {
             // We did not run for longer than the thread waits. The frame has restored the thread's
             // registers and signal mask, and must not be restored again over what it did since.
             self.hijacked = false;
-            return Err(TargetError::WentHome { tid });
+            return Err(TargetError::ThreadResumed { tid });
         }
         step("many calls made");
         Ok(())

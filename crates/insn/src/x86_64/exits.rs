@@ -82,7 +82,7 @@ pub enum Undecided {
     /// Control falls through past the function's last instruction, but not into a known function,
     /// or with something left on the stack.
     #[error("control runs past the function's end behind {at:#x}")]
-    RunsOn {
+    FallsThrough {
         /// The last instruction.
         at: u64,
     },
@@ -113,7 +113,7 @@ impl Undecided {
         match *self {
             Self::IndirectJump { at }
             | Self::NoInstruction { at }
-            | Self::RunsOn { at }
+            | Self::FallsThrough { at }
             | Self::KeepsFrame { at }
             | Self::Counted { at }
             | Self::FarReturn { at } => at,
@@ -437,7 +437,7 @@ impl Function<'_> {
             let depth = depths.at(last.ip()).filter(|_| is_first);
             match depth == Some(0) && self.function_behind(&last) {
                 true => self.run_on(&last, found),
-                false => found.undecided.push(Undecided::RunsOn { at }),
+                false => found.undecided.push(Undecided::FallsThrough { at }),
             }
         }
         if let Some(at) = flow.overlap() {

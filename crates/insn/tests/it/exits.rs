@@ -93,11 +93,11 @@ fn running_past_the_end_is_not_decided() {
     // xor %eax,%eax; nop
     let (found, undecided, _) = all(&[0x31, 0xc0, 0x90]);
     assert_eq!(found, [""; 0]);
-    assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
+    assert_eq!(undecided, [Undecided::FallsThrough { at: START }]);
     // je: runs past the end only if the jump is not taken.
     let (found, undecided, _) = all(&[0x74, 0x40]);
     assert_eq!(found, ["0te"]);
-    assert_eq!(undecided, [Undecided::RunsOn { at: START }]);
+    assert_eq!(undecided, [Undecided::FallsThrough { at: START }]);
     // 0x06 is no instruction; it is not reached after ret, but is reached after nop.
     assert_eq!(all(&[0xc3, 0x06]), only(&["0r"]));
     let (_, undecided, _) = all(&[0x31, 0xc0, 0x06]);
@@ -143,7 +143,7 @@ fn nothing_runs_on_behind_what_a_compiler_put_elsewhere() {
     assert_eq!(found(true).undecided, []);
     assert_eq!(
         found(false).undecided,
-        [Undecided::RunsOn { at: START + 3 }]
+        [Undecided::FallsThrough { at: START + 3 }]
     );
 }
 
@@ -172,7 +172,7 @@ fn running_into_another_function_is_an_exit() {
     assert_eq!(counted.1, [Undecided::Counted { at: START + 1 }]);
     // push %rax | ret, push %rax; nop | ret and leave; nop | ret: the stack is not as it is at a
     // return.
-    let runs_on = |at| vec![Undecided::RunsOn { at: START + at }];
+    let runs_on = |at| vec![Undecided::FallsThrough { at: START + at }];
     assert_eq!(running_on(&[0x50, 0xc3], 1).1, runs_on(0));
     assert_eq!(running_on(&[0x50, 0x90, 0xc3], 2).1, runs_on(0));
     assert_eq!(running_on(&[0xc9, 0x90, 0xc3], 2).1, runs_on(0));
@@ -390,7 +390,7 @@ fn library(name: &str) {
                 let why = match undecided {
                     Undecided::IndirectJump { .. } => "unknown jumps",
                     Undecided::NoInstruction { .. } => "not decoded",
-                    Undecided::RunsOn { .. } => "run past the end",
+                    Undecided::FallsThrough { .. } => "run past the end",
                     Undecided::KeepsFrame { .. } => "keep their frame",
                     Undecided::Counted { .. } => "depend on a register",
                     Undecided::FarReturn { .. } => "far returns",

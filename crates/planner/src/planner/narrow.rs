@@ -43,12 +43,12 @@ impl Planner {
         for (index, plan) in plans.iter().enumerate() {
             match plan {
                 Ok(plan) if candidates[index] => {
-                    placer.want(plan.shape.covered.start..plan.shape.covered.end);
+                    placer.reserve(plan.shape.covered.start..plan.shape.covered.end);
                 }
                 Ok(plan) if !wants_placing(&plans[index]) => {
-                    placer.take(plan.shape.covered.start..plan.shape.covered.end);
+                    placer.claim(plan.shape.covered.start..plan.shape.covered.end);
                 }
-                _ => placer.want(own_bytes(sites[index], plan)),
+                _ => placer.reserve(own_bytes(sites[index], plan)),
             }
         }
         let mut done: HashMap<u64, usize> = HashMap::new();
@@ -69,7 +69,7 @@ impl Planner {
                     continue;
                 }
                 let covered = wide.shape.covered;
-                placer.give_back(covered.start..covered.end);
+                placer.release(covered.start..covered.end);
                 let narrow = self.with_input(sites[index], &flow, &[], |input, _| {
                     let shape = choose_one_instruction(input, placer)?;
                     plan_of(sites[index], input, shape)
@@ -77,10 +77,10 @@ impl Planner {
                 match narrow {
                     Ok(plan) => {
                         let covered = plan.shape.covered;
-                        placer.take(covered.start..covered.end);
+                        placer.claim(covered.start..covered.end);
                         plans[index] = Ok(plan);
                     }
-                    Err(_) => placer.take(covered.start..covered.end),
+                    Err(_) => placer.claim(covered.start..covered.end),
                 }
             }
         }

@@ -8,7 +8,7 @@
 //! handles sites that only a breakpoint could reach and that are right before others with a
 //! jump: they use the first bytes of that jump as part of their own.
 
-use super::{Plan, Planned, Planner, give_back_instruction, plan_of, refused};
+use super::{Plan, Planned, Planner, plan_of, refused, release_instruction};
 use crate::resolve::Site;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_tactic::place::Placer;
@@ -108,12 +108,12 @@ impl Planner {
         let settled = settled.filter(|(index, plan)| !is_left(*index, plan));
         for plan in settled.filter_map(|(_, plan)| plan.as_ref().ok()) {
             let covered = plan.shape.covered;
-            placer.take(covered.start..covered.end);
+            placer.claim(covered.start..covered.end);
         }
         let left = |index: &usize| is_left(*index, &plans[*index]);
         let rest: Vec<&Vec<usize>> = functions.iter().filter(|f| f.iter().any(left)).collect();
         for &index in rest.iter().copied().flatten().filter(|index| left(index)) {
-            placer.want(own_bytes(sites[index], &plans[index]));
+            placer.reserve(own_bytes(sites[index], &plans[index]));
         }
         let mut placed: HashMap<u64, usize> = HashMap::new();
         for function in rest {
@@ -134,16 +134,16 @@ impl Planner {
                     plans[index] = plans[*same].clone();
                     continue;
                 }
-                placer.give_back(own_bytes(site, &plans[index]));
-                give_back_instruction(&mut placer, site);
+                placer.release(own_bytes(site, &plans[index]));
+                release_instruction(&mut placer, site);
                 // A site right after this site's `endbr64` gets the same jump.
                 let behind = behind_landing_pad(site);
                 for other in function
                     .iter()
                     .filter(|i| Some(sites[**i].address) == behind)
                 {
-                    placer.give_back(own_bytes(sites[*other], &plans[*other]));
-                    give_back_instruction(&mut placer, sites[*other]);
+                    placer.release(own_bytes(sites[*other], &plans[*other]));
+                    release_instruction(&mut placer, sites[*other]);
                 }
                 let planned = self.plan_in(site, &flow, Some(&mut placer), others);
                 if planned.is_err()
@@ -166,9 +166,9 @@ impl Planner {
                 match &plans[index] {
                     // The last pass may find something better than a breakpoint.
                     Ok(plan) if plan.shape.tactic.is_breakpoint() => {
-                        placer.want(own_bytes(site, &plans[index]));
+                        placer.reserve(own_bytes(site, &plans[index]));
                     }
-                    Ok(plan) => placer.take(plan.shape.covered.start..plan.shape.covered.end),
+                    Ok(plan) => placer.claim(plan.shape.covered.start..plan.shape.covered.end),
                     Err(_) => {}
                 }
                 placed.insert(site.address, index);
@@ -218,13 +218,13 @@ impl Planner {
             }
             let own = own_bytes(sites[other], &plans[other]);
             let mut placer_then = placer.clone();
-            placer_then.untake(covered.start..covered.end);
-            placer_then.want(own.clone());
+            placer_then.unclaim(covered.start..covered.end);
+            placer_then.reserve(own.clone());
             let Ok(mine) = self.plan_in(site, flow, Some(&mut placer_then), &[]) else {
                 continue;
             };
-            placer_then.take(mine.shape.covered.start..mine.shape.covered.end);
-            placer_then.give_back(own);
+            placer_then.claim(mine.shape.covered.start..mine.shape.covered.end);
+            placer_then.release(own);
             let relied = mine
                 .shape
                 .placed
@@ -241,7 +241,7 @@ impl Planner {
             if theirs.shape.tactic.is_breakpoint() {
                 continue;
             }
-            placer_then.take(theirs.shape.covered.start..theirs.shape.covered.end);
+            placer_then.claim(theirs.shape.covered.start..theirs.shape.covered.end);
             for user in users {
                 plans[user] = Ok(theirs.clone());
             }
@@ -320,7 +320,7 @@ impl Planner {
             .iter()
             .map(|index| own_bytes(sites[*index], &plans[*index]))
             .collect();
-        own.iter().for_each(|own| placer.give_back(own.clone()));
+        own.iter().for_each(|own| placer.release(own.clone()));
         let mut theirs = None;
         let plan = self.with_input(sites[*last], flow, &[], |input, _| {
             let placed = choose_before(input, from, &neighbour, placer);
@@ -328,7 +328,7 @@ impl Planner {
             theirs = Some(placed);
             plan_of(sites[*last], input, shape)
         });
-        own.into_iter().for_each(|own| placer.want(own));
+        own.into_iter().for_each(|own| placer.reserve(own));
         let (Ok(plan), Some(theirs)) = (plan, theirs) else {
             return;
         };

@@ -36,7 +36,7 @@ pub enum NotFollowed {
     Again,
     /// The function inspects its return address.
     #[error("it asks by its return address who called it, as dlsym and dlopen do")]
-    Asks,
+    InspectsReturnAddress,
     /// The function is part of the exception unwinder.
     #[error("it belongs to what unwinds the stack, which starts with its own return address")]
     Unwinds,
@@ -199,7 +199,7 @@ fn by_name(name: &str) -> Result<(), NotFollowed> {
         return Err(NotFollowed::Again);
     }
     if ASKS.contains(&bare) || ASKING.iter().any(|start| plain.starts_with(start)) {
-        return Err(NotFollowed::Asks);
+        return Err(NotFollowed::InspectsReturnAddress);
     }
     Ok(())
 }

@@ -65,7 +65,7 @@ impl Ladder<'_> {
         self.displaceable(instruction)?;
         let bytes = bytes_of(instruction);
         self.nothing_inside(Extent::new(bytes.start, bytes.end))?;
-        match bytes.clone().find(|at| placer.is_claimed(*at..*at + 1)) {
+        match bytes.clone().find(|at| placer.is_used(*at..*at + 1)) {
             Some(at) => Err(Refusal::BytesInUse { at }),
             None => Ok(()),
         }
@@ -217,11 +217,11 @@ impl Ladder<'_> {
                 builds_on: Some((neighbour, shared)),
                 ..placed(&room, stub, cells.shared.clone())?
             };
-            placer.take(room);
-            placer.take(other);
+            placer.claim(room);
+            placer.claim(other);
             placer.pin(cells.shared.iter().copied());
-            placer.reserve(stub);
-            placer.reserve(others);
+            placer.reserve_stub(stub);
+            placer.reserve_stub(others);
             let cover = Cover {
                 covered: Extent::new(from, end),
                 resume: end,
@@ -253,7 +253,7 @@ impl Ladder<'_> {
             }
             let mut bytes = bytes_of(&instruction);
             at = bytes.end;
-            if let Some(at) = bytes.find(|at| placer.is_claimed(*at..*at + 1)) {
+            if let Some(at) = bytes.find(|at| placer.is_used(*at..*at + 1)) {
                 return Err(Refusal::BytesInUse { at });
             }
             displaced.push(instruction);
@@ -362,9 +362,7 @@ impl Ladder<'_> {
         let padding = Extent::new(room.end, end);
         if !padding.is_empty() && self.is_unused(padding) {
             let free = (padding.start..padding.end).take(JUMP as usize + 2);
-            room.end += free
-                .take_while(|at| !placer.is_claimed(*at..at + 1))
-                .count() as u64;
+            room.end += free.take_while(|at| !placer.is_used(*at..at + 1)).count() as u64;
         }
         room
     }
@@ -502,7 +500,7 @@ impl Ladder<'_> {
             for landing in hole.start.max(reach.start)..hole.end.min(reach.end) {
                 let jump = Jump::plain(landing);
                 let room = landing..hole.end.min(jump.end());
-                if placer.is_claimed(room.clone()) {
+                if placer.is_used(room.clone()) {
                     continue;
                 }
                 let mut cells = self.cells(vec![own.clone(), room.clone()]);
@@ -597,7 +595,7 @@ impl Ladder<'_> {
             return Err(Refusal::NoStubAddress);
         }
         let stub = cells.lead(&jump, placer)?;
-        placer.take(covered.start..covered.end);
+        placer.claim(covered.start..covered.end);
         let stubs = [(stub, StubTo::Detour)];
         let placed = cells.place(placer, &[own], &stubs, Vec::new(), traps)?;
         Ok(Cover {
@@ -667,9 +665,9 @@ fn chain<'a>(
             if before.is_empty() {
                 return Some((tried, vec![slot]));
             }
-            placer.reserve(slot);
+            placer.reserve_stub(slot);
             let found = chain(&tried, before, placer, tries);
-            placer.release(slot);
+            placer.release_stub(slot);
             if let Some((cells, mut slots)) = found {
                 slots.push(slot);
                 return Some((cells, slots));

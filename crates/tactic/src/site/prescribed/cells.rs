@@ -163,9 +163,9 @@ impl<'a> Cells<'a> {
             if !tried.set_target(jumps[0], first.address) {
                 continue;
             }
-            placer.reserve(first);
+            placer.reserve_stub(first);
             let second = tried.lead(jumps[1], placer);
-            placer.release(first);
+            placer.release_stub(first);
             if let Ok(second) = second {
                 *self = tried;
                 return Ok([first, second]);
@@ -224,10 +224,12 @@ impl<'a> Cells<'a> {
         let own = self.own.iter().cloned().flatten();
         let relies_on = self.relied(own.chain(self.shared.iter().copied()))?;
         for own in &self.own {
-            placer.take(own.clone());
+            placer.claim(own.clone());
         }
         placer.pin(self.shared.iter().copied());
-        stubs.iter().for_each(|(slot, _)| placer.reserve(*slot));
+        stubs
+            .iter()
+            .for_each(|(slot, _)| placer.reserve_stub(*slot));
         let stubs = stubs
             .iter()
             .map(|(slot, to)| Stub {
