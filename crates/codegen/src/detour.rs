@@ -84,6 +84,7 @@
 //! **Descriptors** (`struct rseq_cs`) must be aligned to 32 bytes. They are placed together, 64
 //! at a time, since between detours each would need padding.
 
+mod anatomy;
 mod assemble;
 mod chain;
 mod compiler;
@@ -99,6 +100,7 @@ mod timing;
 mod unregister;
 mod word;
 
+pub use anatomy::{Anatomy, Named, Purpose};
 pub use chain::{Chain, Point};
 pub use compiler::{Compiler, room};
 pub use filter::Filter;
@@ -358,6 +360,18 @@ impl Work {
         self.program().is_some_and(|program| program.may_call())
     }
 
+    /// True if the work is done before registers are saved.
+    fn is_early(&self) -> bool {
+        match self {
+            Work::Run { .. } | Work::Unregister | Work::Help { .. } => true,
+            Work::Record(_)
+            | Work::Enter { .. }
+            | Work::Count { .. }
+            | Work::Tally(_)
+            | Work::Long(_) => false,
+        }
+    }
+
     /// Replaces straight code with a program where straight code is not possible, or if `none` is
     /// set.
     fn possible(&self, runtime: &Runtime, none: bool) -> Work {
@@ -374,14 +388,6 @@ impl Work {
             },
             other => other.clone(),
         }
-    }
-
-    /// True if the work is done before registers are saved.
-    fn is_early(&self) -> bool {
-        matches!(
-            self,
-            Work::Run { .. } | Work::Unregister | Work::Help { .. }
-        )
     }
 }
 
@@ -434,6 +440,18 @@ pub struct Detour {
     pub copies: Vec<(u64, u64)>,
     /// General registers that the detour saves.
     pub saved: Vec<Register>,
+    /// Address of the jump back; `None` if the copies do not fall through.
+    pub back: Option<u64>,
+    /// Number of its form in the compiler.
+    template: usize,
+}
+
+impl Detour {
+    /// Returns the address right after the detour.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.address + self.size as u64
+    }
 }
 
 /// Reason why a detour could not be compiled.

@@ -3,15 +3,14 @@
 
 use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
-use super::long;
-use super::tally::{self, Patch};
-use super::timing;
-use super::{Filter, Runtime, Work};
+use super::tally::Patch;
+use super::{
+    Filter, Named, Runtime, Work, count, help, long, record, run, tally, timing, unregister,
+};
 use iced_x86::code_asm::*;
-use iced_x86::{BlockEncoderOptions, IcedError, Instruction};
+use iced_x86::{BlockEncoderOptions, ConditionCode, IcedError, Instruction};
 
-/// Signature before every abort address, as registered by glibc (`RSEQ_SIG`).
-pub(super) const RSEQ_SIGNATURE: u32 = 0x5305_3053;
+pub(super) use capriole_ring::numbers::session::RSEQ_SIGNATURE;
 /// Offsets in `struct rseq` (linux/rseq.h).
 pub(super) const RSEQ_CPU_ID: i32 = 4;
 pub(super) const RSEQ_CS: i32 = 8;
@@ -56,6 +55,8 @@ pub(super) struct Part {
     pub locked: Option<usize>,
     /// Further words to patch.
     pub more: Vec<(usize, Patch)>,
+    /// Start of the code or word before the entry that the work refers to.
+    pub apart: Option<(usize, Named)>,
 }
 
 impl Part {
@@ -82,6 +83,8 @@ pub(super) struct Sequence {
     pub other: usize,
     /// rel32 of [`Shared::streams`]; 0 if the work is not a record.
     pub streams: usize,
+    /// The instruction that publishes a record, the last of its sequence.
+    pub commit: Option<usize>,
 }
 
 impl Sequence {
@@ -115,6 +118,42 @@ pub(super) struct Labels {
     pub more: Vec<(CodeLabel, Patch)>,
 }
 
+impl Labels {
+    /// Returns the positions of the labels; `offset` gives the position of one.
+    fn resolve(
+        &self,
+        offset: impl Fn(&CodeLabel) -> Result<usize, IcedError>,
+    ) -> Result<Part, IcedError> {
+        let ends_rel32 = |label: &CodeLabel| Ok::<_, IcedError>(offset(label)? - 4);
+        let sequence = match &self.sequence {
+            Some(s) => Some(Sequence {
+                start: offset(&s.start)?,
+                abort: offset(&s.abort)?,
+                way: match &s.after_abort {
+                    Some(label) => offset(label)? - offset(&s.abort)?,
+                    None => 0,
+                },
+                descriptor: ends_rel32(&s.descriptor)?,
+                other: ends_rel32(&s.other)?,
+                streams: s.streams.as_ref().map_or(Ok(0), ends_rel32)?,
+                commit: s.commit.as_ref().map(&offset).transpose()?,
+            }),
+            None => None,
+        };
+        let more = self.more.iter();
+        let more = more.map(|(label, patch)| Ok((offset(label)? - patch.size(), *patch)));
+        Ok(Part {
+            more: more.collect::<Result<_, IcedError>>()?,
+            value: offset(&self.value.0)? - self.value.1,
+            begin: offset(&self.begin)?,
+            done: offset(&self.done)?,
+            sequence,
+            locked: self.locked.as_ref().map(ends_rel32).transpose()?,
+            apart: None,
+        })
+    }
+}
+
 /// Labels of a restartable sequence. `descriptor` and `other` mark the end of a rel32.
 pub(super) struct SequenceLabels {
     pub start: CodeLabel,
@@ -124,6 +163,8 @@ pub(super) struct SequenceLabels {
     pub other: CodeLabel,
     /// End of the rel32 of [`Shared::streams`], if the work is a record.
     pub streams: Option<CodeLabel>,
+    /// The instruction that publishes a record, if the work is one.
+    pub commit: Option<CodeLabel>,
 }
 
 /// Creates a label for the current position. Several labels may share a position.
@@ -184,6 +225,207 @@ pub(super) struct Cold {
     pub other: Option<CodeLabel>,
 }
 
+/// Place of a work's code in a detour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Before everything else, with registers saved for it alone.
+    First,
+    /// Before registers are saved.
+    Early,
+    /// After registers are saved.
+    Late,
+}
+
+impl Order {
+    /// Returns the order of a work among all work of a detour. If a call begins and ends at the
+    /// same instruction, the program that the resident runs needs the call's start, so `Enter`
+    /// comes first.
+    fn of(work: &Work, all: &[Work]) -> Order {
+        let runs = || all.iter().any(|w| matches!(w, Work::Run { .. }));
+        match work {
+            _ if work.is_early() => Order::Early,
+            Work::Enter { .. } if runs() => Order::First,
+            _ => Order::Late,
+        }
+    }
+}
+
+/// Code and words that a work has before the detour's entry.
+enum Before {
+    Nothing,
+    Cold(Cold),
+    Program(CodeLabel),
+    Help(help::Words),
+    Tally(tally::Before),
+    Long(run::Apart),
+}
+
+/// One work of a detour while the detour is assembled.
+struct Section<'a> {
+    work: &'a Work,
+    links: &'a Links,
+    order: Order,
+    before: Before,
+    /// Start of that code, or of the word that the work's code refers to.
+    apart: Option<(CodeLabel, Named)>,
+    /// Present once the work's code is emitted.
+    labels: Option<Labels>,
+}
+
+/// Everything that the code of all sections needs.
+struct Scope<'a> {
+    frame: &'a Frame,
+    runtime: &'a Runtime,
+    literals: Literals,
+    /// Condition on flags that all work shares, tested once for all.
+    common: Option<ConditionCode>,
+    /// True if the filter of the only late work is tested before registers are saved.
+    soon: bool,
+}
+
+impl<'a> Section<'a> {
+    /// Emits the code and words before the entry.
+    fn new(
+        a: &mut CodeAssembler,
+        frame: &Frame,
+        runtime: &Runtime,
+        work: &'a Work,
+        links: &'a Links,
+        order: Order,
+    ) -> Result<Section<'a>, IcedError> {
+        let program = links.program;
+        let before = match (work, runtime.rseq_offset) {
+            (Work::Long(work), _) => Before::Long(long::before(a, frame, runtime, work, program)?),
+            (Work::Tally(work), _) => {
+                Before::Tally(tally::before(a, frame, runtime, work, program)?)
+            }
+            (Work::Record(_), Some(_)) => Before::Cold(record::cold(a, runtime, links)?),
+            (Work::Count { .. }, Some(_)) => Before::Cold(count::cold(a, frame, runtime, links)?),
+            (Work::Run { .. }, _) => Before::Program(run::literal(a, frame, program)?),
+            (Work::Help { routine, argument }, _) => {
+                Before::Help(help::words(a, *routine, *argument)?)
+            }
+            (Work::Record(_) | Work::Count { .. }, None)
+            | (Work::Enter { .. } | Work::Unregister, _) => Before::Nothing,
+        };
+        Ok(Section {
+            work,
+            links,
+            order,
+            apart: match &before {
+                Before::Nothing | Before::Help(_) => None,
+                Before::Cold(cold) => Some((cold.way_out, Named::Cold)),
+                Before::Program(program) => Some((*program, Named::Program)),
+                Before::Tally(before) => Some((before.way.out, Named::Cold)),
+                Before::Long(apart) => Some((apart.out, Named::Cold)),
+            },
+            before,
+            labels: None,
+        })
+    }
+
+    /// Emits work that comes [first](Order::First): it begins a call.
+    fn first(&mut self, a: &mut CodeAssembler, scope: &Scope<'_>) -> Result<(), IcedError> {
+        let (frame, runtime) = (scope.frame, scope.runtime);
+        frame.save(a)?;
+        let rejected = a.create_label();
+        if let Some(flags) = scope.flags_of(self.work) {
+            reject_unless_flags(a, flags, rejected)?;
+        }
+        if let Some(filter) = self.work.filter() {
+            reject_unless(a, filter, runtime, Some(frame), &scope.literals, rejected)?;
+        }
+        self.labels = Some(enter(a, frame, runtime, self.work, rejected)?);
+        frame.restore(a)
+    }
+
+    /// Emits work that comes [early](Order::Early).
+    fn early(&mut self, a: &mut CodeAssembler, scope: &Scope<'_>) -> Result<(), IcedError> {
+        let (frame, runtime) = (scope.frame, scope.runtime);
+        let mut rejected = a.create_label();
+        if let Some(flags) = scope.flags_of(self.work) {
+            reject_unless_flags(a, flags, rejected)?;
+        }
+        let before = std::mem::replace(&mut self.before, Before::Nothing);
+        self.labels = Some(match (self.work, before) {
+            (Work::Help { .. }, Before::Help(words)) => help::early(a, frame, words)?,
+            (Work::Run { event, filter, .. }, Before::Program(program)) => {
+                let code = |a: &mut CodeAssembler| run::early(a, runtime, *event, program);
+                match filter {
+                    None => code(a)?,
+                    Some(filter) => early_if(a, frame, runtime, filter, &scope.literals, code)?,
+                }
+            }
+            (Work::Unregister, _) => unregister::hot(a, runtime.rseq_offset)?,
+            (
+                Work::Help { .. }
+                | Work::Run { .. }
+                | Work::Enter { .. }
+                | Work::Record(_)
+                | Work::Count { .. }
+                | Work::Tally(_)
+                | Work::Long(_),
+                _,
+            ) => unreachable!("early work has its words before the entry"),
+        });
+        bind(a, &mut rejected)
+    }
+
+    /// Emits work that comes [late](Order::Late).
+    fn late(&mut self, a: &mut CodeAssembler, scope: &Scope<'_>) -> Result<(), IcedError> {
+        let (frame, runtime, links) = (scope.frame, scope.runtime, self.links);
+        let mut rejected = a.create_label();
+        if let Some(flags) = scope.flags_of(self.work) {
+            frame.restore_flags(a)?;
+            reject_unless_flags(a, flags, rejected)?;
+        }
+        if let Some(filter) = self.work.filter().filter(|_| !scope.soon) {
+            reject_unless(a, filter, runtime, Some(frame), &scope.literals, rejected)?;
+        }
+        let before = std::mem::replace(&mut self.before, Before::Nothing);
+        let labels = match (self.work, before, runtime.rseq_offset) {
+            (Work::Enter { .. }, ..) => {
+                self.labels = Some(enter(a, frame, runtime, self.work, rejected)?);
+                return Ok(());
+            }
+            (Work::Tally(work), Before::Tally(before), Some(rseq)) => {
+                tally::hot(a, frame, runtime, rseq, work, links, before)?
+            }
+            (Work::Long(work), Before::Long(before), _) => {
+                long::hot(a, frame, runtime, work, before)?
+            }
+            (Work::Record(work), Before::Cold(cold), Some(rseq)) => {
+                record::hot(a, frame, runtime, rseq, work, links, cold)?
+            }
+            (Work::Record(work), ..) => record::locked(a, frame, runtime, work)?,
+            (Work::Count { counter, .. }, Before::Cold(cold), Some(rseq)) => {
+                count::hot(a, frame, runtime, rseq, *counter, links, cold)?
+            }
+            (Work::Count { counter, .. }, ..) => count::locked(a, frame, runtime, *counter)?,
+            (
+                Work::Tally(_)
+                | Work::Long(_)
+                | Work::Run { .. }
+                | Work::Unregister
+                | Work::Help { .. },
+                ..,
+            ) => unreachable!("late work has its code before the entry, and a tally a sequence"),
+        };
+        self.labels = Some(labels);
+        bind(a, &mut rejected)
+    }
+}
+
+impl Scope<'_> {
+    /// Returns the flags that a work tests by itself; `None` if all work shares the test.
+    fn flags_of(&self, work: &Work) -> Option<ConditionCode> {
+        match self.common {
+            Some(_) => None,
+            None => work.filter().and_then(Filter::flags),
+        }
+    }
+}
+
 /// Assembles a detour for `address` without its copies. `links` has as many elements
 /// as `work`.
 pub(super) fn body(
@@ -198,227 +440,96 @@ pub(super) fn body(
     for filter in work.iter().filter_map(Work::filter) {
         literals.add(&mut a, filter)?;
     }
-    let mut tallies = Vec::new();
-    let mut longs = Vec::new();
-    for (work, links) in work.iter().zip(links) {
-        longs.push(match work {
-            Work::Long(work) => Some(long::before(&mut a, frame, runtime, work, links.program)?),
-            _ => None,
-        });
-        tallies.push(match work {
-            Work::Tally(straight) => {
-                let program = links.program;
-                Some(tally::before(&mut a, frame, runtime, straight, program)?)
-            }
-            _ => None,
-        });
+    let mut sections = Vec::new();
+    for (each, links) in work.iter().zip(links) {
+        let order = Order::of(each, work);
+        sections.push(Section::new(&mut a, frame, runtime, each, links, order)?);
     }
-    let mut colds = Vec::new();
-    for (work, links) in work.iter().zip(links) {
-        colds.push(match (work, runtime.rseq_offset) {
-            (Work::Record(_), Some(_)) => Some(super::record::cold(&mut a, runtime, links)?),
-            (Work::Count { .. }, Some(_)) => {
-                Some(super::count::cold(&mut a, frame, runtime, links)?)
-            }
-            _ => None,
-        });
-    }
-    let mut programs = Vec::new();
-    for (work, links) in work.iter().zip(links) {
-        programs.push(match work {
-            Work::Run { .. } => Some(super::run::literal(&mut a, frame, links.program)?),
-            _ => None,
-        });
-    }
-    let mut helps = Vec::new();
-    for work in work {
-        helps.push(match work {
-            Work::Help { routine, argument } => {
-                Some(super::help::words(&mut a, *routine, *argument)?)
-            }
-            _ => None,
-        });
-    }
-    let entry = mark(&mut a)?;
-    let common = common_flags(work);
-    let mut copies = a.create_label();
-    if let Some(flags) = common {
-        reject_unless_flags(&mut a, flags, copies)?;
-    }
-    // Flags that this work tests by itself; `None` if all work shares the test.
-    let flags_of = |work: &Work| match common {
-        Some(_) => None,
-        None => work.filter().and_then(Filter::flags),
-    };
-    frame.enter(&mut a)?;
-    let mut labels: Vec<Option<Labels>> = work.iter().map(|_| None).collect();
-    // If a call begins and ends at the same instruction, the program that the resident runs needs
-    // the call's start, so `Enter` comes first.
-    let runs = work.iter().any(|w| matches!(w, Work::Run { .. }));
-    let is_first = |w: &Work| runs && matches!(w, Work::Enter { .. });
-    for (work, labels) in work.iter().zip(&mut labels) {
-        if !is_first(work) {
-            continue;
-        }
-        frame.save(&mut a)?;
-        let rejected = a.create_label();
-        if let Some(flags) = flags_of(work) {
-            reject_unless_flags(&mut a, flags, rejected)?;
-        }
-        if let Some(filter) = work.filter() {
-            reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
-        }
-        *labels = Some(enter(&mut a, frame, runtime, work, rejected)?);
-        frame.restore(&mut a)?;
-    }
-    let early = work.iter().zip(programs).zip(helps);
-    for (((work, program), help), labels) in early.zip(&mut labels) {
-        if let Some(words) = help {
-            *labels = Some(super::help::early(&mut a, frame, words)?);
-            continue;
-        }
-        if !work.is_early() {
-            continue;
-        }
-        let mut rejected = a.create_label();
-        if let Some(flags) = flags_of(work) {
-            reject_unless_flags(&mut a, flags, rejected)?;
-        }
-        *labels = match (work, program) {
-            (Work::Run { event, filter, .. }, Some(program)) => {
-                let code = |a: &mut CodeAssembler| super::run::early(a, runtime, *event, program);
-                Some(match filter {
-                    None => code(&mut a)?,
-                    Some(filter) => early_if(&mut a, frame, runtime, filter, &literals, code)?,
-                })
-            }
-            (Work::Unregister, _) => Some(super::unregister::hot(&mut a, runtime.rseq_offset)?),
-            _ => None,
-        };
-        bind(&mut a, &mut rejected)?;
-    }
-    let is_late = |w: &Work| !w.is_early() && !is_first(w);
-    let late = work.iter().filter(|w| is_late(w)).count();
-    let mut out = a.create_label();
+    let late = || work.iter().filter(|w| Order::of(w, work) == Order::Late);
     // If possible, reject before anything is saved. (A rejected `Enter` still has something to
     // do.)
     let enters = work.iter().any(|w| matches!(w, Work::Enter { .. }));
-    let soon = late == 1 && !frame.flags_live && !enters;
-    if soon && let Some(filter) = work.iter().find_map(|w| w.filter().filter(|_| is_late(w))) {
-        reject_unless(&mut a, filter, runtime, None, &literals, out)?;
+    let scope = Scope {
+        frame,
+        runtime,
+        literals,
+        common: common_flags(work),
+        soon: late().count() == 1 && !frame.flags_live && !enters,
+    };
+
+    let entry = mark(&mut a)?;
+    let mut copies = a.create_label();
+    if let Some(flags) = scope.common {
+        reject_unless_flags(&mut a, flags, copies)?;
     }
-    if late > 0 {
+    frame.enter(&mut a)?;
+    let of = |order| move |section: &&mut Section<'_>| section.order == order;
+    for section in sections.iter_mut().filter(of(Order::First)) {
+        section.first(&mut a, &scope)?;
+    }
+    for section in sections.iter_mut().filter(of(Order::Early)) {
+        section.early(&mut a, &scope)?;
+    }
+    let mut out = a.create_label();
+    if scope.soon
+        && let Some(filter) = late().find_map(Work::filter)
+    {
+        reject_unless(&mut a, filter, runtime, None, &scope.literals, out)?;
+    }
+    if late().next().is_some() {
         frame.save(&mut a)?;
     }
-    let all = work.iter().zip(links).zip(colds).zip(tallies).zip(longs);
-    for (((((work, links), cold), tally), long), labels) in all.zip(&mut labels) {
-        if !is_late(work) {
-            continue;
-        }
-        let mut rejected = a.create_label();
-        if let Some(flags) = flags_of(work) {
-            frame.restore_flags(&mut a)?;
-            reject_unless_flags(&mut a, flags, rejected)?;
-        }
-        if let Some(filter) = work.filter().filter(|_| !soon) {
-            reject_unless(&mut a, filter, runtime, Some(frame), &literals, rejected)?;
-        }
-        *labels = Some(match (work, runtime.rseq_offset, cold) {
-            (Work::Tally(straight), Some(rseq), _) => {
-                let Some(before) = tally else { continue };
-                tally::hot(&mut a, frame, runtime, rseq, straight, links, before)?
-            }
-            (Work::Enter { .. }, ..) => {
-                *labels = Some(enter(&mut a, frame, runtime, work, rejected)?);
-                continue;
-            }
-            (Work::Long(work), ..) => {
-                let Some(before) = long else { continue };
-                self::long::hot(&mut a, frame, runtime, work, before)?
-            }
-            (Work::Record(record), Some(rseq), Some(cold)) => {
-                super::record::hot(&mut a, frame, runtime, rseq, record, links, cold)?
-            }
-            (Work::Count { counter, .. }, Some(rseq), Some(cold)) => {
-                super::count::hot(&mut a, frame, runtime, rseq, *counter, links, cold)?
-            }
-            (Work::Record(record), ..) => super::record::locked(&mut a, frame, runtime, record)?,
-            (Work::Count { counter, .. }, ..) => {
-                super::count::locked(&mut a, frame, runtime, *counter)?
-            }
-            // These run early, or do not occur without restartable sequences.
-            (Work::Run { .. } | Work::Unregister | Work::Help { .. } | Work::Tally(_), ..) => {
-                continue;
-            }
-        });
-        bind(&mut a, &mut rejected)?;
+    for section in sections.iter_mut().filter(of(Order::Late)) {
+        section.late(&mut a, &scope)?;
     }
-    if late > 0 {
+    if late().next().is_some() {
         frame.restore(&mut a)?;
     }
     bind(&mut a, &mut out)?;
     frame.leave(&mut a)?;
     bind(&mut a, &mut copies)?;
-    let labels: Vec<Labels> = labels.into_iter().flatten().collect();
     a.zero_bytes()?; // binds the last labels, if nothing follows
+
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;
     let offset = |label: &CodeLabel| -> Result<usize, IcedError> {
         Ok((code.label_ip(label)? - address) as usize)
     };
     let mut parts = Vec::new();
-    for labels in &labels {
-        let sequence = match &labels.sequence {
-            Some(s) => Some(Sequence {
-                start: offset(&s.start)?,
-                abort: offset(&s.abort)?,
-                way: match &s.after_abort {
-                    Some(label) => offset(label)? - offset(&s.abort)?,
-                    None => 0,
-                },
-                descriptor: offset(&s.descriptor)? - 4,
-                other: offset(&s.other)? - 4,
-                streams: match &s.streams {
-                    Some(label) => offset(label)? - 4,
-                    None => 0,
-                },
-            }),
-            None => None,
+    for section in sections {
+        let Some(labels) = section.labels else {
+            unreachable!("every work has an order, and its code was emitted");
         };
-        let locked = match &labels.locked {
-            Some(label) => Some(offset(label)? - 4),
-            None => None,
-        };
-        let more = labels.more.iter();
-        let more = more.map(|(label, patch)| Ok((offset(label)? - patch.size(), *patch)));
+        let apart = |(label, name): (CodeLabel, Named)| Ok::<_, IcedError>((offset(&label)?, name));
         parts.push(Part {
-            more: more.collect::<Result<_, IcedError>>()?,
-            value: offset(&labels.value.0)? - labels.value.1,
-            begin: offset(&labels.begin)?,
-            done: offset(&labels.done)?,
-            sequence,
-            locked,
+            apart: section.apart.map(apart).transpose()?,
+            ..labels.resolve(offset)?
         });
     }
     let entry = offset(&entry)?;
     let mut bytes = code.inner.code_buffer;
     if runtime.shadow_stack {
-        const CALL: u8 = 0xe8;
-        const JUMP: u8 = 0xe9;
-        for sequence in parts.iter().filter_map(|part| part.sequence.as_ref()) {
-            // A count has no other way into shared code: its `other` is not a call.
-            let aborted = (sequence.way > 0).then(|| sequence.aborted());
-            for rel32 in aborted.into_iter().chain([sequence.other]) {
-                if bytes[rel32 - 1] == CALL {
-                    bytes[rel32 - 1] = JUMP;
-                }
-            }
-        }
+        jump_to_shared(&mut bytes, &parts);
     }
     Ok(Body {
         bytes,
         entry,
         parts,
     })
+}
+
+/// Turns the calls of shared code into jumps, see [`into_shared`].
+fn jump_to_shared(bytes: &mut [u8], parts: &[Part]) {
+    const CALL: u8 = 0xe8;
+    const JUMP: u8 = 0xe9;
+    for sequence in parts.iter().filter_map(|part| part.sequence.as_ref()) {
+        // A count has no other way into shared code: its `other` is not a call.
+        let aborted = (sequence.way > 0).then(|| sequence.aborted());
+        for rel32 in aborted.into_iter().chain([sequence.other]) {
+            if bytes[rel32 - 1] == CALL {
+                bytes[rel32 - 1] = JUMP;
+            }
+        }
+    }
 }
 
 /// Emits the code that begins a call, and the code for a call that the filter `rejected`.
@@ -508,10 +619,10 @@ pub(super) fn shared(
     let mut labels = Vec::new();
     for (work, part) in work.iter().zip(parts) {
         labels.push(match (work, &part.sequence) {
-            (Work::Record(record), Some(sequence)) => Some(super::record::shared(
+            (Work::Record(record), Some(sequence)) => Some(record::shared(
                 &mut a, frame, runtime, record, part, sequence,
             )?),
-            (Work::Count { .. }, Some(sequence)) => Some(super::count::shared(
+            (Work::Count { .. }, Some(sequence)) => Some(count::shared(
                 &mut a,
                 frame,
                 runtime,

@@ -9,7 +9,7 @@ use crate::program::Program;
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::relocate;
 use capriole_ring::layout::directory;
-use iced_x86::Instruction;
+use iced_x86::{Instruction, Register};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -62,10 +62,14 @@ pub fn room(work: &[Work]) -> u64 {
 
 /// The parts that all detours of one form share.
 #[derive(Debug)]
-struct Template {
-    body: Body,
+pub(super) struct Template {
+    pub(super) body: Body,
     /// The shared code for each work; used by this form's detours only.
-    shared: Vec<Shared>,
+    pub(super) shared: Vec<Shared>,
+    /// Size of that code in bytes.
+    pub(super) shared_size: usize,
+    /// Register that holds the address just past a record.
+    pub(super) record_end: Register,
 }
 
 /// Compiles detours into the image of an arena, one after the other.
@@ -128,6 +132,19 @@ impl Compiler {
     /// Returns the number of forms of detours in the image.
     pub fn forms(&self) -> usize {
         self.templates.len()
+    }
+
+    /// Returns the forms of the detours.
+    pub(super) fn templates(&self) -> &[Template] {
+        &self.templates
+    }
+
+    /// Returns the target of the rel32 at an address in the image.
+    pub(super) fn target_of(&self, at: u64) -> u64 {
+        let from = (at - self.address) as usize;
+        let mut rel32 = [0; 4];
+        rel32.copy_from_slice(&self.image[from..from + 4]);
+        (at + 4).wrapping_add_signed(i32::from_le_bytes(rel32).into())
     }
 
     fn here(&self) -> u64 {
@@ -206,23 +223,24 @@ impl Compiler {
             entry: address + body.entry as u64,
             copies: relocated.offsets.iter().map(copy).collect(),
             saved: frame.saved().to_vec(),
+            back: back.map(|_| back_at),
+            template,
         })
     }
 
-    /// Appends a copy of one instruction to the image; the copy continues after the original.
-    /// Returns its address.
+    /// Appends a detour without work for one instruction to the image: a copy that continues after
+    /// the original.
     ///
     /// # Errors
     /// The instruction, or the jump back, does not work from there.
-    pub fn copy_out(&mut self, instruction: &Instruction) -> Result<u64, CompileError> {
-        let request = Request {
+    pub fn copy_out(&mut self, instruction: &Instruction) -> Result<Detour, CompileError> {
+        self.compile(&Request {
             work: &[],
             displaced: std::slice::from_ref(instruction),
             resume: instruction.next_ip(),
             red_zone: false,
             live: Live::ALL,
-        };
-        Ok(self.compile(&request)?.entry)
+        })
     }
 
     /// Returns the address of the program that the resident runs for `work`; 0 for other work.
@@ -308,7 +326,12 @@ impl Compiler {
         let body = assemble::body(frame, &self.runtime, work, &links, here)?;
         let (bytes, shared) = assemble::shared(frame, &self.runtime, work, &body.parts, here)?;
         self.image.extend_from_slice(&bytes);
-        self.templates.push(Template { body, shared });
+        self.templates.push(Template {
+            body,
+            shared,
+            shared_size: bytes.len(),
+            record_end: frame.place,
+        });
         let index = self.templates.len() - 1;
         self.known.insert(self.key.clone(), index);
         Ok(index)
@@ -332,7 +355,7 @@ impl Compiler {
 
     /// Turns the template's bytes at offset `from` of the image into the detour for `work`.
     fn patch(&mut self, template: usize, work: &[Work], from: usize) -> Result<(), CompileError> {
-        let Template { body, shared } = &self.templates[template];
+        let Template { body, shared, .. } = &self.templates[template];
         let address = self.address + from as u64;
         let image = &mut self.image;
         let counters = &self.runtime.counters;

@@ -70,6 +70,7 @@ pub(super) fn hot(
             descriptor: counters.descriptor,
             other: counters.base,
             streams: None,
+            commit: None,
         }),
         locked: None,
         more: Vec::new(),

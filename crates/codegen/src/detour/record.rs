@@ -140,6 +140,7 @@ pub(super) fn hot(
     }
     a.add_instruction(store32(part(record::TID), R::EAX)?)?;
     // The end of this record becomes the position of the next one.
+    let commit = mark(a)?;
     a.add_instruction(store32(pos, place32)?)?;
     let done = mark(a)?;
     Ok(Labels {
@@ -153,6 +154,7 @@ pub(super) fn hot(
             descriptor,
             other: cold.other.unwrap_or(done),
             streams: Some(streams),
+            commit: Some(commit),
         }),
         locked: None,
         more,

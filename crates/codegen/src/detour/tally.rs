@@ -218,7 +218,7 @@ pub(super) struct Before {
     /// The word with the address of the directory's first row.
     directory: CodeLabel,
     /// The way out of the hot path, also taken after an abort.
-    way: Apart,
+    pub way: Apart,
 }
 
 /// Emits the code before the hot path.
@@ -343,6 +343,7 @@ pub(super) fn hot(
             descriptor: counters.descriptor,
             other: counters.base,
             streams: None,
+            commit: None,
         }),
         locked: before.way.called,
         more: tags,

@@ -1,13 +1,16 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
+use crate::detour::assemble::Part;
 use crate::detour::{
     Compare, Counters, Function, Key, Long, Operand, Record, Straight, StraightAmount, StraightRow,
     Value,
 };
+use crate::detour::{Named, Purpose};
 use crate::program::{Content, Fetch, Field, Source};
 use capriole_insn::liveness::RegSet;
-use iced_x86::{ConditionCode, Decoder, DecoderOptions, Register};
+use iced_x86::{ConditionCode, Decoder, DecoderOptions, Mnemonic, Register};
 use std::collections::HashSet;
+use std::ops::Range;
 
 const ADDRESS: u64 = 0x1000_0000;
 const SITE: u64 = 0x2000_0000;
@@ -257,7 +260,7 @@ fn detours_are_what_the_assembler_makes() {
             let template = compiler.template(&frame, &work, &programs);
             let template = template.expect("it is known");
             assert_eq!(compiler.image.len(), from + detour.size);
-            let Template { body, shared } = &compiler.templates[template];
+            let Template { body, shared, .. } = &compiler.templates[template];
             let word = |at: usize| {
                 let bytes = bytes[at..at + 4].try_into().expect("four bytes");
                 let behind = detour.address + at as u64 + 4;
@@ -280,6 +283,7 @@ fn detours_are_what_the_assembler_makes() {
             assert_eq!((&made.parts, made.entry), (&body.parts, body.entry));
             assert_eq!(detour.entry, detour.address + made.entry as u64);
 
+            check_anatomy(&compiler, &detour, &made.parts, &links);
             for (part, links) in made.parts.iter().zip(&links) {
                 let Some(sequence) = &part.sequence else {
                     continue;
@@ -423,6 +427,86 @@ fn a_crowded_site_is_compiled_or_refused() {
     );
 }
 
+/// The parts of a detour are all of its bytes, each once; every work is one of them, and every
+/// displaced instruction.
+fn check_anatomy(compiler: &Compiler, detour: &Detour, parts: &[Part], links: &[Links]) {
+    let anatomy = compiler.anatomy(detour);
+    let mut at = detour.address;
+    let mut instructions = Vec::new();
+    for (range, purpose) in &anatomy.stretches {
+        assert!(range.start == at && range.end > at, "{anatomy:x?}");
+        at = range.end;
+        assert_eq!(anatomy.purpose(range.start), Some(*purpose));
+        let bytes = (range.start - ADDRESS) as usize..(range.end - ADDRESS) as usize;
+        let bytes = &compiler.image[bytes];
+        if *purpose != Purpose::Cold {
+            let decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+            let decoded: Vec<Instruction> = decoder.into_iter().collect();
+            // No part begins in the middle of an instruction.
+            assert!(decoded.iter().all(|i| !i.is_invalid()), "{purpose:?}");
+            instructions.push((*purpose, decoded));
+        }
+    }
+    assert_eq!(at, detour.end());
+    let is_hot = |range: &Range<u64>| range.start >= detour.entry;
+    for (range, purpose) in &anatomy.stretches {
+        assert_eq!(*purpose != Purpose::Cold, is_hot(range), "{anatomy:x?}");
+    }
+    for (index, part) in parts.iter().enumerate() {
+        let has = |wanted| {
+            anatomy
+                .stretches
+                .iter()
+                .filter(|(_, p)| *p == wanted)
+                .count()
+        };
+        assert_eq!(has(Purpose::Work(index)), 1, "{anatomy:x?}");
+        let commit = part.sequence.as_ref().and_then(|s| s.commit);
+        assert_eq!(has(Purpose::Commit(index)), usize::from(commit.is_some()));
+    }
+    let copied = anatomy
+        .stretches
+        .iter()
+        .filter_map(|(range, purpose)| match purpose {
+            Purpose::Copy(old) => Some((*old, range.start)),
+            _ => None,
+        });
+    assert_eq!(copied.collect::<Vec<_>>(), detour.copies);
+    for (purpose, decoded) in &instructions {
+        match purpose {
+            Purpose::Commit(_) => {
+                assert_eq!(decoded.len(), 1);
+                let end = decoded[0].op1_register().full_register();
+                assert_eq!(
+                    (decoded[0].mnemonic(), end),
+                    (Mnemonic::Mov, anatomy.record_end)
+                );
+            }
+            Purpose::Back => {
+                assert_eq!(decoded.len(), 1);
+                assert_eq!(decoded[0].near_branch_target(), SITE + 11);
+            }
+            Purpose::Cold
+            | Purpose::Save
+            | Purpose::Work(_)
+            | Purpose::Restore
+            | Purpose::Copy(_) => {}
+        }
+    }
+    let descriptors = anatomy
+        .named
+        .iter()
+        .filter(|(_, n)| *n == Named::Descriptor);
+    let descriptors: Vec<u64> = descriptors.map(|(address, _)| *address).collect();
+    let wanted = links.iter().map(|links| links.descriptor);
+    assert_eq!(descriptors, wanted.filter(|d| *d != 0).collect::<Vec<_>>());
+    let streams = anatomy.named.iter().filter(|(_, n)| *n == Named::Streams);
+    assert!(streams.clone().count() <= links.len());
+    for (address, _) in streams {
+        assert!(links.iter().any(|links| links.shared.streams == *address));
+    }
+}
+
 /// Without work there are only the copies, as for an instruction that has to run elsewhere.
 #[test]
 fn without_work_only_the_copies_are_there() {
@@ -440,6 +524,7 @@ fn without_work_only_the_copies_are_there() {
     assert_eq!(detour.size, 11 + 5);
     assert_eq!(compiler.image().len(), 64 + 16);
     let last = displaced()[2];
-    assert_eq!(compiler.copy_out(&last), Ok(ADDRESS + 64 + 16));
+    let copy = compiler.copy_out(&last).map(|copy| copy.entry);
+    assert_eq!(copy, Ok(ADDRESS + 64 + 16));
     assert_eq!(compiler.image().len(), 64 + 16 + 7 + 5);
 }
