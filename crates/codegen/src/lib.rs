@@ -3,10 +3,18 @@
 //! Pure: actions and addresses in, bytes out.
 //!
 //! - [`condition`]: conditions under which events are recorded
-//! - [`program`]: fields of an event, and programs that read them from memory
-//! - [`detour`]: the code that records an event and runs the displaced instructions
+//! - [`fetch`]: fields of an event, and the work that fetches them
+//! - [`program`]: programs for the resident, for all that straight code cannot do
+//! - [`histogram`]: buckets of numbers
+//! - [`work`]: the work done at a site, from which code is generated
+//! - [`runtime`]: facts about the session and the target
+//! - [`detour`]: the code that does the work and runs the displaced instructions
 #![forbid(unsafe_code)]
 
 pub mod condition;
 pub mod detour;
+pub mod fetch;
+pub mod histogram;
 pub mod program;
+pub mod runtime;
+pub mod work;

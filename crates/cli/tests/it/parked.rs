@@ -7,7 +7,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_host::ptrace;
 use capriole_host::ptrace::Event;
 use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach};

@@ -4,9 +4,9 @@
 use super::filter::{Literals, common_flags, reject_unless, reject_unless_flags};
 use super::frame::Frame;
 use super::tally::Patch;
-use super::{
-    Filter, Named, Runtime, Work, count, help, long, record, run, tally, timing, unregister,
-};
+use super::{Named, count, help, long, record, run, tally, timing, unregister};
+use crate::runtime::Runtime;
+use crate::work::{Filter, Work};
 use iced_x86::code_asm::*;
 use iced_x86::{BlockEncoderOptions, ConditionCode, IcedError, Instruction};
 

@@ -10,7 +10,8 @@
 //!
 //! Each is a [`Detour`] of its own that continues at the next one instead of in the program.
 
-use super::{CompileError, Compiler, Detour, Request, Work};
+use super::{CompileError, Compiler, Detour, Request};
+use crate::work::Work;
 use capriole_insn::liveness::Live;
 use iced_x86::Instruction;
 

@@ -4,8 +4,10 @@ use super::assemble::{self, Body, Links, Shared};
 use super::frame::Frame;
 use super::tally::Patch;
 use super::timing::{above_pointer, area};
-use super::{CompileError, Detour, Filter, Request, Runtime, Word, Work};
+use super::{CompileError, Detour, Request};
 use crate::program::Program;
+use crate::runtime::Runtime;
+use crate::work::{Filter, Word, Work};
 use capriole_insn::liveness::Live;
 use capriole_insn::relocate::relocate;
 use capriole_ring::layout::directory;
@@ -380,12 +382,12 @@ impl Compiler {
                     put(image, value, &address.to_le_bytes());
                 }
                 (Work::Tally(straight), _) => {
-                    let offset = counters.offset(straight.counter());
+                    let offset = counters.offset(straight.counter);
                     put(image, value, &offset.to_le_bytes());
                     for (at, patch) in &part.more {
                         let word = match patch {
-                            Patch::Event => straight.event(),
-                            Patch::Tag => straight.event().wrapping_add(directory::FIRST_TAG),
+                            Patch::Event => straight.event,
+                            Patch::Tag => straight.event.wrapping_add(directory::FIRST_TAG),
                             Patch::Counter => offset,
                             Patch::Call => above_pointer(straight.call()),
                             Patch::Short(_) | Patch::Long(_) => continue,

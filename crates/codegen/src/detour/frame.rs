@@ -1,7 +1,8 @@
 //! Register use of a detour: which registers it needs, and how they are saved.
 
+use super::Request;
 use super::filter::asks_for_flags;
-use super::{Filter, Request, Straight, Word, Work};
+use crate::work::{Filter, Straight, Word, Work};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};

@@ -20,28 +20,11 @@ use super::assemble::{Labels, bind, mark};
 use super::frame::Frame;
 use super::run::Apart;
 use super::tally::Patch;
-use super::{Filter, Runtime, run, timing};
-use crate::program::Program;
+use super::{run, timing};
+use crate::runtime::Runtime;
+use crate::work::Long;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, Register};
-use std::sync::Arc;
-
-/// The end of a call that is recorded only if it took long.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Long {
-    /// The event's id in the trace.
-    pub(crate) event: u32,
-    /// The function being left, identified as in the work of its entry.
-    pub(crate) call: u32,
-    /// The shortest time that is recorded, in time stamp counter ticks.
-    pub(crate) least: u64,
-    /// The program that records it.
-    pub(crate) program: Arc<Program>,
-    /// The registers that the program reads, which must be intact for it.
-    pub(crate) registers: Vec<Register>,
-    /// Condition for checking the time; `None` checks always.
-    pub(crate) filter: Option<Filter>,
-}
 
 /// Emits the code before the hot path: the call to the resident.
 pub(super) fn before(

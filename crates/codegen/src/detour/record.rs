@@ -6,7 +6,9 @@ use super::assemble::{
 };
 use super::frame::{Frame, at, fs, near};
 use super::tally::Patch;
-use super::{Record, Runtime, Word, timing, word};
+use super::{timing, word};
+use crate::runtime::Runtime;
+use crate::work::{Record, Word};
 use capriole_ring::layout::{MAX_STRAIGHT, UNIT, record, stream};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};

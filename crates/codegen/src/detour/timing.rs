@@ -60,8 +60,10 @@
 use super::assemble::{Labels, bind, mark};
 use super::frame::{Frame, RED_ZONE, at};
 use super::tally::{self, Patch};
-use super::{ClockReading, Frames, Runtime, Word, word};
+use super::word;
 use crate::condition::Width;
+use crate::runtime::{ClockReading, Frames, Runtime};
+use crate::work::Word;
 use capriole_ring::layout::frame;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};

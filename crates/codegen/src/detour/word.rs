@@ -14,28 +14,11 @@
 
 use super::assemble::mark;
 use super::tally::Patch;
+use crate::work::Word;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{Code, IcedError, Instruction, Register};
 
-/// A field of a record, or a value that a call keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Word {
-    /// The value at the site of a 64-bit general register, or the low 64 bits of an xmm register.
-    Register(Register),
-    /// A constant, the same at every hit.
-    Constant(u64),
-}
-
 impl Word {
-    /// Returns the register, if this is one.
-    #[must_use]
-    pub const fn register(self) -> Option<Register> {
-        match self {
-            Word::Register(register) => Some(register),
-            Word::Constant(_) => None,
-        }
-    }
-
     /// Returns everything that distinguishes forms, as a byte; for a constant, its length.
     pub(super) fn key(self) -> u8 {
         const SHORT: u8 = u8::MAX;
@@ -46,12 +29,6 @@ impl Word {
             Word::Constant(value) if short(value).is_some() => SHORT,
             Word::Constant(_) => LONG,
         }
-    }
-}
-
-impl From<Register> for Word {
-    fn from(register: Register) -> Word {
-        Word::Register(register)
     }
 }
 

@@ -4,9 +4,9 @@
 
 use crate::support::elf;
 
-use capriole_codegen::detour::{
-    ClockReading, Compiler, Counters, Frames, Record, Request, Runtime, Work,
-};
+use capriole_codegen::detour::{Compiler, Request};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
+use capriole_codegen::work::{Record, Work};
 use capriole_insn::Code;
 use capriole_insn::liveness::live_at;
 use capriole_insn::relocate::relocatable;

@@ -10,9 +10,9 @@ use crate::signals::{handle, step_from};
 use crate::support::random::Random;
 use crate::support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
 use crate::undisturbed::undisturbed;
-use capriole_codegen::detour::{
-    Compiler, Detour, Filter, Record, Request, Runtime, Word, Work, room,
-};
+use capriole_codegen::detour::{Compiler, Detour, Request, room};
+use capriole_codegen::runtime::Runtime;
+use capriole_codegen::work::{Filter, Record, Word, Work};
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, stream};

@@ -13,9 +13,9 @@ use crate::returns::Region;
 use crate::session::{Agent, Arena, SessionMemory};
 use crate::stubs::{Row, Stubs};
 use capriole_codegen::detour;
-use capriole_codegen::detour::{
-    Chain, ClockReading, Compiler, Counters, Frames, Request, Runtime, Work, room,
-};
+use capriole_codegen::detour::{Chain, Compiler, Request, room};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
+use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::memory::RemoteMemory;
 use capriole_host::steps::step;

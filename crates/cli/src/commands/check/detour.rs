@@ -5,9 +5,8 @@ use super::parts::{Notes, name, symbol};
 use super::threads::Threads;
 use super::used::{Used, used};
 use capriole::select::Selected;
-use capriole_codegen::detour::{
-    ClockReading, CompileError, Compiler, Counters, Detour, Frames, Point, Purpose, Runtime, room,
-};
+use capriole_codegen::detour::{CompileError, Compiler, Detour, Point, Purpose, room};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
 use capriole_object::Objects;
 use capriole_proc::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
 use capriole_tactic::site::Shape;

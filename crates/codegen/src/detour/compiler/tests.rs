@@ -1,12 +1,12 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
 use crate::detour::assemble::Part;
-use crate::detour::{
-    Compare, Counters, Function, Key, Long, Operand, Record, Straight, StraightAmount, StraightRow,
-    Value,
-};
 use crate::detour::{Named, Purpose};
-use crate::program::{Content, Fetch, Field, Source};
+use crate::fetch::{Content, Fetch, Field, Source};
+use crate::runtime::Counters;
+use crate::work::{
+    Compare, Function, Key, Long, Operand, Record, Straight, StraightAmount, StraightRow, Value,
+};
 use capriole_insn::liveness::RegSet;
 use iced_x86::{ConditionCode, Decoder, DecoderOptions, Mnemonic, Register};
 use std::collections::HashSet;
@@ -29,11 +29,11 @@ impl Random {
 fn runtime(rseq_offset: Option<i32>) -> Runtime {
     Runtime {
         shadow_stack: false,
-        clock: crate::detour::ClockReading::default(),
+        clock: crate::runtime::ClockReading::default(),
         streams: 0x7000_0000_1000,
         limit: 1 << 20,
         directories: 0,
-        frames: crate::detour::Frames {
+        frames: crate::runtime::Frames {
             address: 0x7000_0100_0000,
             slots: 1 << 20,
             size: 16,

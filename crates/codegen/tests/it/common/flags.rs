@@ -1,6 +1,6 @@
 //! Work that depends on the flags, evaluated as the processor's manual defines it.
 
-use capriole_codegen::detour::{Filter, Work};
+use capriole_codegen::work::{Filter, Work};
 use iced_x86::ConditionCode;
 
 use crate::support::random::Random;

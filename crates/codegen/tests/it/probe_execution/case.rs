@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use capriole_codegen::detour::{Chain, Compiler, Filter, Point, Record, Request, Word, Work};
+use capriole_codegen::detour::{Chain, Compiler, Point, Request};
+use capriole_codegen::work::{Filter, Record, Word, Work};
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_tactic::place::{Placer, Space};
