@@ -32,18 +32,22 @@ mod tally;
 pub use tally::{Amount, KEY_TEXT_LIMIT, Tally};
 
 use self::builder::Builder;
+use crate::arch::registers::{
+    ConditionCode, MOST_AT_ENTRY, MOST_IN_RECORD, Register, STACK_POINTER, is_vector, vector,
+};
 use crate::condition::{Condition, Normal, Relation, Subject, Tree, Width, normal};
 use crate::program::{Program, Step};
 use crate::work::{Compare, Filter, Long, Operand, Record, Word, Work};
 use capriole_ring::numbers::session::STACK_HEAD;
 use capriole_ring::numbers::{frame, op, program};
-use iced_x86::{ConditionCode, Register};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
 
 /// Maximum number of bytes recorded of a string.
 pub const STRING_LIMIT: u16 = 1024;
+/// Maximum number of words that a call keeps.
+const MOST_WORDS: usize = frame::MOST_WORDS as usize;
 
 /// Start of a field: the value that its pointers, if any, start from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -205,13 +209,6 @@ impl FetchError {
     }
 }
 
-/// Maximum number of words that a call keeps.
-const MOST_WORDS: usize = frame::MOST_WORDS as usize;
-/// Maximum number of registers that the straight code of an entry can read.
-const MOST_AT_ENTRY: usize = 8;
-/// Maximum number of registers that straight code can read: it needs the others as scratch
-/// registers.
-const MOST_REGISTERS: usize = 11;
 impl Source {
     /// True if the source itself is a whole string, with nothing to follow or to read.
     fn is_text(&self) -> bool {
@@ -257,7 +254,7 @@ impl Field {
         let word = match self.source {
             _ if !self.pointers.is_empty() => return None,
             Source::Register(register) => Word::Register(register),
-            Source::Vector(number) => Word::Register(Register::XMM0 + u32::from(number)),
+            Source::Vector(number) => Word::Register(vector(number)),
             Source::Immediate(value) => Word::Constant(value),
             Source::Indexed { .. }
             | Source::Comm
@@ -275,7 +272,7 @@ impl Field {
     fn register(&self) -> Option<(Register, Width)> {
         let (word, width) = self.recordable()?;
         let register = word.register();
-        let register = register.filter(|r| *r != Register::RSP && !r.is_xmm());
+        let register = register.filter(|r| *r != STACK_POINTER && !is_vector(*r));
         Some((register?, width))
     }
 
@@ -349,8 +346,8 @@ impl Fetch {
             let asked = straight.iter().flat_map(Filter::registers);
             let registers = fields.iter().filter_map(|word| word.register());
             let all: BTreeSet<Register> = registers.chain(asked).collect();
-            let all = all.iter().filter(|register| !register.is_xmm());
-            if all.count() <= MOST_REGISTERS {
+            let all = all.iter().filter(|register| !is_vector(**register));
+            if all.count() <= MOST_IN_RECORD {
                 return Ok(Work::Record(Record {
                     event,
                     fields,
@@ -398,7 +395,7 @@ impl Fetch {
             | Source::Kept { .. }
             | Source::Text(_) => [None, None],
         });
-        let registers = registers.flatten().filter(|r| *r != Register::RSP);
+        let registers = registers.flatten().filter(|r| *r != STACK_POINTER);
         registers.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -442,7 +439,7 @@ impl Fetch {
             return Err(FetchError::NotKept(index));
         }
         let (filter, rest) = self.split();
-        let general = |word: &Word| !word.register().is_some_and(Register::is_xmm);
+        let general = |word: &Word| !word.register().is_some_and(is_vector);
         let words: Option<Vec<Word>> = kept
             .iter()
             .map(|field| field.recordable().map(|(word, _)| word))

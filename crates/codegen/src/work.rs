@@ -12,9 +12,9 @@ pub(crate) use filter::{Compare, Operand};
 pub use straight::Straight;
 pub(crate) use straight::{Function, Key, StraightAmount, StraightRow, Value};
 
+use crate::arch::registers::Register;
 use crate::program::Program;
 use capriole_insn::liveness::RegSet;
-use iced_x86::Register;
 use std::ops::BitOr;
 use std::sync::Arc;
 

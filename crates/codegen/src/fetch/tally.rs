@@ -6,6 +6,7 @@
 //! nothing is committed, and aggregates them from there.
 
 use super::{Builder, Content, Fetch, FetchError, Field, STRING_LIMIT, Source};
+use crate::arch::registers::MOST_IN_CELL;
 use crate::condition::{Condition, Width};
 use crate::program::{Program, Step};
 use crate::work::{Filter, Function, Key, Straight, StraightAmount, StraightRow, Value, Work};
@@ -16,8 +17,6 @@ use std::sync::Arc;
 
 /// Maximum number of bytes of a string used as a key.
 pub const KEY_TEXT_LIMIT: u16 = 124;
-/// Maximum number of registers that straight code for a cell can read.
-const MOST_REGISTERS: usize = 8;
 
 /// Width of a latency in a register.
 const LATENCY: Width = Width {
@@ -209,7 +208,7 @@ impl Fetch {
         let asked = filter.iter().flat_map(|filter| filter.registers());
         let all: BTreeSet<_> = registers.into_iter().chain(asked).collect();
         let bits = |w: &Work| matches!(w, Work::Tally(straight) if straight.has_bits());
-        Ok((all.len() <= MOST_REGISTERS && !works.iter().any(bits)).then_some(works))
+        Ok((all.len() <= MOST_IN_CELL && !works.iter().any(bits)).then_some(works))
     }
 
     /// Builds the program that adds to these cells if `condition` holds. Of the programs of one

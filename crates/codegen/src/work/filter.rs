@@ -1,7 +1,7 @@
 //! Conditions that straight code tests: on flags, registers and the thread.
 
+use crate::arch::registers::{ConditionCode, Register};
 use crate::condition::{Test, Tree, Width};
-use iced_x86::{ConditionCode, Register};
 
 /// The number that is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,9 +1,9 @@
 //! Aggregation that straight code can do: one change to one cell of a table.
 
 use super::Filter;
+use crate::arch::registers::Register;
 use crate::condition::Width;
 use crate::program::Program;
-use iced_x86::Register;
 use std::sync::Arc;
 
 /// A cell that straight code adds to.

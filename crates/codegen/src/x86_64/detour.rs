@@ -40,7 +40,7 @@
 //! of the counter. A thread that is aborted, or has no restartable sequences, adds with a
 //! `lock` prefix to an extra copy that belongs to no CPU.
 //!
-//! **Aggregation** by key is described in `detour/tally.rs`.
+//! **Aggregation** by key is described in the module `tally`.
 //!
 //! **Saved** registers lie below the stack pointer, which is not moved: within 128 bytes of it
 //! nothing else accesses the stack (the kernel builds signal frames below the red zone). The
