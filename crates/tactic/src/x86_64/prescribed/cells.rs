@@ -3,10 +3,12 @@
 use std::ops::Range;
 
 use capriole_insn::{Code, Extent};
-use iced_x86::Instruction;
 
-use super::super::{JUMP, Placed, Refusal, Stub, StubTo, Write};
-use crate::place::{Mask, Placer, Slot};
+use crate::arch::instruction::Instruction;
+use crate::arch::jump::JUMP;
+use crate::arch::mask::Mask;
+use crate::place::{Placer, Slot};
+use crate::site::{Placed, Refusal, Stub, StubTo, Write};
 
 /// `jmp rel32`.
 const NEAR_JUMP: u8 = 0xe9;

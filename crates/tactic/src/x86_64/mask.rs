@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A 32-bit displacement, little endian, with some fixed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mask {
+pub(crate) struct Mask {
     /// 0xff for a fixed byte, 0 for a free one.
     fixed: u32,
     /// The fixed bytes; 0 elsewhere.
@@ -13,8 +13,7 @@ pub struct Mask {
 
 impl Mask {
     /// Creates a mask from the four bytes, lowest first; `None` is free.
-    #[must_use]
-    pub fn new(bytes: [Option<u8>; 4]) -> Self {
+    pub(crate) fn new(bytes: [Option<u8>; 4]) -> Self {
         let word = |byte: fn(Option<u8>) -> u8| u32::from_le_bytes(bytes.map(byte));
         Self {
             fixed: word(|b| if b.is_some() { 0xff } else { 0 }),
@@ -24,12 +23,12 @@ impl Mask {
 
     /// Returns the range from the lowest displacement of this form, as unsigned numbers, to just
     /// past the highest. Not all numbers in it are of this form.
-    pub(super) fn window(self) -> Range<u64> {
+    pub(crate) fn window(self) -> Range<u64> {
         u64::from(self.value)..u64::from(self.value | !self.fixed) + 1
     }
 
     /// Returns the lowest displacement of this form that is not below `from`.
-    pub(super) fn next(self, from: u32) -> Option<u32> {
+    pub(crate) fn next(self, from: u32) -> Option<u32> {
         // The highest byte in which `from` and the form differ decides.
         for shift in [24, 16, 8, 0] {
             let fixed = self.fixed >> shift & 0xff != 0;

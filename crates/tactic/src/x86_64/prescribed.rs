@@ -22,7 +22,7 @@
 //!
 //! If the shared bytes belong to another site's jump, that jump gets a stub, so its
 //! displacement can be chosen, and with it this one's
-//! ([`choose_before`](super::choose_before)). The other site is written in an earlier phase and
+//! ([`choose_before`](crate::site::choose_before)). The other site is written in an earlier phase and
 //! restored in a later one; if it waits, so does this one.
 
 mod cells;
@@ -31,12 +31,14 @@ use std::ops::Range;
 
 use capriole_insn::Extent;
 use capriole_insn::decode::is_nop;
-use iced_x86::{FlowControl, Instruction, Mnemonic};
+use iced_x86::FlowControl;
 
 use self::cells::{Cells, Jump, TRIES};
-use super::ladder::{Cover, Ladder, ends_flow, is_call};
-use super::{JUMP, Placed, Refusal, Stub, StubTo};
+use super::instruction::{Instruction, ends_flow, is_breakpoint, is_call, is_landmark};
+use super::jump::JUMP;
 use crate::place::{Placer, Slot};
+use crate::site::ladder::{Cover, Ladder};
+use crate::site::{Placed, Refusal, Stub, StubTo};
 
 /// `jmp rel8`.
 const SHORT_JUMP: u8 = 0xeb;
@@ -82,7 +84,7 @@ impl Ladder<'_> {
         }
     }
 
-    pub(super) fn punned(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+    pub(crate) fn punned(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let bytes = self.first.len() as u64;
         if !(2..JUMP).contains(&bytes) {
             return Err(Refusal::OtherLength { bytes });
@@ -90,7 +92,7 @@ impl Ladder<'_> {
         self.pun(placer)
     }
 
-    pub(super) fn punned_byte(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+    pub(crate) fn punned_byte(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let bytes = self.first.len() as u64;
         if bytes != 1 {
             return Err(Refusal::OtherLength { bytes });
@@ -133,7 +135,8 @@ impl Ladder<'_> {
             };
             let bytes = bytes_of(&next);
             let extent = Extent::new(bytes.start, bytes.end);
-            let stays = matches!(next.mnemonic(), Mnemonic::Int3 | Mnemonic::Endbr64)
+            let stays = is_breakpoint(&next)
+                || is_landmark(&next)
                 || self.displaceable(&next).is_err()
                 || leads_into(&next, self.site..bytes.end)
                 || bytes.clone().any(|at| placer.is_taken(at))
@@ -168,7 +171,7 @@ impl Ladder<'_> {
     ///
     /// The jump is at `from`. If that is before the site, it covers all instructions up to the
     /// neighbour: a region without enough room.
-    pub(super) fn before(
+    pub(crate) fn before(
         &self,
         from: u64,
         neighbour: u64,
@@ -265,7 +268,7 @@ impl Ladder<'_> {
         Ok(displaced)
     }
 
-    pub(super) fn evicted(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+    pub(crate) fn evicted(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         let bytes = self.first.len() as u64;
         if bytes >= JUMP {
             return Err(Refusal::OtherLength { bytes });
@@ -308,11 +311,7 @@ impl Ladder<'_> {
             }
         };
         let instruction = found.ok_or(Refusal::NoNeighbour)?;
-        let is_ours_to_change = !matches!(
-            instruction.mnemonic(),
-            Mnemonic::Int3 | Mnemonic::Endbr64 | Mnemonic::INVALID
-        );
-        if !is_ours_to_change {
+        if is_breakpoint(&instruction) || is_landmark(&instruction) {
             return Err(Refusal::NoNeighbour);
         }
         self.replaceable(&instruction, placer)?;
@@ -556,7 +555,7 @@ impl Ladder<'_> {
     }
 
     /// Plans a jump over several instructions, all but the first starting with a breakpoint.
-    pub(super) fn trapped(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
+    pub(crate) fn trapped(&self, placer: &mut Placer) -> Result<Cover, Refusal> {
         self.input.int3?;
         let function = self.input.flow.extent();
         let end = self.site + JUMP;
@@ -578,7 +577,7 @@ impl Ladder<'_> {
                         .ok_or(Refusal::EndsTooSoon { at })?
                 }
             };
-            if instruction.mnemonic() == Mnemonic::Int3 {
+            if is_breakpoint(&instruction) {
                 return Err(Refusal::BreakpointPresent { at });
             }
             self.replaceable(&instruction, placer)?;
