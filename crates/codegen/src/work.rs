@@ -8,7 +8,7 @@ mod filter;
 mod straight;
 
 pub use filter::Filter;
-pub(crate) use filter::{Compare, Operand};
+pub(crate) use filter::{Compare, Operand, asks_for_flags, common_flags};
 pub use straight::Straight;
 pub(crate) use straight::{Function, Key, StraightAmount, StraightRow, Value};
 

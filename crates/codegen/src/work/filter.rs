@@ -1,5 +1,6 @@
 //! Conditions that straight code tests: on flags, registers and the thread.
 
+use super::Work;
 use crate::arch::registers::{ConditionCode, Register};
 use crate::condition::{Test, Tree, Width};
 
@@ -78,4 +79,17 @@ impl Filter {
         let registers: Vec<Register> = compares.iter().filter_map(register).collect();
         registers.into_iter()
     }
+}
+
+/// Returns the condition on the flags that all work of a site requires, if it is the same for all.
+pub(crate) fn common_flags(work: &[Work]) -> Option<ConditionCode> {
+    let mut all = work.iter().map(|w| w.filter().and_then(Filter::flags));
+    let first = all.next()??;
+    all.all(|flags| flags == Some(first)).then_some(first)
+}
+
+/// True if some work tests the flags, but not all work tests the same condition.
+pub(crate) fn asks_for_flags(work: &[Work]) -> bool {
+    let asks = |w: &Work| w.filter().is_some_and(|filter| filter.flags.is_some());
+    common_flags(work).is_none() && work.iter().any(asks)
 }

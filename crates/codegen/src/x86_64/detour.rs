@@ -89,6 +89,7 @@ mod assemble;
 mod chain;
 mod compiler;
 mod count;
+mod emit;
 mod filter;
 mod frame;
 mod help;
@@ -100,9 +101,10 @@ mod timing;
 mod unregister;
 mod word;
 
-pub use anatomy::{Anatomy, Named, Purpose};
+pub use anatomy::{Anatomy, Purpose};
 pub use chain::{Chain, Point};
 pub use compiler::{Compiler, room};
+pub use emit::Named;
 
 use crate::runtime::Runtime;
 use crate::work::Work;

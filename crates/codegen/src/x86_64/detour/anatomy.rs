@@ -10,6 +10,7 @@
 //! ```
 
 use super::compiler::Template;
+use super::emit::Named;
 use super::{Compiler, Detour};
 use iced_x86::Register;
 use std::ops::Range;
@@ -31,19 +32,6 @@ pub enum Purpose {
     Copy(u64),
     /// The jump to the address at which the program continues.
     Back,
-}
-
-/// A word or a piece of code that the hot path refers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Named {
-    /// The `struct rseq_cs` of a work.
-    Descriptor,
-    /// The word with the address of the first CPU's stream.
-    Streams,
-    /// Start of a work's code off the hot path.
-    Cold,
-    /// The word with the address of a work's program.
-    Program,
 }
 
 /// The parts of a detour.

@@ -1,8 +1,8 @@
 //! Compiler of an arena's detours: the image, and the code that detours in it share.
 
-use super::assemble::{self, Body, Links, Shared};
+use super::assemble::{self, Body};
+use super::emit::{Links, Patch, Shared};
 use super::frame::Frame;
-use super::tally::Patch;
 use super::timing::{above_pointer, area};
 use super::{CompileError, Detour, Request};
 use crate::program::Program;

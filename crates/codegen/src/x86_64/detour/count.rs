@@ -14,11 +14,11 @@
 //! To the kernel, an instruction is either complete or not started. So an abort means that
 //! nothing has been added yet, and the addition made after the abort happens exactly once.
 
-use super::assemble::{
-    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels,
-    from_detour, go, into_shared, mark,
+use super::emit::{
+    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels, at,
+    from_detour, fs, go, into_shared, mark, near,
 };
-use super::frame::{Frame, at, fs, near};
+use super::frame::Frame;
 use crate::runtime::Runtime;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};

@@ -25,10 +25,10 @@
 //! flags unchanged, later work restores them from where they were saved.
 
 use super::CompileError;
-use super::frame::{Frame, at, fs};
+use super::emit::{at, fs};
+use super::frame::Frame;
 use crate::condition::{Exit, Test, Tree};
 use crate::runtime::Runtime;
-use crate::work::Work;
 use crate::work::{Compare, Filter, Operand};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, ConditionCode, IcedError, Instruction, MemoryOperand, Register};
@@ -125,20 +125,7 @@ pub(super) fn reject_unless(
         };
         jump(a, branch.leaf, branch.leaf.result == branch.when, to)?;
     }
-    super::assemble::bind(a, &mut accept)
-}
-
-/// Returns the condition on the flags that all work of a site requires, if it is the same for all.
-pub(super) fn common_flags(work: &[Work]) -> Option<ConditionCode> {
-    let mut all = work.iter().map(|w| w.filter().and_then(Filter::flags));
-    let first = all.next()??;
-    all.all(|flags| flags == Some(first)).then_some(first)
-}
-
-/// True if some work tests the flags, but not all work tests the same condition.
-pub(super) fn asks_for_flags(work: &[Work]) -> bool {
-    let asks = |w: &Work| w.filter().is_some_and(|filter| filter.flags.is_some());
-    common_flags(work).is_none() && work.iter().any(asks)
+    super::emit::bind(a, &mut accept)
 }
 
 /// Jumps to `reject` unless the current flags satisfy the condition.

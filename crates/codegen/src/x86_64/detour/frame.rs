@@ -1,11 +1,11 @@
 //! Register use of a detour: which registers it needs, and how they are saved.
 
 use super::Request;
-use super::filter::asks_for_flags;
-use crate::work::{Filter, Straight, Word, Work};
+use super::emit::{at, mark};
+use crate::work::{Filter, Straight, Word, Work, asks_for_flags};
 use capriole_insn::liveness::RegSet;
 use iced_x86::code_asm::*;
-use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+use iced_x86::{Code, IcedError, Instruction, Register};
 
 pub(super) const RED_ZONE: i32 = 128;
 
@@ -27,27 +27,6 @@ const SCRATCH: [Register; 13] = [
     Register::R15,
     Register::RBP,
 ];
-
-pub(super) fn fs(offset: i32) -> MemoryOperand {
-    MemoryOperand::new(
-        Register::None,
-        Register::None,
-        1,
-        i64::from(offset),
-        8, // sign-extended to 64 bits; 4 would mean a 32-bit address
-        false,
-        Register::FS,
-    )
-}
-
-pub(super) fn at(base: Register, offset: i64) -> MemoryOperand {
-    MemoryOperand::with_base_displ(base, offset)
-}
-
-/// Returns the operand at `address`, relative to the instruction pointer.
-pub(super) fn near(address: u64) -> MemoryOperand {
-    at(Register::RIP, address as i64)
-}
 
 /// Assignment of registers at one site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -332,7 +311,7 @@ impl Frame {
         let bytes = 8 * fields.len() as i32;
         header(a, bytes as u32)?;
         a.call(locked)?;
-        let called = super::assemble::mark(a)?;
+        let called = mark(a)?;
         Frame::move_stack(a, 8 + bytes)?;
         Ok(called)
     }

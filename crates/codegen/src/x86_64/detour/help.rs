@@ -12,7 +12,7 @@
 //! after the detours are gone. The call comes last, so that an entry's events record the stack
 //! as it was before.
 
-use super::assemble::{Labels, mark};
+use super::emit::{Labels, mark};
 use super::frame::{Frame, RED_ZONE};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction};

@@ -16,10 +16,9 @@
 //! same stack positions, and would otherwise find each other's slots. The resident counts the
 //! duration up to the very time of the record.
 
-use super::assemble::{Labels, bind, mark};
+use super::emit::{Labels, Patch, bind, mark};
 use super::frame::Frame;
 use super::run::Apart;
-use super::tally::Patch;
 use super::{run, timing};
 use crate::runtime::Runtime;
 use crate::work::Long;

@@ -1,11 +1,10 @@
 //! The code that records an event.
 
-use super::assemble::{
-    Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels,
-    advance, bind, from_detour, go, into_shared, mark,
+use super::emit::{
+    Cold, Labels, Links, Part, Patch, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence,
+    SequenceLabels, advance, at, bind, from_detour, fs, go, into_shared, mark, near,
 };
-use super::frame::{Frame, at, fs, near};
-use super::tally::Patch;
+use super::frame::Frame;
 use super::{timing, word};
 use crate::runtime::Runtime;
 use crate::work::{Record, Word};
@@ -165,7 +164,7 @@ pub(super) fn hot(
 
 /// Emits the code that detours share: where they continue when their packet is full, and after
 /// an abort. Detours enter it from [`cold`], with the stack pointer of the hot path, and it
-/// returns by a jump. Returns the labels for [`super::assemble::Shared`].
+/// returns by a jump. Returns the labels for [`super::emit::Shared`].
 pub(super) fn shared(
     a: &mut CodeAssembler,
     frame: &Frame,

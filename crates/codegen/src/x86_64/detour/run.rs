@@ -10,7 +10,7 @@
 //! It comes before registers are saved: the program reads all of them, and the resident
 //! preserves them and the flags.
 
-use super::assemble::{Labels, mark};
+use super::emit::{Labels, mark};
 use super::frame::Frame;
 use crate::runtime::Runtime;
 use iced_x86::code_asm::*;

@@ -24,12 +24,11 @@
 //! taken back. A row's tag is written after its key, so a key is certainly the row's if it is
 //! read after the tag (reading it before only finds the row).
 
-use super::assemble::{Labels, Links, RSEQ_SIGNATURE, SequenceLabels, bind, mark};
 use super::count::own_counters;
-use super::frame::{Frame, at, fs};
+use super::emit::{Labels, Links, Patch, RSEQ_SIGNATURE, SequenceLabels, at, bind, fs, mark};
+use super::frame::Frame;
 use super::run::Apart;
 use super::{run, timing, word};
-use crate::condition::Width;
 use crate::histogram;
 use crate::runtime::Runtime;
 use crate::work::{Function, Key, Straight, StraightAmount, StraightRow, Value};
@@ -105,7 +104,9 @@ pub(super) fn hot(
     let mut counters = None;
     if let StraightAmount::Of(function, value, width) = work.amount {
         match value {
-            Value::Register(register) => load(a, frame, frame.amount, register, width)?,
+            Value::Register(register) => {
+                word::load_register(a, frame, frame.amount, register, width)?
+            }
             Value::Constant(value) => load_constant(a, frame.amount, value)?,
             Value::Latency(call) => {
                 let out = before.way.out;
@@ -132,7 +133,9 @@ pub(super) fn hot(
     }
     if let Some(row) = &work.row {
         match row.key {
-            Key::Register(register) => load(a, frame, frame.key, register, row.width)?,
+            Key::Register(register) => {
+                word::load_register(a, frame, frame.key, register, row.width)?
+            }
             Key::Constant(value) => load_constant(a, frame.key, value)?,
             Key::Thread => {
                 let tid = fs(runtime.tid_offset.unwrap_or(0)); // it was checked
@@ -197,33 +200,6 @@ pub(super) fn hot(
         locked: before.way.called,
         more: tags,
     })
-}
-
-/// A word that differs from detour to detour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Patch {
-    /// u32: the event's id.
-    Event,
-    /// u32: the event's tag in the directory.
-    Tag,
-    /// u32: offset of the counter.
-    Counter,
-    /// u32: the number of the function being left.
-    Call,
-    /// u32: the field with this number, a sign-extended 32-bit constant.
-    Short(usize),
-    /// u64: the field with this number, a constant.
-    Long(usize),
-}
-
-impl Patch {
-    /// Returns the word's size in bytes.
-    pub fn size(self) -> usize {
-        match self {
-            Patch::Event | Patch::Tag | Patch::Counter | Patch::Call | Patch::Short(_) => 4,
-            Patch::Long(_) => 8,
-        }
-    }
 }
 
 /// Looks up the row, and leaves the offset of its cells in `frame.place`.
@@ -297,32 +273,6 @@ fn find(
         a.add_instruction(Instruction::with3(Code::Imul_r64_rm64_imm32, h, h, factor)?)?;
     }
     Ok(())
-}
-
-/// Loads the number in the lower bytes of a register, from its saved copy if the register has
-/// been saved and may hold something else now.
-pub(super) fn load(
-    a: &mut CodeAssembler,
-    frame: &Frame,
-    to: Register,
-    from: Register,
-    width: Width,
-) -> Result<(), IcedError> {
-    use Code::*;
-    let to32 = to.full_register32();
-    let (code, to) = match (width.bytes, width.signed) {
-        (8, _) => (Mov_r64_rm64, to),
-        (4, false) => (Mov_r32_rm32, to32),
-        (4, true) => (Movsxd_r64_rm32, to),
-        (2, false) => (Movzx_r32_rm16, to32),
-        (2, true) => (Movsx_r64_rm16, to),
-        (_, false) => (Movzx_r32_rm8, to32),
-        (_, true) => (Movsx_r64_rm8, to),
-    };
-    a.add_instruction(match frame.slot(from) {
-        Some(slot) => Instruction::with2(code, to, at(Register::RSP, slot))?,
-        None => Instruction::with2(code, to, super::filter::part(from, width.bytes))?,
-    })
 }
 
 /// Loads a constant. It is part of the form, so nothing is patched.

@@ -57,9 +57,8 @@
 //! (`_since`, a latency, is known). A rejected entry clears the slot, so its exit is not taken
 //! for that of an earlier call left by an exception.
 
-use super::assemble::{Labels, bind, mark};
-use super::frame::{Frame, RED_ZONE, at};
-use super::tally::{self, Patch};
+use super::emit::{Labels, Patch, at, bind, mark};
+use super::frame::{Frame, RED_ZONE};
 use super::word;
 use crate::condition::Width;
 use crate::runtime::{ClockReading, Frames, Runtime};
@@ -140,7 +139,9 @@ fn keep(
     let (key, key32) = (registers.key, registers.key.full_register32());
     match word {
         Word::Register(Register::RSP) => registers.stack_pointer(a, Register::RAX, 0)?,
-        Word::Register(register) => tally::load(a, registers, Register::RAX, register, WHOLE)?,
+        Word::Register(register) => {
+            word::load_register(a, registers, Register::RAX, register, WHOLE)?
+        }
         Word::Constant(value) => more.push(word::load(a, Register::RAX, value, index)?),
     }
     let low = (frame::KEPT + index * frame::WORD) as i64;

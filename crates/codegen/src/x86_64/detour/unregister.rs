@@ -18,8 +18,7 @@
 //! The kernel writes the CPU's number once the library has registered, and when the parent of a
 //! `vfork` child continues after its suspension.
 
-use super::assemble::{Labels, RSEQ_CPU_ID, bind, mark};
-use super::frame::fs;
+use super::emit::{Labels, RSEQ_CPU_ID, bind, fs, mark};
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction};
 

@@ -12,8 +12,10 @@
 //! Detours of one form have constants of the same length in the same places, and their values
 //! are patched. Code that such detours share reads the values from there.
 
-use super::assemble::mark;
-use super::tally::Patch;
+use super::emit::{Patch, at, mark};
+use super::filter::part;
+use super::frame::Frame;
+use crate::condition::Width;
 use crate::work::Word;
 use iced_x86::code_asm::{CodeAssembler, CodeLabel};
 use iced_x86::{Code, IcedError, Instruction, Register};
@@ -56,4 +58,30 @@ pub(super) fn load(
     };
     a.add_instruction(load)?;
     Ok((mark(a)?, patch))
+}
+
+/// Loads the number in the lower bytes of a register, from its saved copy if the register has
+/// been saved and may hold something else now.
+pub(super) fn load_register(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    to: Register,
+    from: Register,
+    width: Width,
+) -> Result<(), IcedError> {
+    use Code::*;
+    let to32 = to.full_register32();
+    let (code, to) = match (width.bytes, width.signed) {
+        (8, _) => (Mov_r64_rm64, to),
+        (4, false) => (Mov_r32_rm32, to32),
+        (4, true) => (Movsxd_r64_rm32, to),
+        (2, false) => (Movzx_r32_rm16, to32),
+        (2, true) => (Movsx_r64_rm16, to),
+        (_, false) => (Movzx_r32_rm8, to32),
+        (_, true) => (Movsx_r64_rm8, to),
+    };
+    a.add_instruction(match frame.slot(from) {
+        Some(slot) => Instruction::with2(code, to, at(Register::RSP, slot))?,
+        None => Instruction::with2(code, to, part(from, width.bytes))?,
+    })
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::condition::{Test, Tree, Width};
-use crate::detour::assemble::Part;
-use crate::detour::{Named, Purpose};
+use crate::detour::Purpose;
+use crate::detour::emit::{Named, Part, RSEQ_SIGNATURE};
 use crate::fetch::{Content, Fetch, Field, Source};
 use crate::runtime::Counters;
 use crate::work::{
@@ -305,7 +305,7 @@ fn detours_are_what_the_assembler_makes() {
                     ]
                 );
                 let signature = &bytes[sequence.abort - 4..sequence.abort];
-                assert_eq!(signature, assemble::RSEQ_SIGNATURE.to_le_bytes());
+                assert_eq!(signature, RSEQ_SIGNATURE.to_le_bytes());
             }
 
             let copies_at = detour.address + made.bytes.len() as u64;
