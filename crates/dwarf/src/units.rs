@@ -13,8 +13,8 @@ use gimli::{
 use super::die::wraps;
 use super::error::DebugError;
 use super::find::{self, DebugData};
-use super::place::Sum;
 use capriole_object::ObjectFile;
+use capriole_prologue::Sum;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;

@@ -1,11 +1,9 @@
 //! Effects of single instructions on registers and the stack.
 
 use capriole_event::Gpr;
-use iced_x86::{
-    Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-    Register,
-};
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
+use super::super::instructions::{general, writes};
 use super::arrival::argument;
 use super::{At, Byte, Prologue, Source, VECTOR, add, at};
 
@@ -275,45 +273,6 @@ impl Prologue<'_> {
             }
         }
     }
-}
-
-/// Finds the instructions that store to the memory at `base` plus `offset`. Yields the link
-/// address of each, and of the instruction after it.
-pub(crate) fn stores(
-    code: &[u8],
-    start: u64,
-    base: Gpr,
-    offset: i64,
-) -> impl Iterator<Item = (u64, u64)> {
-    let mut info = InstructionInfoFactory::new();
-    let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-    std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode())).filter_map(
-        move |i| {
-            let is_there = i.op0_kind() == OpKind::Memory
-                && general(i.memory_base()) == Some((base as usize, 8))
-                && i.memory_index() == Register::None
-                && i.memory_displacement64() as i64 == offset
-                && writes(info.info(&i).op0_access());
-            is_there.then(|| (i.ip(), i.next_ip()))
-        },
-    )
-}
-
-fn writes(access: OpAccess) -> bool {
-    matches!(
-        access,
-        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
-    )
-}
-
-/// Returns the number and the size in bytes of a general register, or of a part of one.
-fn general(register: Register) -> Option<(usize, usize)> {
-    use Register::{AH, BH, CH, DH};
-    if !register.is_gpr() || matches!(register, AH | BH | CH | DH) {
-        return None;
-    }
-    let number = register.full_register().number();
-    (number < 16).then(|| (number, register.size()))
 }
 
 fn vector(register: Register) -> Option<usize> {

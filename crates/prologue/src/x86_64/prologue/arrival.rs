@@ -4,8 +4,10 @@ use std::rc::Rc;
 
 use capriole_event::Gpr;
 
-use super::super::place::{Place, Start, Sum};
-use super::{ARGUMENTS, At, Byte, Prologue, Source, State, add, at};
+use crate::place::{Place, Start, Sum};
+
+use super::super::registers::PARAMETERS;
+use super::{At, Byte, Prologue, Source, State, add, at};
 
 /// Maximum bytes of an object examined: a function's first instructions store no more.
 const OBJECT: u64 = 256;
@@ -33,7 +35,7 @@ impl Prologue<'_> {
 
     /// Returns where the object of `size` bytes, now at `place`, was at the entry. `truth` is
     /// true for a boolean.
-    pub(crate) fn arrival(&mut self, place: &Place, size: u64, truth: bool) -> Option<Place> {
+    pub fn arrival(&mut self, place: &Place, size: u64, truth: bool) -> Option<Place> {
         let size = usize::try_from(size.min(OBJECT)).ok()?;
         match place {
             Place::Memory(sum) => {
@@ -102,7 +104,7 @@ impl Prologue<'_> {
 
     /// Returns the address after the next instruction that stores to the object at `sum` (in the
     /// current state), if nothing was stored to it yet.
-    pub(crate) fn next_store(&mut self, sum: &Sum) -> Option<u64> {
+    pub fn next_store(&mut self, sum: &Sum) -> Option<u64> {
         let at = match at(&self.at_entry(sum)?)? {
             At::Entry(0..) => return None,
             at => at,
@@ -175,7 +177,7 @@ impl Prologue<'_> {
                         reads: reads.to_vec(),
                         plus,
                     }
-                    .add(i64::from(at)),
+                    .shift(i64::from(at)),
                 ),
                 _ => several(),
             },
@@ -193,7 +195,7 @@ impl Prologue<'_> {
 pub(super) fn argument(sum: &Sum) -> Option<Gpr> {
     match sum.start {
         Start::Register(register) if sum.reads.is_empty() && sum.plus == 0 => {
-            ARGUMENTS.contains(&register).then_some(register)
+            PARAMETERS.contains(&register).then_some(register)
         }
         _ => None,
     }

@@ -19,24 +19,11 @@ use std::collections::BTreeMap;
 use capriole_event::Gpr;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory};
 
-use super::place::{Start, Sum};
+use crate::place::{Start, Sum};
 
 mod arrival;
 mod execute;
 
-pub(super) use execute::stores;
-
-/// Argument registers: six for parameters, and the static chain of a nested function (GCC),
-/// which leads to the enclosing function.
-pub(super) const ARGUMENTS: [Gpr; 7] = [
-    Gpr::Rdi,
-    Gpr::Rsi,
-    Gpr::Rdx,
-    Gpr::Rcx,
-    Gpr::R8,
-    Gpr::R9,
-    Gpr::R10,
-];
 /// Size of a vector register in bytes.
 const VECTOR: usize = 64;
 /// Maximum number of instructions followed.
@@ -111,7 +98,7 @@ impl State {
 }
 
 /// Symbolic execution of a function's first instructions.
-pub(super) struct Prologue<'b> {
+pub struct Prologue<'b> {
     decoder: Decoder<'b>,
     code: &'b [u8],
     start: u64,
@@ -129,7 +116,8 @@ pub(super) struct Prologue<'b> {
 
 impl<'b> Prologue<'b> {
     /// Starts before the first instruction of `code`, which is at address `start`.
-    pub(super) fn new(code: &'b [u8], start: u64, body: u64) -> Prologue<'b> {
+    #[must_use]
+    pub fn new(code: &'b [u8], start: u64, body: u64) -> Prologue<'b> {
         let mut prologue = Prologue {
             decoder: Decoder::with_ip(64, code, start, DecoderOptions::NONE),
             code,
@@ -162,7 +150,7 @@ impl<'b> Prologue<'b> {
 
     /// Advances to the instruction at `until`; false if control may reach it on a path that cannot
     /// be followed.
-    pub(super) fn follow(&mut self, until: u64) -> bool {
+    pub fn follow(&mut self, until: u64) -> bool {
         while self.decoder.ip() < until {
             if self.left == 0 || !self.decoder.can_decode() || !self.one() {
                 return false;
@@ -295,7 +283,7 @@ impl<'b> Prologue<'b> {
 
 fn add(source: Source, offset: i64) -> Option<Source> {
     match source {
-        Source::Number(sum) => Some(Source::Number(sum.add(offset))),
+        Source::Number(sum) => Some(Source::Number(sum.shift(offset))),
         Source::Rounded(at) => Some(Source::Rounded(at.wrapping_add(offset))),
         _ if offset == 0 => Some(source),
         _ => None,
@@ -312,5 +300,74 @@ fn at(address: &Source) -> Option<At> {
         }) if reads.is_empty() => Some(At::Entry(*plus)),
         Source::Rounded(at) => Some(At::Rounded(*at)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Place;
+
+    const START: u64 = 0x1000;
+
+    /// Returns the place at the entry of an object of four bytes that is at `offset` from rbp once
+    /// the instructions before `body` have run.
+    fn arrival(code: &[u8], body: u64, offset: i64) -> Option<Place> {
+        let mut prologue = Prologue::new(code, START, START + body);
+        assert!(prologue.follow(START + body));
+        let place = Place::Memory(Sum::of(Start::Register(Gpr::Rbp)).shift(offset));
+        prologue.arrival(&place, 4, false)
+    }
+
+    #[test]
+    fn what_is_stored_in_the_frame_was_passed_in_a_register() {
+        let code = [
+            0x55, // push %rbp
+            0x48, 0x89, 0xe5, // mov %rsp,%rbp
+            0x89, 0x7d, 0xec, // mov %edi,-0x14(%rbp)
+            0x89, 0x75, 0xe8, // mov %esi,-0x18(%rbp)
+        ];
+        for (offset, wanted) in [(-0x14, Gpr::Rdi), (-0x18, Gpr::Rsi)] {
+            let place = arrival(&code, 4, offset);
+            let is_wanted =
+                matches!(place, Some(Place::Register { register, at: 0 }) if register == wanted);
+            assert!(is_wanted, "{place:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_caller_put_on_the_stack_is_there_already() {
+        let code = [
+            0x55, // push %rbp
+            0x48, 0x89, 0xe5, // mov %rsp,%rbp
+            0x5d, // pop %rbp
+        ];
+        let Some(Place::Memory(sum)) = arrival(&code, 4, 0x10) else {
+            panic!("it is in memory");
+        };
+        assert_eq!(sum, Sum::of(Start::Register(Gpr::Rsp)).shift(8));
+    }
+
+    #[test]
+    fn what_is_never_stored_has_no_place_at_the_entry() {
+        let code = [
+            0x55, // push %rbp
+            0x48, 0x89, 0xe5, // mov %rsp,%rbp
+            0x5d, // pop %rbp
+            0xc3, // ret
+        ];
+        assert!(arrival(&code, 4, -0x14).is_none());
+    }
+
+    #[test]
+    fn a_register_is_unknown_after_it_was_written() {
+        let code = [
+            0x55, // push %rbp
+            0x48, 0x89, 0xe5, // mov %rsp,%rbp
+            0x31, 0xff, // xor %edi,%edi
+            0x89, 0x7d, 0xec, // mov %edi,-0x14(%rbp)
+        ];
+        let place = arrival(&code, 4, -0x14);
+        assert!(place.is_none(), "{place:?}");
     }
 }

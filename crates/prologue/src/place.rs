@@ -7,18 +7,23 @@ use capriole_event::{Base, Deref, Fetch, Gpr};
 
 /// Starting point of a calculation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Start {
+pub enum Start {
+    /// The value of a register.
     Register(Gpr),
     /// Link address of something in the object.
     Link(u64),
+    /// A number.
     Constant(u64),
 }
 
 /// A value: take `start`; for each of `reads`, read the word at that offset; then add `plus`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sum {
+pub struct Sum {
+    /// The first value.
     pub start: Start,
+    /// For each read, its offset from the value so far, in bytes.
     pub reads: Vec<i64>,
+    /// Number added at the end.
     pub plus: i64,
 }
 
@@ -26,7 +31,9 @@ pub(super) struct Sum {
 const MOST_READS: usize = 64;
 
 impl Sum {
-    pub(super) fn of(start: Start) -> Sum {
+    /// Creates the sum that is `start` itself.
+    #[must_use]
+    pub fn of(start: Start) -> Sum {
         Sum {
             start,
             reads: Vec::new(),
@@ -34,7 +41,9 @@ impl Sum {
         }
     }
 
-    pub(super) fn add(mut self, offset: i64) -> Sum {
+    /// Returns the value `offset` further on.
+    #[must_use]
+    pub fn shift(mut self, offset: i64) -> Sum {
         match &mut self.start {
             Start::Link(address) | Start::Constant(address) if self.reads.is_empty() => {
                 *address = address.wrapping_add_signed(offset);
@@ -45,14 +54,16 @@ impl Sum {
     }
 
     /// Returns the word at this address; `None` if that takes too many reads.
-    pub(super) fn read(mut self) -> Option<Sum> {
+    #[must_use]
+    pub fn read(mut self) -> Option<Sum> {
         self.reads.push(self.plus);
         self.plus = 0;
         (self.reads.len() <= MOST_READS).then_some(self)
     }
 
     /// Returns the number, if it does not depend on the program's state.
-    pub(super) fn constant(&self) -> Option<u64> {
+    #[must_use]
+    pub fn constant(&self) -> Option<u64> {
         match self.start {
             Start::Constant(value) if self.reads.is_empty() => Some(value),
             _ => None,
@@ -60,7 +71,8 @@ impl Sum {
     }
 
     /// Returns the fetch of the value at this address, and true if its base is a link address.
-    pub(super) fn at(self) -> (Fetch, bool) {
+    #[must_use]
+    pub fn at(self) -> (Fetch, bool) {
         let mut offsets = self.reads;
         offsets.push(self.plus);
         let (base, is_link) = match self.start {
@@ -76,14 +88,16 @@ impl Sum {
     }
 
     /// Moves the last read `bytes` further on; `None` if the sum does not end with a read.
-    pub(super) fn read_at(mut self, bytes: i64) -> Option<Sum> {
+    #[must_use]
+    pub fn read_at(mut self, bytes: i64) -> Option<Sum> {
         let last = self.reads.last_mut().filter(|_| self.plus == 0)?;
         *last = last.wrapping_add(bytes);
         Some(self)
     }
 
     /// Returns the fetch of this number itself; `None` if that would need an addition.
-    pub(super) fn value(self) -> Option<(Fetch, bool)> {
+    #[must_use]
+    pub fn value(self) -> Option<(Fetch, bool)> {
         if self.plus != 0 {
             return None;
         }
@@ -120,27 +134,32 @@ fn fetch(base: Base, offsets: Vec<i64>) -> Fetch {
 
 /// A range of bits of a word that holds a number, zero-extended or sign-extended above it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Window {
+pub struct Window {
     /// The lowest bit.
     pub shift: u32,
     /// Number of bits: 1 to 64.
     pub width: u32,
+    /// True if the highest bit is copied above the number.
     pub signed: bool,
 }
 
 impl Window {
-    pub(super) const WHOLE: Window = Window {
+    /// All bits of the word.
+    pub const WHOLE: Window = Window {
         shift: 0,
         width: 64,
         signed: false,
     };
 
-    pub(super) fn is_whole(self) -> bool {
+    /// True if the number has all bits of the word.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
         self.width == 64
     }
 
     /// Returns the number modulo 2 to the power of `width`; `None` if no window can express it.
-    pub(super) fn low(self, width: u32) -> Option<Window> {
+    #[must_use]
+    pub fn low(self, width: u32) -> Option<Window> {
         match width {
             0 => None,
             _ if width <= self.width => Some(Window {
@@ -155,7 +174,8 @@ impl Window {
     /// Returns the number multiplied by 2 to the power of `left`, modulo 2 to the power of 64, and
     /// then divided by 2 to the power of `right` (signed if `arithmetic`). `None` if no window can
     /// express it.
-    pub(super) fn shifted(self, left: u32, right: u32, arithmetic: bool) -> Option<Window> {
+    #[must_use]
+    pub fn shifted(self, left: u32, right: u32, arithmetic: bool) -> Option<Window> {
         let width = self.width.min(64u32.checked_sub(left)?);
         let reaches_top = width + left == 64;
         if !reaches_top && self.signed && !arithmetic {
@@ -172,36 +192,57 @@ impl Window {
 
 /// Place of an object of the program.
 #[derive(Debug, Clone)]
-pub(super) enum Place {
-    /// In a register, `at` bytes above its lowest.
-    Register { register: Gpr, at: u64 },
+pub enum Place {
+    /// In a register.
+    Register {
+        /// The register.
+        register: Gpr,
+        /// The object's first byte, counted from the register's lowest.
+        at: u64,
+    },
     /// In memory at this address.
     Memory(Sum),
-    /// Not stored anywhere, but its value is known: these bits of `value`, without the lowest
-    /// `at` bytes.
-    Value { value: Sum, bits: Window, at: u64 },
-    /// In several pieces, each with its size in bytes and its place. The object begins `at`
-    /// bytes into them.
-    Pieces { pieces: Rc<[(u64, Place)]>, at: u64 },
+    /// Not stored anywhere, but its value is known.
+    Value {
+        /// The word that has the value in some of its bits.
+        value: Sum,
+        /// These bits.
+        bits: Window,
+        /// Number of the value's lowest bytes that do not belong to the object.
+        at: u64,
+    },
+    /// In several pieces.
+    Pieces {
+        /// For each piece, its size in bytes and its place.
+        pieces: Rc<[(u64, Place)]>,
+        /// Where the object begins, in bytes from the first piece's start.
+        at: u64,
+    },
     /// In this vector register from its lowest byte on; `None` if elsewhere in a vector register,
     /// or in an x87 register.
     Vector(Option<u8>),
-    /// In a vector register, `at` bytes above its lowest: 1 to 7.
-    VectorPart { register: u8, at: u64 },
+    /// In the middle of a vector register.
+    VectorPart {
+        /// The register.
+        register: u8,
+        /// The object's first byte, counted from the register's lowest: 1 to 7.
+        at: u64,
+    },
     /// Optimised out.
     Missing,
 }
 
 impl Place {
     /// Returns the place `bytes` further on in the object.
-    pub(super) fn shift(self, bytes: i64) -> Place {
+    #[must_use]
+    pub fn shift(self, bytes: i64) -> Place {
         let moved = |at: u64| at.saturating_add_signed(bytes);
         match self {
             Place::Register { register, at } => Place::Register {
                 register,
                 at: moved(at),
             },
-            Place::Memory(sum) => Place::Memory(sum.add(bytes)),
+            Place::Memory(sum) => Place::Memory(sum.shift(bytes)),
             Place::Value { value, bits, at } => Place::Value {
                 value,
                 bits,
@@ -228,7 +269,8 @@ impl Place {
 
     /// Returns the piece that holds the next `size` bytes, if a single piece holds them all;
     /// [`Place::Missing`] if they lie past the last piece.
-    pub(super) fn narrow(self, size: u64) -> Place {
+    #[must_use]
+    pub fn narrow(self, size: u64) -> Place {
         let Place::Pieces { pieces, at } = &self else {
             return self;
         };
@@ -249,19 +291,4 @@ impl Place {
         }
         Place::Missing
     }
-}
-
-/// Returns a vector register by its DWARF number (System V AMD64 psABI, figure 3.36).
-pub(super) fn vector(register: gimli::Register) -> Option<u8> {
-    let number = register.0.checked_sub(17).filter(|number| *number < 16)?;
-    u8::try_from(number).ok()
-}
-
-/// Returns a general register by its DWARF number (System V AMD64 psABI, figure 3.36).
-pub(super) fn general(register: gimli::Register) -> Option<Gpr> {
-    use Gpr::{R8, R9, R10, R11, R12, R13, R14, R15, Rax, Rbp, Rbx, Rcx, Rdi, Rdx, Rsi, Rsp};
-    const ORDER: [Gpr; 16] = [
-        Rax, Rdx, Rcx, Rbx, Rsi, Rdi, Rbp, Rsp, R8, R9, R10, R11, R12, R13, R14, R15,
-    ];
-    ORDER.get(usize::from(register.0)).copied()
 }
