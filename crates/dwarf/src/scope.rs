@@ -425,7 +425,7 @@ impl<'a> Debug<'a> {
     fn line_within(&self, site: &Site) -> Option<u64> {
         match site.frames.get(site.chosen + 1) {
             Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
-            None => self.row_of(site.address).map(|(_, line)| line),
+            None => self.line_at(site.address),
         }
     }
 

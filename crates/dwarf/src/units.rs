@@ -128,12 +128,6 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Returns the file that holds the debug information: the object itself, or a separate one.
-    #[must_use]
-    pub fn path(&self) -> &'a std::path::Path {
-        &self.data.path
-    }
-
     /// Begins a new query, with a new work limit.
     pub(super) fn begin(&self) {
         self.work.set(WORK);

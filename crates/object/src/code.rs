@@ -115,12 +115,6 @@ impl ObjectCode {
         &self.functions
     }
 
-    /// Returns the landing pads of exceptions, ascending.
-    #[must_use]
-    pub fn landing_pads(&self) -> &[u64] {
-        &self.landing_pads
-    }
-
     /// Returns the landing pads inside `extent`.
     #[must_use]
     pub fn landing_pads_in(&self, extent: Extent) -> &[u64] {
@@ -129,20 +123,17 @@ impl ObjectCode {
         &tail[..tail.partition_point(|&pad| pad < extent.end)]
     }
 
-    /// Returns the ranges that must not be changed, ascending: restartable sequences and the
-    /// signatures of their abort handlers, data, and bytes that tool chains keep at entries.
-    #[must_use]
-    pub fn forbidden(&self) -> &[Extent] {
-        &self.forbidden
-    }
-
-    /// Returns the part of [`forbidden`](Self::forbidden) near an extent: all ranges that a probe
-    /// in the extent could change.
+    /// Returns the ranges that must not be changed and that a probe in the extent could change,
+    /// ascending: restartable sequences and the signatures of their abort handlers, data, and bytes
+    /// that tool chains keep at entries.
     #[must_use]
     pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
         /// A distance larger than the reach of a short jump plus some instructions.
         const NEAR: u64 = 512;
-        let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
+        let (from, to) = (
+            extent.start.saturating_sub(NEAR),
+            extent.end.saturating_add(NEAR),
+        );
         let start = self.forbidden.partition_point(|range| range.end <= from);
         let tail = &self.forbidden[start..];
         &tail[..tail.partition_point(|range| range.start < to)]

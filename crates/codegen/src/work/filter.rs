@@ -33,15 +33,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Creates a filter on the flags at the site.
-    #[must_use]
-    pub const fn on_flags(condition: ConditionCode) -> Filter {
-        Filter {
-            flags: Some(condition),
-            tree: Tree::Constant(true),
-        }
-    }
-
     /// Returns the required condition on the flags at the site.
     #[must_use]
     pub const fn flags(&self) -> Option<ConditionCode> {

@@ -131,11 +131,6 @@ impl Compiler {
         self.image
     }
 
-    /// Returns the number of forms of detours in the image.
-    pub fn forms(&self) -> usize {
-        self.templates.len()
-    }
-
     /// Returns the forms of the detours.
     pub(super) fn templates(&self) -> &[Template] {
         &self.templates
