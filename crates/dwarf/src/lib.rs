@@ -37,6 +37,7 @@ mod inlined;
 mod lines;
 mod list;
 mod location;
+mod names;
 mod namespace;
 mod origin;
 mod path;

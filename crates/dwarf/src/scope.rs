@@ -7,6 +7,7 @@ use gimli::constants as dw;
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
+use super::names;
 use super::path::Step;
 use super::units::{Debug, DieKey, Loaded};
 
@@ -133,7 +134,7 @@ impl<'a> Debug<'a> {
         self.begin();
         let frames = self.frames_at(address)?;
         let is_called = |frame: &Frame, name: &str| {
-            super::functions::is_called(name, Some(&frame.name), frame.linkage_name.as_deref())
+            names::is_called(name, Some(&frame.name), frame.linkage_name.as_deref())
         };
         let chosen = match function {
             Some("") => frames.len() - 1,

@@ -6,11 +6,10 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use gimli::{
-    AbbreviationsCacheStrategy, DwarfSections, EndianSlice, LittleEndian, UnitSectionOffset,
-    UnitType,
+    AbbreviationsCacheStrategy, AttributeValue, DwarfSections, EndianSlice, LittleEndian,
+    UnitSectionOffset, UnitType,
 };
 
-use super::die::wraps;
 use super::error::DebugError;
 use super::find::{self, DebugData};
 use capriole_object::ObjectFile;
@@ -403,3 +402,10 @@ fn describe(dwarf: &Dwarf<'_>, head: Head) -> Unit {
 
 /// Maximum number of ranges kept for one unit.
 const MOST_RANGES: usize = 1 << 20;
+
+/// True if `DW_AT_high_pc` is a size that reaches from the low address past the end of the
+/// address space. Such an entry is damaged, and gimli adds the two without a check.
+pub(super) fn wraps(low: u64, high: Option<AttributeValue<Bytes<'_>>>) -> bool {
+    let size = high.and_then(|value| value.udata_value());
+    low.checked_add(size.unwrap_or(0)).is_none()
+}
