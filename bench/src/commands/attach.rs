@@ -14,7 +14,7 @@ use capriole::select::{Origin, Part, Selected};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::server::Server;
 use capriole_bench::spread::Spread;
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_event::EventSpec;
 use capriole_host::ptrace;
 use capriole_host::signals;

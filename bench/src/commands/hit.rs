@@ -13,7 +13,8 @@ use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
     TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
-use capriole_codegen::detour::{ClockReading, Work};
+use capriole_codegen::runtime::ClockReading;
+use capriole_codegen::work::Work;
 use capriole_event::EventSpec;
 use capriole_host::ptrace;
 use capriole_object::Objects;

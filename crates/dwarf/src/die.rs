@@ -5,7 +5,7 @@ use std::rc::Rc;
 use gimli::{AttributeValue, DebuggingInformationEntry, DwAt, DwTag, constants as dw};
 
 use super::error::DebugError;
-use super::units::{Bytes, Debug, DieKey, Loaded, Space, UnitKey};
+use super::units::{Bytes, Debug, DieKey, Loaded, Space, UnitKey, wraps};
 
 pub(super) type Value<'a> = AttributeValue<Bytes<'a>>;
 
@@ -138,13 +138,6 @@ impl<'a> Die<'a> {
     pub(super) fn has_code(&self) -> bool {
         self.has(dw::DW_AT_low_pc) || self.has(dw::DW_AT_ranges)
     }
-}
-
-/// True if `DW_AT_high_pc` is a size that reaches from the low address past the end of the
-/// address space. Such an entry is damaged, and gimli adds the two without a check.
-pub(super) fn wraps(low: u64, high: Option<Value<'_>>) -> bool {
-    let size = high.and_then(|value| value.udata_value());
-    low.checked_add(size.unwrap_or(0)).is_none()
 }
 
 /// Maximum number of ranges examined for one entry.

@@ -5,13 +5,14 @@ use gimli::constants as dw;
 use super::die::Die;
 use super::error::{DebugError, Onward, Refusal};
 use super::location::Context;
-use super::place::{Place, Start, Sum};
-use super::prologue::{ARGUMENTS, Prologue, stores};
 use super::scope::Variable;
 use super::setup::Setup;
 use super::types::Shape;
 use super::units::Debug;
 use capriole_event::Gpr;
+use capriole_prologue::instructions::stores;
+use capriole_prologue::registers::PARAMETERS;
+use capriole_prologue::{Place, Prologue, Start, Sum};
 
 /// Maximum bytes of a function's code examined.
 const CODE: u64 = 1 << 16;
@@ -75,7 +76,7 @@ impl<'a> Debug<'a> {
                     start: Start::Register(Gpr::Rsp),
                     reads,
                     plus: plus @ 8..,
-                }) if reads.is_empty() => self.cfa(context.address).map(|cfa| cfa.add(plus - 8)),
+                }) if reads.is_empty() => self.cfa(context.address).map(|cfa| cfa.shift(plus - 8)),
                 _ => None,
             };
             return caller.map(Place::Memory).ok_or_else(not_yet);
@@ -216,7 +217,7 @@ impl<'a> Debug<'a> {
         let Some(&first) = sum.reads.first() else {
             return false;
         };
-        let slot = Sum::of(sum.start).add(first);
+        let slot = Sum::of(sum.start).shift(first);
         let mut parameters = children
             .iter()
             .filter(|die| die.tag() == dw::DW_TAG_formal_parameter);
@@ -303,7 +304,7 @@ impl<'a> Debug<'a> {
 /// argument register). A variable that is in an argument register for the whole function is
 /// there from the beginning.
 fn depends(place: &Place) -> bool {
-    let changes = |register: Gpr| !ARGUMENTS.contains(&register);
+    let changes = |register: Gpr| !PARAMETERS.contains(&register);
     match place {
         Place::Memory(sum) | Place::Value { value: sum, .. } => match sum.start {
             Start::Register(register) => changes(register),
@@ -319,7 +320,7 @@ fn depends(place: &Place) -> bool {
 /// argument register, counted from 0; `(1, n)` is vector register `n`.
 fn claims(place: &Place) -> Vec<(usize, usize)> {
     let general = |register: &Gpr| {
-        let number = ARGUMENTS[..6]
+        let number = PARAMETERS[..6]
             .iter()
             .position(|argument| argument == register);
         number.map(|number| (0, number)).into_iter().collect()

@@ -1,10 +1,10 @@
 //! Turns a variable into the fetch and field type that a probe records.
 
 use capriole_event::{Base, Bits, Deref, Element, Fetch, FieldType, Shown};
+use capriole_prologue::{Place, Start, Sum, Window};
 use gimli::constants as dw;
 
 use super::error::{DebugError, Refusal, VariableError};
-use super::place::{Place, Start, Sum, Window};
 use super::scope::Site;
 use super::types::{Shape, is_signed};
 use super::units::Debug;
@@ -84,10 +84,10 @@ impl<'a> Debug<'a> {
             _ => return Err(mismatch),
         };
         for deref in before {
-            let read = sum.add(deref.offset).read();
+            let read = sum.shift(deref.offset).read();
             sum = read.ok_or_else(|| Refusal::Computed(thing.text.clone()))?;
         }
-        let (mut fetch, link_address) = sum.add(last.offset).at();
+        let (mut fetch, link_address) = sum.shift(last.offset).at();
         let around = before.iter().rev();
         for (deref, given) in fetch
             .derefs
@@ -355,7 +355,7 @@ impl<'a> Debug<'a> {
                     (0, bytes, first as u8)
                 };
                 let byte = i64::try_from(byte).map_err(|_| wrong_bits())?;
-                let (fetch, link_address) = sum.add(byte).at();
+                let (fetch, link_address) = sum.shift(byte).at();
                 let field = with_bits(shown, container, width as u8, offset);
                 return Ok(typed(fetch, link_address, field, c_type));
             }

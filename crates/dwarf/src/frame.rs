@@ -1,11 +1,12 @@
 //! The canonical frame address at an instruction (DWARF 5, chapter 6.4): the value of the stack
 //! pointer before the call.
 
+use capriole_prologue::registers::general;
+use capriole_prologue::{Start, Sum};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, DebugFrame, EhFrame, Operation, UnwindContext, UnwindSection,
 };
 
-use super::place::{Start, Sum, general};
 use super::units::{Bytes, Debug, slice};
 
 impl Debug<'_> {
@@ -58,8 +59,8 @@ impl Debug<'_> {
             let row = row.ok()?;
             let expression = match row.cfa() {
                 CfaRule::RegisterAndOffset { register, offset } => {
-                    let register = general(*register)?;
-                    return Some(Sum::of(Start::Register(register)).add(*offset));
+                    let register = general(register.0)?;
+                    return Some(Sum::of(Start::Register(register)).shift(*offset));
                 }
                 CfaRule::Expression(expression) => expression.get(section).ok()?,
             };
@@ -73,8 +74,8 @@ impl Debug<'_> {
                         Operation::RegisterOffset {
                             register, offset, ..
                         },
-                    ) => Sum::of(Start::Register(general(register)?)).add(offset),
-                    (Some(sum), Operation::PlusConstant { value }) => sum.add(value as i64),
+                    ) => Sum::of(Start::Register(general(register.0)?)).shift(offset),
+                    (Some(sum), Operation::PlusConstant { value }) => sum.shift(value as i64),
                     (
                         Some(sum),
                         Operation::Deref {

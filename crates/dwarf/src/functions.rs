@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use gimli::constants as dw;
 
 use super::error::DebugError;
+use super::names::is_called;
 use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
-use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier, without_blanks};
+use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier};
 
 /// A place where a function is entered: its own code, or an inlined copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,22 +22,6 @@ pub struct FunctionPlace {
     pub site: Site,
     /// Distinguishes the function from others of the same name.
     pub origin: Origin,
-}
-
-/// True if `wanted` is a name of the function: as in the source, the linkage name, or the latter
-/// demangled, with or without parameters.
-pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>) -> bool {
-    if name == Some(wanted) || linkage == Some(wanted) {
-        return true;
-    }
-    let Some(demangled) = linkage.filter(|name| is_mangled(name)).and_then(demangle) else {
-        return false;
-    };
-    let wanted = without_blanks(wanted);
-    let is = |name: &str| without_blanks(name) == wanted;
-    is(&demangled.full)
-        || is(&demangled.short)
-        || demangled.with_return_type.as_deref().is_some_and(is)
 }
 
 impl Debug<'_> {

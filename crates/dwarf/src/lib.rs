@@ -15,7 +15,7 @@
 //! stored it there, and not from which instruction on. The calling convention depends on more
 //! than it describes: which C++ classes are passed by the address of a copy, which hidden
 //! parameters shift the others, how far an aligned frame is from the caller's. So nothing is
-//! inferred from types; `prologue` follows the first instructions. Names are looked up in
+//! inferred from types; the crate `prologue` follows the first instructions. Names are looked up in
 //! `scope` (one function, the blocks that contain the place), then `class` (members) and
 //! `globals` (namespaces, units). A variable that an inlined copy does not mention is optimised
 //! out there.
@@ -37,11 +37,10 @@ mod inlined;
 mod lines;
 mod list;
 mod location;
+mod names;
 mod namespace;
 mod origin;
 mod path;
-mod place;
-mod prologue;
 mod returned;
 mod scope;
 mod sections;

@@ -136,25 +136,16 @@ impl<'a> Debug<'a> {
             .collect()
     }
 
-    /// Returns path and line of an instruction, from the unit that describes it.
-    #[must_use]
-    pub fn line_of(&self, address: u64) -> Option<(String, u64)> {
-        self.begin();
-        let (path, line) = self.row_of(address)?;
-        Some((path?, line))
-    }
-
-    /// Like `line_of`, but the path may be unknown.
-    pub(super) fn row_of(&self, address: u64) -> Option<(Option<String>, u64)> {
+    /// Returns the line of an instruction, from the unit that describes it.
+    pub(super) fn line_at(&self, address: u64) -> Option<u64> {
         let unit = self.line_unit(address)?;
         let program = unit.unit.line_program.clone()?;
-        let header = program.header().clone();
         let rows = self.rows(program).ok()?;
         let row = rows
             .iter()
             .filter(|row| row.address <= address)
             .max_by_key(|row| row.address)?;
-        Some((file_path(&unit, &header, row.file), row.line))
+        Some(row.line)
     }
 
     /// Returns the unit that has the line table: for split debug information, the skeleton unit in

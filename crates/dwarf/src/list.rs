@@ -1,10 +1,10 @@
 //! Parameters and variables that can be recorded at a site, for `list --args`.
 
 use capriole_event::Gpr;
+use capriole_prologue::{Place, Start, Sum};
 
 use super::error::{DebugError, Refusal};
 use super::fetch::TypedFetch;
-use super::place::{Place, Start, Sum};
 use super::scope::Site;
 use super::units::Debug;
 use super::walk::Thing;

@@ -6,11 +6,12 @@
 
 use std::rc::Rc;
 
+use capriole_prologue::registers::{general, vector};
+use capriole_prologue::{Place, Start, Sum, Window};
 use gimli::{AttributeValue, DieReference, Expression, Operation, constants as dw};
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
-use super::place::{Place, Start, Sum, Window, general, vector};
 use super::types::{Shape, is_signed};
 use super::units::{Bytes, Debug, DieKey};
 
@@ -132,9 +133,9 @@ impl<'a> Debug<'a> {
             self.spend(1)?;
             match operation {
                 Operation::Register { register } => {
-                    current = Some(match general(register) {
+                    current = Some(match general(register.0) {
                         Some(register) => Place::Register { register, at: 0 },
-                        None => Place::Vector(vector(register)),
+                        None => Place::Vector(vector(register.0)),
                     });
                 }
                 Operation::StackValue => {
@@ -229,7 +230,7 @@ impl<'a> Debug<'a> {
         register: gimli::Register,
         context: Context<'_>,
     ) -> Result<Sum, NoPlace> {
-        let base = general(register).map(Start::Register);
+        let base = general(register.0).map(Start::Register);
         let set_up = |address| {
             self.cfa(address)
                 .filter(|cfa| Some(cfa.start) == base && cfa.reads.is_empty())
@@ -239,9 +240,9 @@ impl<'a> Debug<'a> {
         if (early || set_up(context.address).is_none())
             && let Some(then) = set_up(context.body)
         {
-            return Ok(self.frame_address(context)?.add(then.plus.wrapping_neg()));
+            return Ok(self.frame_address(context)?.shift(then.plus.wrapping_neg()));
         }
-        match general(register) {
+        match general(register.0) {
             Some(register) => Ok(Sum::of(Start::Register(register))),
             None => Err(unclear(context.name, "the frame base is a vector register")),
         }
@@ -412,7 +413,7 @@ impl<'a> Machine<'_, 'a, '_> {
     }
 
     fn register(&self, register: gimli::Register) -> Result<Sum, NoPlace> {
-        match general(register) {
+        match general(register.0) {
             Some(register) => Ok(Sum::of(Start::Register(register))),
             None => Err(Refusal::VectorRegister(self.context.name.to_owned()).into()),
         }
@@ -443,8 +444,8 @@ impl<'a> Machine<'_, 'a, '_> {
                 register,
                 offset: 0,
                 ..
-            } if general(register).is_none() => {
-                self.vector = Some(vector(register));
+            } if general(register.0).is_none() => {
+                self.vector = Some(vector(register.0));
                 return Ok(());
             }
             Operation::RegisterOffset {
@@ -452,7 +453,7 @@ impl<'a> Machine<'_, 'a, '_> {
                 offset,
                 base_type,
             } => {
-                let number = Number::of(self.register(register)?.add(offset));
+                let number = Number::of(self.register(register)?.shift(offset));
                 let number = self.converted(number, base_type)?;
                 return self.push(number);
             }
@@ -478,21 +479,21 @@ impl<'a> Machine<'_, 'a, '_> {
                     _ => constant.wrapping_neg(),
                 }))
             }
-            Operation::FrameOffset { offset } => debug.frame_base(context)?.add(offset),
+            Operation::FrameOffset { offset } => debug.frame_base(context)?.shift(offset),
             Operation::CallFrameCFA => debug.frame_address(context)?,
-            Operation::PlusConstant { value } => self.pop()?.add(value as i64),
+            Operation::PlusConstant { value } => self.pop()?.shift(value as i64),
             Operation::Plus => {
                 let (top, below) = (self.pop()?, self.pop()?);
                 match (top.constant(), below.constant()) {
-                    (Some(value), _) => below.add(value as i64),
-                    (_, Some(value)) => top.add(value as i64),
+                    (Some(value), _) => below.shift(value as i64),
+                    (_, Some(value)) => top.shift(value as i64),
                     _ => return Err(self.computed()),
                 }
             }
             Operation::Minus => {
                 let (top, below) = (self.pop()?, self.pop()?);
                 match top.constant() {
-                    Some(value) => below.add((value as i64).wrapping_neg()),
+                    Some(value) => below.shift((value as i64).wrapping_neg()),
                     None => return Err(self.computed()),
                 }
             }

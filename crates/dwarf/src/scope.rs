@@ -7,6 +7,7 @@ use gimli::constants as dw;
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
+use super::names;
 use super::path::Step;
 use super::units::{Debug, DieKey, Loaded};
 
@@ -133,7 +134,7 @@ impl<'a> Debug<'a> {
         self.begin();
         let frames = self.frames_at(address)?;
         let is_called = |frame: &Frame, name: &str| {
-            super::functions::is_called(name, Some(&frame.name), frame.linkage_name.as_deref())
+            names::is_called(name, Some(&frame.name), frame.linkage_name.as_deref())
         };
         let chosen = match function {
             Some("") => frames.len() - 1,
@@ -425,7 +426,7 @@ impl<'a> Debug<'a> {
     fn line_within(&self, site: &Site) -> Option<u64> {
         match site.frames.get(site.chosen + 1) {
             Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
-            None => self.row_of(site.address).map(|(_, line)| line),
+            None => self.line_at(site.address),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The first instructions of a function, which set up its frame.
 
-use iced_x86::{Decoder, DecoderOptions, Mnemonic};
+use capriole_prologue::instructions::{self, LONGEST};
 
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
@@ -68,9 +68,8 @@ impl Debug<'_> {
     /// Returns the address of the instruction after the one at `address`.
     fn behind(&self, address: u64) -> u64 {
         let longest = |size| self.object.read(address, size);
-        let code = (1..=15).rev().find_map(longest).unwrap_or_default();
-        let mut decoder = Decoder::with_ip(64, &code, address, DecoderOptions::NONE);
-        decoder.decode().next_ip().max(address + 1)
+        let code = (1..=LONGEST).rev().find_map(longest).unwrap_or_default();
+        instructions::behind(&code, address)
     }
 
     /// True if only no-op instructions are between two addresses.
@@ -81,12 +80,7 @@ impl Debug<'_> {
         if address - start > ENTRY {
             return false;
         }
-        let Some(bytes) = self.object.read(start, address - start) else {
-            return false;
-        };
-        let mut decoder = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
-        decoder
-            .iter()
-            .all(|i| matches!(i.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Nop))
+        let bytes = self.object.read(start, address - start);
+        bytes.is_some_and(|bytes| instructions::does_nothing(&bytes))
     }
 }

@@ -6,15 +6,14 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 use gimli::{
-    AbbreviationsCacheStrategy, DwarfSections, EndianSlice, LittleEndian, UnitSectionOffset,
-    UnitType,
+    AbbreviationsCacheStrategy, AttributeValue, DwarfSections, EndianSlice, LittleEndian,
+    UnitSectionOffset, UnitType,
 };
 
-use super::die::wraps;
 use super::error::DebugError;
 use super::find::{self, DebugData};
-use super::place::Sum;
 use capriole_object::ObjectFile;
+use capriole_prologue::Sum;
 
 pub(super) type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 pub(super) type Dwarf<'a> = gimli::Dwarf<Bytes<'a>>;
@@ -126,12 +125,6 @@ impl<'a> Debug<'a> {
             around: RefCell::default(),
             work: Cell::new(WORK),
         }
-    }
-
-    /// Returns the file that holds the debug information: the object itself, or a separate one.
-    #[must_use]
-    pub fn path(&self) -> &'a std::path::Path {
-        &self.data.path
     }
 
     /// Begins a new query, with a new work limit.
@@ -409,3 +402,10 @@ fn describe(dwarf: &Dwarf<'_>, head: Head) -> Unit {
 
 /// Maximum number of ranges kept for one unit.
 const MOST_RANGES: usize = 1 << 20;
+
+/// True if `DW_AT_high_pc` is a size that reaches from the low address past the end of the
+/// address space. Such an entry is damaged, and gimli adds the two without a check.
+pub(super) fn wraps(low: u64, high: Option<AttributeValue<Bytes<'_>>>) -> bool {
+    let size = high.and_then(|value| value.udata_value());
+    low.checked_add(size.unwrap_or(0)).is_none()
+}

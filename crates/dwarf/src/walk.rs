@@ -1,10 +1,11 @@
 //! Walks from a variable along its path to the named object: its place and type.
 
+use capriole_prologue::{Place, Start, Sum};
+
 use super::class::Lookup;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
-use super::place::{Place, Start, Sum};
 use super::scope::{Meaning, Site, Variable};
 use super::types::Shape;
 use super::units::{Debug, DieKey};

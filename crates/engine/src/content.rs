@@ -1,7 +1,7 @@
 //! Contents of fields as they are in memory.
 
 use capriole_codegen::condition::Width;
-use capriole_codegen::program::Content;
+use capriole_codegen::fetch::Content;
 use capriole_event::{Element, FieldType, Shown};
 
 /// Returns the content that a field of this type has in memory.

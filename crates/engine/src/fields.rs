@@ -5,8 +5,8 @@ use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
 use crate::{entry, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
-use capriole_codegen::program::FetchError;
-use capriole_codegen::program::{Content, Fetch, Field, Source};
+use capriole_codegen::fetch::FetchError;
+use capriole_codegen::fetch::{Content, Fetch, Field, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{

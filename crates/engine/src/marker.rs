@@ -2,7 +2,7 @@
 
 use crate::content::content;
 use crate::error::{Result, bail, err};
-use capriole_codegen::program::{Field, Source};
+use capriole_codegen::fetch::{Field, Source};
 use capriole_event::{
     Base, Bits, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Place as Asking, Shown,
 };

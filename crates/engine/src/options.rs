@@ -1,7 +1,7 @@
 //! Options that control how sites are probed, and the clock.
 
 use crate::error::{Context, Result, err};
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_ring::layout::frame;
 use capriole_trace::clock::{Clock, tsc};
 use std::time::Duration;

@@ -638,7 +638,7 @@ impl Session {
 
 /// The work of each site, and the tables that it needs.
 type Works = (
-    Vec<Result<Vec<capriole_codegen::detour::Work>>>,
+    Vec<Result<Vec<capriole_codegen::work::Work>>>,
     Vec<Option<AggregateTable>>,
 );
 

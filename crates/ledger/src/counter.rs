@@ -94,8 +94,8 @@ impl ReferenceCounter {
             return Ok(ReferenceCounter {
                 address,
                 offset,
-                dev: Device::from_st_dev(id.map_or(0, |id| id.dev)),
-                inode: id.map_or(0, |id| id.inode),
+                dev: Device::from_st_dev(id.dev),
+                inode: id.inode,
             });
         }
         let mapping = object.mappings().iter().find(|m| m.contains(address));

@@ -6,15 +6,24 @@
 //! sanitizers, room for hot patching). They are kept apart, so that they are neither decoded
 //! nor changed nor taken for padding.
 
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use capriole_insn::conventions::Convention;
 use capriole_insn::decode::is_padding;
 use capriole_insn::{Code, Extent, Shown, Targets};
 
-use super::entered::Entered;
 use super::roots;
 use super::{ObjectError, ObjectFile, ObjectKind, Text, pointers};
+
+/// Known uses of the red zone, found when they are needed first.
+#[derive(Debug, Default)]
+pub(super) struct RedZone {
+    /// For each piece of code, by its run-time address: true if it uses the red zone.
+    pub(super) uses: Mutex<HashMap<u64, bool>>,
+    /// True if some indirect jump with unknown targets can be taken with the red zone in use.
+    pub(super) indirect: OnceLock<bool>,
+}
 
 /// The code of an object in one process, in run-time addresses.
 #[derive(Debug)]
@@ -26,7 +35,7 @@ pub struct ObjectCode {
     landing_pads: Vec<u64>,
     forbidden: Vec<Extent>,
     data: Vec<Extent>,
-    entered: Entered,
+    pub(super) red_zone: RedZone,
     shown: OnceLock<Vec<Shown>>,
 }
 
@@ -48,7 +57,7 @@ impl ObjectCode {
             landing_pads: pads.map(|pad| pad.wrapping_add(bias)).collect(),
             forbidden: forbidden.map(run_time).collect(),
             data: symbols.data().iter().map(|e| run_time(*e)).collect(),
-            entered: Entered::default(),
+            red_zone: RedZone::default(),
             shown: OnceLock::new(),
         };
         code.functions.sort_unstable();
@@ -106,12 +115,6 @@ impl ObjectCode {
         &self.functions
     }
 
-    /// Returns the landing pads of exceptions, ascending.
-    #[must_use]
-    pub fn landing_pads(&self) -> &[u64] {
-        &self.landing_pads
-    }
-
     /// Returns the landing pads inside `extent`.
     #[must_use]
     pub fn landing_pads_in(&self, extent: Extent) -> &[u64] {
@@ -120,20 +123,17 @@ impl ObjectCode {
         &tail[..tail.partition_point(|&pad| pad < extent.end)]
     }
 
-    /// Returns the ranges that must not be changed, ascending: restartable sequences and the
-    /// signatures of their abort handlers, data, and bytes that tool chains keep at entries.
-    #[must_use]
-    pub fn forbidden(&self) -> &[Extent] {
-        &self.forbidden
-    }
-
-    /// Returns the part of [`forbidden`](Self::forbidden) near an extent: all ranges that a probe
-    /// in the extent could change.
+    /// Returns the ranges that must not be changed and that a probe in the extent could change,
+    /// ascending: restartable sequences and the signatures of their abort handlers, data, and bytes
+    /// that tool chains keep at entries.
     #[must_use]
     pub fn forbidden_near(&self, extent: Extent) -> &[Extent] {
         /// A distance larger than the reach of a short jump plus some instructions.
         const NEAR: u64 = 512;
-        let (from, to) = (extent.start.saturating_sub(NEAR), extent.end + NEAR);
+        let (from, to) = (
+            extent.start.saturating_sub(NEAR),
+            extent.end.saturating_add(NEAR),
+        );
         let start = self.forbidden.partition_point(|range| range.end <= from);
         let tail = &self.forbidden[start..];
         &tail[..tail.partition_point(|range| range.start < to)]
@@ -178,14 +178,6 @@ impl ObjectCode {
             }
         }
         end
-    }
-
-    /// True if values may be live below the stack pointer when control reaches `start`, the first
-    /// byte of a function, or the instruction after it. This is so if other code falls through to
-    /// it, or jumps to it and is not proven to keep nothing below the stack pointer.
-    #[must_use]
-    pub fn is_entered_in_use(&self, start: u64) -> bool {
-        self.entered.in_use(self, start)
     }
 
     /// Checks that an instruction is known to begin at a run-time address: from the file, or from

@@ -15,8 +15,8 @@
 //! Jumps from code that may be data, and from jump tables of other functions, count as uses of
 //! the red zone.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::collections::HashSet;
+use std::sync::PoisonError;
 
 use capriole_insn::Extent;
 use capriole_insn::red_zone::{runs_into_end, uses_red_zone};
@@ -27,62 +27,60 @@ use super::code::ObjectCode;
 /// counts as in use.
 const MOST: usize = 64;
 
-/// Cached results, by run-time address.
-#[derive(Debug, Default)]
-pub(super) struct Entered {
-    /// For each piece of code, by its start: true if it uses the red zone.
-    uses: Mutex<HashMap<u64, bool>>,
-    /// True if some indirect jump with unknown targets can be taken with the red zone in use.
-    indirectly: OnceLock<bool>,
-}
-
-impl Entered {
-    pub(super) fn in_use(&self, code: &ObjectCode, start: u64) -> bool {
+impl ObjectCode {
+    /// True if values may be live below the stack pointer when control reaches `start`, the first
+    /// byte of a function, or the instruction after it. This is so if other code falls through to
+    /// it, or jumps to it and is not proven to keep nothing below the stack pointer.
+    #[must_use]
+    pub fn is_entered_in_use(&self, start: u64) -> bool {
         // After an `endbr64` there may be a second entry, for jumps.
         const ENDBR: u64 = 4;
-        self.may_come_in_use(code, Extent::new(start, start + ENDBR + 1))
-            || !code.has_frame(start) && self.indirect(code)
+        may_come_in_use(self, Extent::new(start, start + ENDBR + 1))
+            || !self.has_frame(start) && indirect(self)
     }
+}
 
-    fn indirect(&self, code: &ObjectCode) -> bool {
-        *self.indirectly.get_or_init(|| {
-            let jumpers = code.all_targets().flat_map(|t| t.indirect_jumpers());
-            jumpers
-                .map(|jumper| code.around(jumper.start))
-                .any(|piece| self.uses(code, piece) || self.may_come_in_use(code, piece))
-        })
-    }
+/// True if some indirect jump with unknown targets can be taken with the red zone in use.
+fn indirect(code: &ObjectCode) -> bool {
+    *code.red_zone.indirect.get_or_init(|| {
+        let jumpers = code.all_targets().flat_map(|t| t.indirect_jumpers());
+        jumpers
+            .map(|jumper| code.around(jumper.start))
+            .any(|piece| uses(code, piece) || may_come_in_use(code, piece))
+    })
+}
 
-    /// True if control may enter `range` from elsewhere with the red zone in use.
-    fn may_come_in_use(&self, code: &ObjectCode, range: Extent) -> bool {
-        let mut seen = HashSet::new();
-        let mut pending = vec![range];
-        while let Some(range) = pending.pop() {
-            let Some(from) = sources(code, range) else {
-                return true;
-            };
-            for piece in from {
-                if seen.insert(piece.start) {
-                    if seen.len() > MOST || self.uses(code, piece) {
-                        return true;
-                    }
-                    pending.push(piece);
+/// True if control may enter `range` from elsewhere with the red zone in use.
+fn may_come_in_use(code: &ObjectCode, range: Extent) -> bool {
+    let mut seen = HashSet::new();
+    let mut pending = vec![range];
+    while let Some(range) = pending.pop() {
+        let Some(from) = sources(code, range) else {
+            return true;
+        };
+        for piece in from {
+            if seen.insert(piece.start) {
+                if seen.len() > MOST || uses(code, piece) {
+                    return true;
                 }
+                pending.push(piece);
             }
         }
-        false
     }
+    false
+}
 
-    fn uses(&self, code: &ObjectCode, piece: Extent) -> bool {
-        let known = || self.uses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(uses) = known().get(&piece.start) {
-            return *uses;
-        }
-        let text = code.code_at(piece.start);
-        let uses = text.is_none_or(|text| uses_red_zone(&text, piece));
-        known().insert(piece.start, uses);
-        uses
+/// True if a piece of code uses the red zone.
+fn uses(code: &ObjectCode, piece: Extent) -> bool {
+    let known = &code.red_zone.uses;
+    let known = || known.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(uses) = known().get(&piece.start) {
+        return *uses;
     }
+    let text = code.code_at(piece.start);
+    let uses = text.is_none_or(|text| uses_red_zone(&text, piece));
+    known().insert(piece.start, uses);
+    uses
 }
 
 /// Returns the pieces of code from which control enters `range` other than by calls. `None` if

@@ -131,7 +131,7 @@ impl Text {
 pub struct ObjectFile {
     path: PathBuf,
     source: Source,
-    id: Option<FileId>,
+    id: FileId,
     headers: Headers,
     facts: Facts,
     frames: OnceLock<Result<Vec<Frame>, ObjectProblem>>,
@@ -183,21 +183,11 @@ impl ObjectFile {
             inode: metadata.ino(),
         };
         Source::file(file)
-            .and_then(|source| ObjectFile::new(source, Some(id), path))
+            .and_then(|source| ObjectFile::new(source, id, path))
             .map_err(|reason| ObjectError::new(path, reason))
     }
 
-    /// Takes the contents of a file; `path` is its name in messages.
-    ///
-    /// # Errors
-    ///
-    /// Not ELF, not for x86-64, or damaged.
-    pub fn from_bytes(bytes: Vec<u8>, path: &Path) -> Result<ObjectFile, ObjectError> {
-        ObjectFile::new(Source::Bytes(bytes), None, path)
-            .map_err(|reason| ObjectError::new(path, reason))
-    }
-
-    fn new(source: Source, id: Option<FileId>, path: &Path) -> Result<ObjectFile, ObjectProblem> {
+    fn new(source: Source, id: FileId, path: &Path) -> Result<ObjectFile, ObjectProblem> {
         let mut headers = Headers::read(&source)?;
         let facts = Facts::read(&source, &headers);
         headers.kind = match headers.kind {
@@ -280,9 +270,9 @@ impl ObjectFile {
         &self.path
     }
 
-    /// Returns the identity of the file; `None` if it was made from bytes.
+    /// Returns the identity of the file.
     #[must_use]
-    pub fn id(&self) -> Option<FileId> {
+    pub fn id(&self) -> FileId {
         self.id
     }
 

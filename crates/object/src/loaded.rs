@@ -65,12 +65,6 @@ impl Object {
         OsStr::to_string_lossy(name).into_owned()
     }
 
-    /// Returns the load bias: run-time address minus link address (modulo 2^64).
-    #[must_use]
-    pub fn bias(&self) -> u64 {
-        self.bias
-    }
-
     /// True for the main program of the process, and for a file without a process.
     #[must_use]
     pub fn is_main(&self) -> bool {

@@ -2,25 +2,18 @@
 //! information may be gigabytes in size.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
 use object::read::ReadCacheOps;
 
 use super::ObjectProblem;
 
-/// The bytes of an ELF file.
+/// The bytes of an ELF file: an open regular file, read as it is needed.
 #[derive(Debug)]
-pub enum Source {
-    /// An open regular file, read as it is needed.
-    File {
-        /// The file.
-        file: File,
-        /// Its size when it was opened, bytes.
-        len: u64,
-    },
-    /// The whole contents.
-    Bytes(Vec<u8>),
+pub struct Source {
+    file: File,
+    /// Its size when it was opened, bytes.
+    len: u64,
 }
 
 /// Returns the largest plausible size of a file with this many blocks of 512 bytes on disk. A
@@ -45,16 +38,13 @@ impl Source {
         if len > most(metadata.blocks()) {
             return Err(ObjectProblem::Damaged("it is mostly holes"));
         }
-        Ok(Source::File { file, len })
+        Ok(Source { file, len })
     }
 
     /// Returns the size of the file, bytes.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> u64 {
-        match self {
-            Source::File { len, .. } => *len,
-            Source::Bytes(bytes) => bytes.len() as u64,
-        }
+        self.len
     }
 
     /// Reads `size` bytes at `offset`; never allocates more than the file's size.
@@ -65,23 +55,8 @@ impl Source {
         }
         let len = usize::try_from(size).map_err(|_| ObjectProblem::Damaged("too large"))?;
         let mut bytes = vec![0; len];
-        self.read_exact_at(offset, &mut bytes)?;
+        self.file.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
-    }
-
-    fn read_exact_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        match self {
-            Source::File { file, .. } => file.read_exact_at(buffer, offset),
-            Source::Bytes(bytes) => {
-                let start = usize::try_from(offset).unwrap_or(usize::MAX);
-                let from = bytes
-                    .get(start..)
-                    .and_then(|tail| tail.get(..buffer.len()))
-                    .ok_or(io::ErrorKind::UnexpectedEof)?;
-                buffer.copy_from_slice(from);
-                Ok(())
-            }
-        }
     }
 }
 
@@ -123,7 +98,8 @@ impl ReadCacheOps for Cursor<'_> {
 
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ()> {
         self.source
-            .read_exact_at(self.position, buffer)
+            .file
+            .read_exact_at(buffer, self.position)
             .map_err(|_| ())?;
         self.position += buffer.len() as u64;
         Ok(())

@@ -104,16 +104,6 @@ impl Objects {
         self.entries.iter().map(|entry| entry.path.as_path())
     }
 
-    /// Returns the main program.
-    ///
-    /// # Errors
-    ///
-    /// Its file cannot be used.
-    pub fn main(&self) -> Result<Arc<Object>, ObjectError> {
-        let objects = self.open(self.main_entry()?)?;
-        Ok(Arc::clone(&objects[0]))
-    }
-
     /// Returns the program's own entry.
     ///
     /// # Errors

@@ -13,7 +13,7 @@
 
 use crate::probe::{Point, Probe};
 use crate::returns::Region;
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_resident::Entries;
 use capriole_tactic::site::Shape;
 use std::collections::HashMap;

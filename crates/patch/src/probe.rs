@@ -1,6 +1,6 @@
 //! Probes as they are planned: the shape of the patch, and the work done at each instruction.
 
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_insn::Extent;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_ledger::counter::ReferenceCounter;

@@ -35,7 +35,7 @@ mod tls;
 use self::calls::{Call, calls, changes, constant, copied, loaded};
 use crate::planner::{Planner, is_c_library};
 use crate::resolve::Site;
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_insn::{Code, Extent};
 use capriole_object::{Object, Objects};
 use capriole_patch::attach::{Plan, Probe};

@@ -830,7 +830,7 @@ static void tally(const struct step *step, const struct state *state)
 }
 
 /* Returns the slot of a call. `call` is its function's number, and above it the area that its slot
- * is in. See crates/codegen/src/detour/timing.rs. */
+ * is in. See crates/codegen/src/x86_64/detour/timing.rs. */
 static struct frame *frame_of(u64 stack, u32 call)
 {
 	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;

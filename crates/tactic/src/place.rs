@@ -21,26 +21,19 @@
 //! Instrumentation for x86-64", PLDI 2017. Eviction and page sharing: Duck, Gao,
 //! Roychoudhury, "Binary Rewriting without Control Flow Recovery", PLDI 2020.
 
-mod mask;
-
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-pub use self::mask::Mask;
+use crate::arch::jump::{FAR_STUB, NEAR_STUB, REACH};
+use crate::arch::mask::Mask;
 
 /// Page size in bytes.
 const PAGE: u64 = 4096;
-/// Reach of a 32-bit displacement.
-const REACH: u64 = 1 << 31;
 /// Maximum distance of a near stub from its site. A near stub is a `jmp rel32` to the detour, which
 /// is near its object; one farther away might not reach the detour and holds its full address.
 const NEAR: u64 = 1 << 30;
 /// Programs linked for a fixed address are loaded below this limit.
 const LOW: u64 = 1 << 32;
-/// Size in bytes of a near stub: `jmp rel32`.
-pub const NEAR_STUB: u64 = 5;
-/// Size in bytes of a far stub: `notrack jmp *0(%rip)` and the address.
-pub const FAR_STUB: u64 = 15;
 /// Maximum number of pages in use that are searched for another stub.
 const LOOK: usize = 256;
 
@@ -131,7 +124,7 @@ impl Space {
 pub(crate) struct Slot {
     /// Its first address.
     pub(crate) address: u64,
-    /// Its size: [`NEAR_STUB`] or [`FAR_STUB`].
+    /// Its size: `NEAR_STUB` or `FAR_STUB`.
     pub(crate) size: u64,
 }
 
@@ -177,12 +170,6 @@ impl Placer {
             pages: BTreeMap::new(),
             uses: HashMap::new(),
         }
-    }
-
-    /// Returns the number of pages that hold stubs.
-    #[must_use]
-    pub fn pages(&self) -> usize {
-        self.pages.len()
     }
 
     /// Records bytes that a probe changes. Other probes can then neither change them nor rely on
@@ -421,7 +408,7 @@ mod tests {
         let size = FAR_STUB; // more than 1 GiB away
         assert_eq!(found, [Slot { address, size }]);
         placer.reserve_stub(found[0]);
-        assert_eq!(placer.pages(), 1);
+        assert_eq!(placer.pages.len(), 1);
         assert!(placer.candidates(from, fixed, 10).is_empty());
         assert!(placer.candidates(from + 4, fixed, 10).is_empty());
         assert_eq!(placer.candidates(from + FAR_STUB, fixed, 10).len(), 1);
@@ -462,7 +449,7 @@ mod tests {
             let found = placer.candidates(0x7f00_0000_1005 + site * 16, wide, 1)[0];
             placer.reserve_stub(found);
         }
-        assert_eq!(placer.pages(), 1);
+        assert_eq!(placer.pages.len(), 1);
     }
 
     #[test]

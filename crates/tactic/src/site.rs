@@ -31,27 +31,23 @@
 //! could not be probed without breakpoints before sites could share jumps; now 24 cannot, 20 of
 //! them because the function never returns.
 
-mod ladder;
+pub(crate) mod ladder;
 mod placed;
-mod prescribed;
 mod refusal;
 mod tactic;
 
 use std::fmt;
 use std::ops::Range;
 
-use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets};
-use iced_x86::Instruction;
-
 use self::ladder::{Cover, Ladder};
 pub use self::placed::{Placed, Stub, StubTo, Write};
 pub use self::refusal::Refusal;
 use self::tactic::Rule;
 pub use self::tactic::{Interior, Patch, Tactic};
+use crate::arch::instruction::Instruction;
+pub use crate::arch::jump::JUMP;
 use crate::place::Placer;
-
-/// The length of `jmp rel32`, in bytes.
-pub const JUMP: u64 = 5;
+use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets};
 
 /// Input of [`choose`]. All addresses are run-time addresses.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Plans every instruction of some code, and sorts the plans into batches whose probes do not
 //! overlap.
 
-use capriole_codegen::detour::Record;
+use capriole_codegen::work::Record;
 use capriole_insn::{Extent, FunctionFlow, Hints};
 use capriole_object::{Object, Objects};
 use capriole_patch::attach::Probe;

@@ -1,6 +1,7 @@
 //! Attaches probes while a closure runs, and returns the recorded hits.
 
-use capriole_codegen::detour::{ClockReading, Work};
+use capriole_codegen::runtime::ClockReading;
+use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_patch::attach::{Attached, Probe, SiteError, attach};

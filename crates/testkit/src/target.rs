@@ -3,7 +3,8 @@
 //! The library inserts the probes, for tight loops ([`attach_to`], [`Recording`]), or the
 //! command does.
 
-use capriole_codegen::detour::{ClockReading, Record, Work};
+use capriole_codegen::runtime::ClockReading;
+use capriole_codegen::work::{Record, Work};
 use capriole_event::EventSpec;
 use capriole_host::ptrace;
 use capriole_ledger::is_ledger;

@@ -5,7 +5,7 @@ use super::{go_on, prepare, visit};
 use anyhow::{Context, ensure};
 use capriole_bench::crowd::{self, Crowd};
 use capriole_bench::{Measured, RowResult};
-use capriole_codegen::detour::Record;
+use capriole_codegen::work::Record;
 use capriole_patch::attach::Probe;
 use capriole_patch::guards::Guards;
 use capriole_proc::process::Process;

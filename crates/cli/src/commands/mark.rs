@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use capriole::message;
-use capriole_codegen::program::STRING_LIMIT;
+use capriole_codegen::fetch::STRING_LIMIT;
 use capriole_patch::outside::sessions;
 use capriole_proc::process::Process;
 use capriole_text::units;

@@ -4,7 +4,7 @@
 use crate::programs::{Compiler, build, build_go};
 use crate::target::*;
 use crate::traces::{Background, recorder, scratch};
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_patch::attach::attach;

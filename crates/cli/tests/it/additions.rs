@@ -5,7 +5,8 @@
 use crate::parked::{REGIONS, places, regions};
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_codegen::detour::{ClockReading, Record, Work};
+use capriole_codegen::runtime::ClockReading;
+use capriole_codegen::work::{Record, Work};
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_host::steps;

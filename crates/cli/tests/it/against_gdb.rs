@@ -226,7 +226,10 @@ struct Asked {
 
 impl Asked {
     fn of(objects: &Objects, candidates: &Value) -> Asked {
-        let object = objects.main().expect("a program");
+        let object = objects
+            .all()
+            .find(|object| object.is_main())
+            .expect("a program");
         let debug = object.file().debug().expect("debug information");
         let mut asked = Asked {
             events: Vec::new(),

@@ -12,7 +12,7 @@ use crate::instructions::{Plans, every_instruction, functions, objects_named};
 use crate::probed::{Hits, Wrong, probed};
 use crate::programs::{Compiler, build};
 use crate::target::{assert_no_session, assert_text_is_the_files, long};
-use capriole_codegen::detour::Record;
+use capriole_codegen::work::Record;
 use capriole_insn::Extent;
 use capriole_object::{Object, Objects};
 use capriole_patch::attach::Probe;

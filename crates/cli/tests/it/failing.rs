@@ -4,7 +4,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_host::error::TargetError;
 use capriole_host::host::{
     CallTable, Caller, Calls, FramePlace, Host, StoppedThread, StoppedThreads, TargetMemory,

@@ -7,7 +7,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use capriole_codegen::detour::ClockReading;
+use capriole_codegen::runtime::ClockReading;
 use capriole_host::ptrace;
 use capriole_host::ptrace::requests;
 use capriole_host::ptrace::requests::Event;

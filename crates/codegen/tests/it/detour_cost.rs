@@ -4,9 +4,9 @@
 
 use crate::support::elf;
 
-use capriole_codegen::detour::{
-    ClockReading, Compiler, Counters, Frames, Record, Request, Runtime, Work,
-};
+use capriole_codegen::detour::{Compiler, Request};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
+use capriole_codegen::work::{Record, Work};
 use capriole_insn::Code;
 use capriole_insn::liveness::live_at;
 use capriole_insn::relocate::relocatable;
@@ -112,11 +112,10 @@ fn measure(what: &str, sites: &[Site], work: impl Fn(u32) -> Work) {
     let average = |sum: usize| sum as f64 / f64::from(done);
     println!(
         "{what}: {done} detours, {:?} each; {:.1} bytes each, {:.1} of them its own; \
-         {:.2} registers saved; {} forms",
+         {:.2} registers saved",
         time / done,
         average(compiler.image().len()),
         average(own),
-        average(saved),
-        compiler.forms()
+        average(saved)
     );
 }

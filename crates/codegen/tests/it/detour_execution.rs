@@ -10,9 +10,9 @@ use crate::signals::{handle, step_from};
 use crate::support::random::Random;
 use crate::support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
 use crate::undisturbed::undisturbed;
-use capriole_codegen::detour::{
-    Compiler, Detour, Filter, Record, Request, Runtime, Word, Work, room,
-};
+use capriole_codegen::detour::{Compiler, Detour, Request, room};
+use capriole_codegen::runtime::Runtime;
+use capriole_codegen::work::{Record, Word, Work};
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, stream};
@@ -95,7 +95,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             let counter = random.below(GEOMETRY.counters as usize) as u32;
             work.push(Work::Count {
                 counter,
-                filter: filter(random).map(Filter::on_flags),
+                filter: filter(random).map(flags::filter),
             });
             continue;
         }
@@ -110,7 +110,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             break; // more than a site can have
         }
         let event = 1000 + index;
-        let filter = filter(random).map(Filter::on_flags);
+        let filter = filter(random).map(flags::filter);
         work.push(
             Record {
                 event,

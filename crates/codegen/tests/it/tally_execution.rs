@@ -13,10 +13,11 @@ use crate::support::random::Random;
 use crate::support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_child};
 use crate::undisturbed::undisturbed;
 use capriole_codegen::condition::Width;
-use capriole_codegen::detour::{Compiler, Request, Runtime, Work};
-use capriole_codegen::program::{
-    Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, Tally, histogram,
-};
+use capriole_codegen::detour::{Compiler, Request};
+use capriole_codegen::fetch::{Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, Tally};
+use capriole_codegen::histogram;
+use capriole_codegen::runtime::Runtime;
+use capriole_codegen::work::Work;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::Memory;

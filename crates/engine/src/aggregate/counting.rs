@@ -13,7 +13,7 @@ use crate::options::{ProbeOptions, clock};
 use crate::plan::{Planned, Probed, Request};
 use crate::returns::Returns;
 use crate::select::{self, Mode, Selected};
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_event::EventSpec;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;

@@ -2,7 +2,7 @@
 
 use super::fate::Fate;
 use super::selected::Selected;
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_patch::attach::{Point, Probe};
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use super::places::condition;
 use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
-use capriole_codegen::detour::{Record, Work};
+use capriole_codegen::work::{Record, Work};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_planner::resolve::{Body, Site};

@@ -42,7 +42,7 @@ use crate::recover;
 use crate::recover::sharing;
 use crate::session::{self, Agent};
 use crate::stubs::Stubs;
-use capriole_codegen::detour::Work;
+use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;

@@ -8,9 +8,9 @@ use crate::returns::Region;
 use crate::session::{Agent, SessionMemory};
 use crate::stubs::{Row, Stubs};
 use capriole_codegen::detour;
-use capriole_codegen::detour::{
-    Chain, ClockReading, Compiler, Counters, Frames, Request, Runtime, Work, room,
-};
+use capriole_codegen::detour::{Chain, Compiler, Request, room};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
+use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
@@ -360,7 +360,7 @@ fn compile_into(
 ) -> Vec<u8> {
     let mut compiler = Compiler::new(facts.runtime(arena), arena.start, head);
     for &index in &cluster.probes {
-        let mut one = make(&probes[index], arena.start, &mut compiler, facts.region);
+        let mut one = make(&probes[index], &mut compiler, facts.region);
         for change in one.iter_mut().flat_map(|made| &mut made.changes) {
             change.breakpoint |= probes[index].stand_in;
         }
@@ -374,14 +374,8 @@ fn compile_into(
     bytes
 }
 
-/// Compiles one probe's detour, and all that belongs to it, into the image that will be at
-/// `start`.
-fn make(
-    probe: &Probe,
-    start: u64,
-    compiler: &mut Compiler,
-    region: Option<Region>,
-) -> Result<Made, SiteError> {
+/// Compiles one probe's detour, and all that belongs to it.
+fn make(probe: &Probe, compiler: &mut Compiler, region: Option<Region>) -> Result<Made, SiteError> {
     let shape = &probe.shape;
     let mut works = Vec::new();
     for point in &probe.points {
@@ -424,9 +418,8 @@ fn make(
     let (mut copies, mut evicted) = (Vec::new(), Vec::new());
     for instruction in &placed.evicted {
         let copy = compiler.copy_out(instruction)?;
-        copies.push((instruction.ip(), copy));
-        let end = start + compiler.image().len() as u64;
-        evicted.push((copy, end, instruction.ip()));
+        copies.push((instruction.ip(), copy.entry));
+        evicted.push((copy.entry, copy.end(), instruction.ip()));
     }
     let copy_of = |at: u64| {
         copies

@@ -1,6 +1,7 @@
 //! Attaching to a small program, recording from it, and leaving it as it was.
 
-use capriole_codegen::detour::{ClockReading, Record};
+use capriole_codegen::runtime::ClockReading;
+use capriole_codegen::work::Record;
 use capriole_host::ptrace;
 use capriole_insn::{Code, Extent, FunctionFlow, Targets};
 use capriole_object::Objects;

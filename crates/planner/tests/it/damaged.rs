@@ -1,11 +1,10 @@
 //! Damaged files: they give an error or some result, but never a panic or an endless loop.
 
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
-use crate::fixtures::Workshop;
+use crate::fixtures::{Workshop, main_object, object_of};
 use capriole_event::EventSpec;
-use capriole_object::{ObjectFile, Objects};
+use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 use proptest::prelude::*;
 
@@ -27,7 +26,7 @@ fn sample() -> Option<&'static Vec<u8>> {
             let options = ["-O1", "-shared", "-fPIC", "-nostdlib"];
             let path = shop.compile("g++", &options, SOURCE, "libsmall.so")?;
             let bytes = std::fs::read(path).unwrap();
-            let file = ObjectFile::from_bytes(bytes.clone(), Path::new("small")).unwrap();
+            let file = object_of(&bytes).unwrap();
             assert!(!file.landing_pads().unwrap().addresses.is_empty());
             assert_eq!(file.rseq_sections().unwrap().len(), 1);
             Some(bytes)
@@ -37,7 +36,7 @@ fn sample() -> Option<&'static Vec<u8>> {
 
 /// Calls every query.
 fn ask(bytes: Vec<u8>) {
-    let Ok(file) = ObjectFile::from_bytes(bytes, Path::new("small")) else {
+    let Ok(file) = object_of(&bytes) else {
         return;
     };
     let _ = (
@@ -71,7 +70,7 @@ fn ask(bytes: Vec<u8>) {
             let _ = site.instruction();
         }
     }
-    if let Ok(code) = objects.main().unwrap().code() {
+    if let Ok(code) = main_object(&objects).code() {
         for &extent in code.functions().iter().take(50) {
             let _ = code.padding_end(extent);
         }

@@ -50,10 +50,9 @@ fn asks(object: &ObjectFile) {
         assert_eq!(what.unwrap().function, "twice");
         assert!(names.iter().all(|described| described.function == "twice"));
     }
-    let (file, line) = debug.line_of(caller[0].address).unwrap();
+    let (file, line) = caller[0].origin.declared.clone().unwrap();
     assert!(file.ends_with(".c"), "{file}");
-    // If the compiler moves code, several lines begin at the function's start.
-    assert!((4..=7).contains(&line), "{line}");
+    assert_eq!(line, 5);
     let name = Path::new(&file).file_name().unwrap().to_str().unwrap();
     let lines = debug.line(name, 4).unwrap();
     // Instructions of the line that were moved out of the copies may be in `caller`.
@@ -144,7 +143,8 @@ fn separate_files_are_found_by_build_id() {
     std::fs::copy(&debug, &tried[0].path).unwrap();
     let object = open(&program).with_debug_directories(vec![central.clone()]);
     asks(&object);
-    assert_eq!(object.debug().unwrap().path(), tried[0].path);
+    let found_in = format!("{:?}", tried[0].path);
+    assert!(format!("{:?}", object.debug().unwrap()).contains(&found_in));
 
     // A file of another build at that path is rejected.
     let other = shop

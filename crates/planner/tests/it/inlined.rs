@@ -253,7 +253,7 @@ fn parts_are_no_calls_and_clones_are() {
         return;
     };
     let objects = Objects::offline(&program).unwrap();
-    let main = objects.main().unwrap();
+    let main = fixtures::main_object(&objects);
     let symbols = main.symbols().unwrap();
     if symbols.exact("split.part.0").is_empty() {
         println!("skipped: this gcc does not split the function");
@@ -331,7 +331,7 @@ fn the_name_of_a_clone_means_only_that() {
         return;
     };
     let objects = Objects::offline(&program).unwrap();
-    let main = objects.main().unwrap();
+    let main = fixtures::main_object(&objects);
     if main.symbols().unwrap().exact("same.constprop.0").is_empty() {
         println!("skipped: this gcc does not clone the function");
         return;

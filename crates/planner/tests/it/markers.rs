@@ -1,10 +1,9 @@
 //! The notes of static markers: results for intact notes; damaged notes are an error
 //! or are counted.
 
-use std::path::Path;
 use std::sync::OnceLock;
 
-use crate::fixtures::Workshop;
+use crate::fixtures::{Workshop, object_of};
 use capriole_object::ObjectFile;
 use capriole_object::markers::{Markers, SymbolProblem, SymbolValue};
 use object::{Object as _, ObjectSection as _};
@@ -26,7 +25,7 @@ fn sample() -> Option<&'static Vec<u8>> {
 }
 
 fn open(bytes: &[u8]) -> ObjectFile {
-    ObjectFile::from_bytes(bytes.to_vec(), Path::new("marked")).expect("an ELF file")
+    object_of(bytes).expect("an ELF file")
 }
 
 /// Returns the range of a section's bytes in the file.
@@ -212,7 +211,7 @@ fn a_cut_file_is_an_error() {
     let error = file.markers().unwrap_err().to_string();
     assert_eq!(
         error,
-        "marked: damaged ELF file: it ends too early (truncated?)"
+        "/nowhere/small: damaged ELF file: it ends too early (truncated?)"
     );
 }
 

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::fixtures::{
-    PROGRAM, Running, Workshop, complaint, find, find_one, libc, nm_functions, run, system_file,
+    PROGRAM, Running, Workshop, complaint, find, find_one, libc, main_object, nm_functions, run,
+    system_file,
 };
 use capriole_object::Objects;
 use capriole_planner::resolve::ResolveError;
@@ -218,7 +219,7 @@ fn what_is_wrong_is_said() {
 }
 
 fn named(objects: &Objects) -> usize {
-    let main = objects.main().unwrap();
+    let main = main_object(objects);
     let functions = main.symbols().unwrap().functions().iter();
     functions.filter(|function| function.is_named()).count()
 }
@@ -262,15 +263,9 @@ fn go_programs_are_recognised() {
     let code = site.object.code().unwrap();
     assert!(code.is_go() && code.targets_at(site.address).unwrap().called(site.address));
     if let Some(stripped) = shop.strip(&output) {
-        assert!(
-            Objects::offline(&stripped)
-                .unwrap()
-                .main()
-                .unwrap()
-                .file()
-                .is_go()
-        );
+        let stripped = Objects::offline(&stripped).unwrap();
+        assert!(main_object(&stripped).file().is_go());
     }
     let system = Objects::offline(Path::new("/proc/self/exe")).unwrap();
-    assert!(!system.main().unwrap().file().is_go());
+    assert!(!main_object(&system).file().is_go());
 }

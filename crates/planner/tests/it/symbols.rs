@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::fixtures::{Workshop, nm_functions, open, system_file, system_files};
+use crate::fixtures::{Workshop, nm_functions, object_of, open, system_file, system_files};
 use capriole_insn::Extent;
 use capriole_object::symbols::{Function, SymbolTable};
 use capriole_object::{ObjectFile, ObjectKind};
@@ -303,7 +303,7 @@ fn a_file_without_section_headers_still_has_functions() {
         return;
     };
     let whole = open(&path);
-    let bare = ObjectFile::from_bytes(without_sections(&path), &path).unwrap();
+    let bare = object_of(&without_sections(&path)).unwrap();
     assert_eq!(bare.soname(), Some("libsample.so.1"));
     assert_eq!(bare.kind(), ObjectKind::SharedLibrary);
     assert_eq!(bare.build_id(), whole.build_id());

@@ -5,20 +5,23 @@ use capriole_insn::conventions::Convention;
 use capriole_insn::decode::{is_nop, is_padding};
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, Live, Resolution, live_among};
-use iced_x86::{FlowControl, Instruction, Mnemonic};
 
-use super::{JUMP, Placed, Refusal, SiteInput};
+use super::{Placed, Refusal, SiteInput};
+use crate::arch::instruction::{
+    Instruction, ends_flow, is_breakpoint, is_call, is_landmark, xray_sled,
+};
+use crate::arch::jump::{BREAKPOINT, JUMP};
 
 /// Maximum distance in bytes from a jump to a later site that it serves. All instructions in
 /// between run in the detour instead, and no thread may be between them when they change.
 const LEAD: u64 = 32;
 
 /// Instructions that one tactic covers and displaces.
-pub(super) struct Cover {
-    pub(super) covered: Extent,
-    pub(super) resume: u64,
-    pub(super) displaced: Vec<Instruction>,
-    pub(super) placed: Option<Placed>,
+pub(crate) struct Cover {
+    pub(crate) covered: Extent,
+    pub(crate) resume: u64,
+    pub(crate) displaced: Vec<Instruction>,
+    pub(crate) placed: Option<Placed>,
 }
 
 impl Cover {
@@ -34,27 +37,27 @@ impl Cover {
 }
 
 /// The tactics at one site.
-pub(super) struct Ladder<'a> {
-    pub(super) input: &'a SiteInput<'a>,
+pub(crate) struct Ladder<'a> {
+    pub(crate) input: &'a SiteInput<'a>,
     /// The address of the instruction to patch: after the `endbr64`, if there is one.
-    pub(super) site: u64,
+    pub(crate) site: u64,
     /// The instruction there.
-    pub(super) first: Instruction,
+    pub(crate) first: Instruction,
 }
 
 impl<'a> Ladder<'a> {
     /// Checks that the site is an instruction that may be patched at all.
-    pub(super) fn new(input: &'a SiteInput<'a>) -> Result<Self, Refusal> {
+    pub(crate) fn new(input: &'a SiteInput<'a>) -> Result<Self, Refusal> {
         // A caller that enters here jumps over bytes that must not change.
         let start = input.flow.extent().start;
         let behind = (input.site == start).then(|| Convention::behind(*input.code, start));
         let wanted = Self::instruction(input, behind.flatten().unwrap_or(input.site))?;
-        let first = if wanted.mnemonic() == Mnemonic::Endbr64 {
+        let first = if is_landmark(&wanted) {
             Self::instruction(input, wanted.next_ip())?
         } else {
             wanted
         };
-        if first.mnemonic() == Mnemonic::Int3 {
+        if is_breakpoint(&first) {
             return Err(Refusal::BreakpointPresent { at: first.ip() });
         }
         Ok(Self {
@@ -65,7 +68,7 @@ impl<'a> Ladder<'a> {
     }
 
     /// Returns the instruction at an address, if it may be patched.
-    pub(super) fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
+    pub(crate) fn instruction(input: &SiteInput<'_>, site: u64) -> Result<Instruction, Refusal> {
         let flow = input.flow;
         let function = flow.extent();
         if !function.contains(site) {
@@ -98,7 +101,7 @@ impl<'a> Ladder<'a> {
 
     /// Refuses if anything may lead into `covered` past its first byte, or if some of its bytes
     /// must not change.
-    pub(super) fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
+    pub(crate) fn nothing_inside(&self, covered: Extent) -> Result<(), Refusal> {
         let inside = Extent::new(covered.start + 1, covered.end);
         let target = self
             .input
@@ -120,7 +123,7 @@ impl<'a> Ladder<'a> {
 
     /// Refuses if a thread could get between the covered instructions in a way
     /// that the set of targets does not show.
-    pub(super) fn flow_is_known(&self) -> Result<(), Refusal> {
+    pub(crate) fn flow_is_known(&self) -> Result<(), Refusal> {
         let (flow, targets) = (self.input.flow, self.input.targets);
         if self.input.go {
             return Err(Refusal::GoPreemption);
@@ -153,7 +156,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    pub(super) fn displaceable(&self, instruction: &Instruction) -> Result<(), Refusal> {
+    pub(crate) fn displaceable(&self, instruction: &Instruction) -> Result<(), Refusal> {
         relocatable(instruction)?;
         if self.input.shadow_stack && is_call(instruction) {
             return Err(Refusal::ShadowStack {
@@ -163,10 +166,10 @@ impl<'a> Ladder<'a> {
         Ok(())
     }
 
-    pub(super) fn reserved(&self) -> Result<Cover, Refusal> {
+    pub(crate) fn reserved(&self) -> Result<Cover, Refusal> {
         let function = self.input.flow.extent();
         let nothing_displaced = |end| Cover::free(Extent::new(self.site, end), end, Vec::new());
-        if let Some(end) = self.xray_sled() {
+        if let Some(end) = xray_sled(self.input.code, self.site, function.end) {
             self.nothing_inside(Extent::new(self.site, end))?;
             return Ok(nothing_displaced(end));
         }
@@ -197,17 +200,7 @@ impl<'a> Ladder<'a> {
         Ok(nothing_displaced(end))
     }
 
-    /// Returns the end of an XRay entry sled at the site: `jmp .+11` over a nine-byte nop
-    /// (LLVM's `X86AsmPrinter::LowerPATCHABLE_FUNCTION_ENTER`).
-    fn xray_sled(&self) -> Option<u64> {
-        let function = self.input.flow.extent();
-        let nop_at = self.site + 2;
-        let bytes = self.input.code.get(Extent::new(self.site, nop_at))?;
-        let nop = self.input.code.instruction_at(nop_at, function.end)?;
-        (bytes == [0xeb, 0x09] && is_nop(&nop) && nop.len() == 9).then(|| nop.next_ip())
-    }
-
-    pub(super) fn one_instruction(&self) -> Result<Cover, Refusal> {
+    pub(crate) fn one_instruction(&self) -> Result<Cover, Refusal> {
         let covered = Extent::new(self.site, self.first.next_ip());
         if covered.len() < JUMP {
             return Err(Refusal::ShortInstruction {
@@ -219,7 +212,7 @@ impl<'a> Ladder<'a> {
         Ok(Cover::free(covered, covered.end, vec![self.first]))
     }
 
-    pub(super) fn region(&self) -> Result<Cover, Refusal> {
+    pub(crate) fn region(&self) -> Result<Cover, Refusal> {
         let own = self.region_from(self.site);
         own.or_else(|refusal| self.led_region().ok_or(refusal))
     }
@@ -243,8 +236,7 @@ impl<'a> Ladder<'a> {
             }
             from = before.start;
             let first = Self::instruction(self.input, from).ok()?;
-            let is_landmark = first.mnemonic() == Mnemonic::Endbr64;
-            if ends_flow(&first) || is_call(&first) || is_landmark {
+            if ends_flow(&first) || is_call(&first) || is_landmark(&first) {
                 return None;
             }
             if let Ok(cover) = self.region_from(from) {
@@ -254,7 +246,7 @@ impl<'a> Ladder<'a> {
     }
 
     /// Covers several instructions with a jump at `from`, at least up to and including the site's.
-    pub(super) fn region_from(&self, from: u64) -> Result<Cover, Refusal> {
+    pub(crate) fn region_from(&self, from: u64) -> Result<Cover, Refusal> {
         let function = self.input.flow.extent();
         if self.site.wrapping_sub(from) > LEAD {
             return Err(Refusal::OtherLength {
@@ -303,7 +295,7 @@ impl<'a> Ladder<'a> {
     }
 
     /// Like [`reserved`](Self::reserved), for a jump within one nop.
-    pub(super) fn reserved_in_one(&self) -> Result<Cover, Refusal> {
+    pub(crate) fn reserved_in_one(&self) -> Result<Cover, Refusal> {
         let cover = self.reserved()?;
         match cover.covered.end > self.first.next_ip() {
             true => Err(Refusal::NopsTooShort {
@@ -327,21 +319,21 @@ impl<'a> Ladder<'a> {
         Ok(end)
     }
 
-    pub(super) fn int3(&self) -> Result<Cover, Refusal> {
+    pub(crate) fn int3(&self) -> Result<Cover, Refusal> {
         self.displaceable(&self.first)?;
         self.input.int3?;
-        let covered = Extent::new(self.site, self.site + 1);
+        let covered = Extent::new(self.site, self.site + BREAKPOINT);
         Ok(Cover::free(covered, self.first.next_ip(), vec![self.first]))
     }
 
     /// See [`SiteInput`] and `Shape::live`.
-    pub(super) fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> Live {
         let markers = self.input.targets.markers();
         live_among(self.input.code, &self.function(), self.site, markers)
     }
 
     /// See [`SiteInput`] and `Shape::function`.
-    pub(super) fn function(&self) -> Extent {
+    pub(crate) fn function(&self) -> Extent {
         self.input.flow.extent()
     }
 
@@ -352,11 +344,11 @@ impl<'a> Ladder<'a> {
         self.site == start
             || code
                 .instruction_at(start, self.site)
-                .is_some_and(|i| i.mnemonic() == Mnemonic::Endbr64 && i.next_ip() == self.site)
+                .is_some_and(|i| is_landmark(&i) && i.next_ip() == self.site)
     }
 
     /// See [`SiteInput`] and `Shape::at_entry`.
-    pub(super) fn at_entry(&self) -> bool {
+    pub(crate) fn at_entry(&self) -> bool {
         let (flow, targets) = (self.input.flow, self.input.targets);
         let start = flow.extent().start;
         // Code that is jumped to and never called may be the cold part of another function, entered
@@ -370,19 +362,4 @@ impl<'a> Ladder<'a> {
             && !entered_by_jump(start)
             && (self.site == start || !entered_by_jump(self.site))
     }
-}
-
-/// True if control never continues past the instruction.
-pub(super) fn ends_flow(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
-    )
-}
-
-pub(super) fn is_call(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Call | FlowControl::IndirectCall
-    )
 }

@@ -1,8 +1,7 @@
 //! Bytes and stubs of prescribed tactics.
 
-use iced_x86::Instruction;
-
-use crate::place::{FAR_STUB, NEAR_STUB};
+use crate::arch::instruction::Instruction;
+use crate::arch::jump;
 
 /// Bytes and stubs that a [prescribed](super::Tactic::is_prescribed) tactic needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,7 +41,7 @@ pub struct Write {
 pub struct Stub {
     /// Its address.
     pub address: u64,
-    /// Its size in bytes: [`NEAR_STUB`] or [`FAR_STUB`].
+    /// Its size in bytes: larger if it leads anywhere and not only nearby.
     pub size: u64,
     /// Its target.
     pub to: StubTo,
@@ -61,19 +60,6 @@ impl Stub {
     /// Returns the stub's bytes for a jump to `target`; `None` if that is out of its reach.
     #[must_use]
     pub fn bytes(&self, target: u64) -> Option<Vec<u8>> {
-        let displacement = target.wrapping_sub(self.address.wrapping_add(NEAR_STUB)) as i64;
-        if let Ok(near) = i32::try_from(displacement) {
-            let mut bytes = vec![0xe9];
-            bytes.extend(near.to_le_bytes());
-            return Some(bytes);
-        }
-        if self.size < FAR_STUB {
-            return None;
-        }
-        // `notrack`: detours do not begin with the `endbr64` that indirect branch tracking
-        // requires, as that would cost every other detour one more instruction.
-        let mut bytes = vec![0x3e, 0xff, 0x25, 0, 0, 0, 0];
-        bytes.extend(target.to_le_bytes());
-        Some(bytes)
+        jump::stub(self.address, self.size, target)
     }
 }

@@ -1,21 +1,19 @@
 //! The detour, instruction by instruction.
 
 use super::assembly::{Names, formatter, instructions};
-use super::parts::{Notes, Parts};
+use super::parts::{Notes, name, symbol};
 use super::threads::Threads;
 use super::used::{Used, used};
 use capriole::select::Selected;
-use capriole_codegen::detour::{
-    ClockReading, CompileError, Compiler, Counters, Frames, Point, Runtime, Work, room,
-};
+use capriole_codegen::detour::{CompileError, Compiler, Detour, Point, Purpose, room};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
 use capriole_object::Objects;
 use capriole_proc::maps::{GapQuery, Layout, PAGE_SIZE, find_gaps};
 use capriole_tactic::site::Shape;
-use iced_x86::{Formatter, Instruction, Mnemonic};
+use iced_x86::{Formatter, Instruction};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::ops::Range;
 
 /// One instruction of a detour.
 #[derive(Debug)]
@@ -96,58 +94,22 @@ impl Sketch {
         };
         let mut evicted = Vec::new();
         for instruction in shape.placed.iter().flat_map(|p| &p.evicted) {
-            let copy = compiler.copy_out(instruction)?;
-            let end = start + compiler.image().len() as u64;
-            evicted.push((instruction, copy..end));
+            evicted.push(compiler.copy_out(instruction)?);
         }
-        let image = compiler.into_image();
-        let decode = |range: Range<u64>| {
-            let bytes = &image[(range.start - start) as usize..(range.end - start) as usize];
-            instructions(bytes, range.start)
+        let anatomy = compiler.anatomy(detour);
+        let decode = |detour: &Detour| {
+            let (from, to) = (detour.entry - start, detour.end() - start);
+            instructions(&compiler.image()[from as usize..to as usize], detour.entry)
         };
-        let end = detour.address + detour.size as u64;
-        let code = decode(detour.entry..end);
-        let copies = detour.copies.first().map(|(_, copy)| *copy);
-        // Without copies, the detour ends with only the jump back: `jmp rel32`.
-        let copies = copies.unwrap_or(end - 5);
-        let descriptor = code.iter().find(|i| {
-            i.ip() < copies && i.mnemonic() == Mnemonic::Lea && i.is_ip_rel_memory_operand()
-        });
-        let descriptor = descriptor.map(|i| (i.ip(), i.ip_rel_memory_address()));
-        let parts = match descriptor {
-            Some((begin, descriptor)) => {
-                let word = |at: u64| {
-                    let at = (descriptor - start + at) as usize;
-                    let mut bytes = [0; 8];
-                    bytes.copy_from_slice(&image[at..at + 8]);
-                    u64::from_le_bytes(bytes)
-                };
-                Parts::between(begin, word(8) + word(16), copies, &code)
-            }
-            None => Parts::locked(detour.entry, copies, &code),
-        };
-        // A program that the resident runs is placed before the code.
-        let cold = match &work[0] {
-            Work::Run { .. } => "program",
-            _ => "cold",
-        };
+        let code = decode(detour);
         let mut names = HashMap::from([
             (u64::from(runtime.limit), "limit".to_owned()),
             (runtime.switch, "switch".to_owned()),
             (runtime.locked, "locked".to_owned()),
             (runtime.run, "run".to_owned()),
-            (detour.address, cold.to_owned()),
         ]);
-        if let Some((_, descriptor)) = descriptor {
-            names.insert(descriptor, "descriptor".to_owned());
-        }
-        // A word in memory holds the address of the streams.
-        let streams = code.iter().find(|i| {
-            i.ip() < copies && i.mnemonic() == Mnemonic::Add && i.is_ip_rel_memory_operand()
-        });
-        if let Some(streams) = streams {
-            names.insert(streams.ip_rel_memory_address(), "streams".to_owned());
-        }
+        let named = anatomy.named.iter();
+        names.extend(named.map(|(address, named)| (*address, symbol(*named).to_owned())));
         // The formatter treats negative offsets from the thread pointer as addresses.
         for offset in threads.rseq_offset.into_iter().flat_map(|o| [o + 4, o + 8]) {
             if offset < 0 {
@@ -158,7 +120,7 @@ impl Sketch {
         let notes = Notes {
             event,
             threads,
-            place: parts.place,
+            place: anatomy.record_end,
         };
         let mut line = |instruction: &Instruction, what: String, note: String| {
             let mut text = String::new();
@@ -171,74 +133,56 @@ impl Sketch {
             }
         };
         let mut lines = Vec::new();
-        if let Some(part) = lead {
-            for instruction in decode(part.entry..part.address + part.size as u64) {
-                let copies = part.copies.iter();
-                let of = copies.rev().find(|(_, new)| *new <= instruction.ip());
-                let is_last = instruction.near_branch_target() == detour.entry;
-                let what = match (of, is_last) {
-                    (Some((old, _)), false) => format!("copy of {old:#x}"),
-                    _ => "go on".to_owned(),
-                };
-                lines.push(line(&instruction, what, String::new()));
+        if let Some(lead) = lead {
+            let parts = compiler.anatomy(lead);
+            for instruction in decode(lead) {
+                let what = parts.purpose(instruction.ip()).map(name);
+                lines.push(line(&instruction, what.unwrap_or_default(), String::new()));
             }
         }
-        let mut copied = None;
+        let flags = event.fields.fetch.flags.is_some();
         for instruction in &code {
-            let at = instruction.ip();
-            if let Some((old, _)) = detour.copies.iter().find(|(_, new)| *new == at) {
-                copied = Some(*old);
-            }
-            let is_back = at + 5 == end && instruction.near_branch_target() == shape.resume;
-            let what = match (parts.name(at), copied) {
-                (Some(part), _) => part.to_owned(),
-                (None, Some(old)) if !is_back => format!("copy of {old:#x}"),
-                (None, _) => "go on".to_owned(),
-            };
-            let note = match parts.name(at) {
-                Some("record") => notes.of(instruction),
-                Some("save") if instruction.is_jcc_short_or_near() => {
-                    let flags = event.fields.fetch.flags.is_some();
-                    let first = instruction.ip() == detour.entry && flags;
-                    let note = if first {
-                        "the function is not left here"
-                    } else {
-                        ""
-                    };
-                    note.to_owned()
+            let purpose = anatomy.purpose(instruction.ip());
+            let first = instruction.ip() == detour.entry && flags;
+            let note = match purpose {
+                Some(Purpose::Work(_)) => notes.of(instruction),
+                Some(Purpose::Save) if first && instruction.is_jcc_short_or_near() => {
+                    "the function is not left here".to_owned()
                 }
-                _ => String::new(),
+                Some(
+                    Purpose::Cold
+                    | Purpose::Save
+                    | Purpose::Commit(_)
+                    | Purpose::Restore
+                    | Purpose::Copy(_)
+                    | Purpose::Back,
+                )
+                | None => String::new(),
             };
+            let what = purpose.map(name).unwrap_or_default();
             lines.push(line(instruction, what, note));
         }
-        for (old, range) in evicted {
-            for instruction in decode(range.clone()) {
-                let is_last = instruction.next_ip() == range.end;
-                let what = match is_last && instruction.near_branch_target() == old.next_ip() {
-                    true => "go on".to_owned(),
-                    false => format!("evicted copy of {:#x}", old.ip()),
+        for copy in &evicted {
+            let parts = compiler.anatomy(copy);
+            for instruction in decode(copy) {
+                let what = match parts.purpose(instruction.ip()) {
+                    Some(Purpose::Copy(old)) => format!("evicted copy of {old:#x}"),
+                    other => other.map(name).unwrap_or_default(),
                 };
                 lines.push(line(&instruction, what, String::new()));
             }
         }
-        let shared = descriptor.map_or(0, |(_, descriptor)| {
-            let all = &image[resident..(descriptor - start) as usize];
-            all.iter()
-                .rposition(|byte| *byte != 0xcc)
-                .map_or(0, |last| last + 1)
-        });
+        let own = |i: &&Instruction| {
+            let purpose = anatomy.purpose(i.ip());
+            !matches!(purpose, Some(Purpose::Copy(_) | Purpose::Back))
+        };
         Ok(Sketch {
             entry: chain.entry(),
             size: chain.size(),
             cold: (detour.entry - detour.address) as usize,
-            shared,
+            shared: anatomy.shared,
             lines,
-            used: used(
-                event,
-                shape,
-                &detour.saved,
-                code.iter().filter(|i| i.ip() < copies),
-            ),
+            used: used(event, shape, &detour.saved, code.iter().filter(own)),
         })
     }
 }

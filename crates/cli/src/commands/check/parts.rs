@@ -1,59 +1,31 @@
-//! The parts of a detour, and the purpose of its instructions.
+//! Names of the parts of a detour, and the purpose of its recording instructions.
 
 use super::threads::Threads;
 use capriole::select::Selected;
+use capriole_codegen::detour::{Named, Purpose};
 use capriole_ring::layout::record;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
-/// Start addresses of the parts of a detour.
-pub(super) struct Parts {
-    record: u64,
-    commit: u64,
-    restore: u64,
-    copies: u64,
-    /// Register that holds the address just past the record.
-    pub(super) place: Register,
+/// Returns the part's name in the output: `save`, `record`, `copy of ADDRESS`, …
+pub(super) fn name(purpose: Purpose) -> String {
+    match purpose {
+        Purpose::Cold => "cold".to_owned(),
+        Purpose::Save => "save".to_owned(),
+        Purpose::Work(_) => "record".to_owned(),
+        Purpose::Commit(_) => "commit".to_owned(),
+        Purpose::Restore => "restore".to_owned(),
+        Purpose::Copy(old) => format!("copy of {old:#x}"),
+        Purpose::Back => "go on".to_owned(),
+    }
 }
 
-impl Parts {
-    /// Splits a detour that records from `begin` to `done`. With restartable sequences the last
-    /// instruction before `done` is the commit: `mov %place, (%stream)`.
-    pub(super) fn between(begin: u64, done: u64, copies: u64, code: &[Instruction]) -> Parts {
-        let last = code.iter().rfind(|i| i.next_ip() == done);
-        let commit =
-            last.filter(|i| i.mnemonic() == Mnemonic::Mov && i.op0_kind() == OpKind::Memory);
-        Parts {
-            record: begin,
-            commit: commit.map_or(done, Instruction::ip),
-            restore: done,
-            copies,
-            place: commit.map_or(Register::None, |i| i.op1_register().full_register()),
-        }
-    }
-
-    /// Splits a detour that records on the locked path, which moves the stack pointer before and
-    /// after its work.
-    pub(super) fn locked(entry: u64, copies: u64, code: &[Instruction]) -> Parts {
-        let moves = |i: &&Instruction| {
-            i.mnemonic() == Mnemonic::Lea && i.op0_register() == Register::RSP && i.ip() < copies
-        };
-        let call = code.iter().position(|i| i.mnemonic() == Mnemonic::Call);
-        let (before, behind) = code.split_at(call.unwrap_or(0));
-        let begin = before.iter().rfind(moves).map_or(entry, Instruction::ip);
-        let done = behind.iter().filter(moves).nth(1);
-        let done = done.map_or(copies, Instruction::next_ip);
-        Parts::between(begin, done, copies, code)
-    }
-
-    /// Returns the part that an instruction belongs to; `None` for the copies.
-    pub(super) fn name(&self, at: u64) -> Option<&'static str> {
-        match at {
-            _ if at < self.record => Some("save"),
-            _ if at < self.commit => Some("record"),
-            _ if at < self.restore => Some("commit"),
-            _ if at < self.copies => Some("restore"),
-            _ => None,
-        }
+/// Returns the name that stands for an address in the detour's instructions.
+pub(super) fn symbol(named: Named) -> &'static str {
+    match named {
+        Named::Descriptor => "descriptor",
+        Named::Streams => "streams",
+        Named::Cold => "cold",
+        Named::Program => "program",
     }
 }
 
@@ -61,6 +33,7 @@ impl Parts {
 pub(super) struct Notes<'a> {
     pub(super) event: &'a Selected,
     pub(super) threads: &'a Threads,
+    /// Register that holds the address just past the record.
     pub(super) place: Register,
 }
 

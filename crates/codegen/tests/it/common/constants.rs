@@ -3,7 +3,7 @@
 #![allow(dead_code)] // each test uses a part
 
 use crate::support::random::Random;
-use capriole_codegen::detour::Word;
+use capriole_codegen::work::Word;
 
 /// Returns a constant that fits in a sign-extended 32-bit immediate, or one that needs 64 bits;
 /// often close to the boundary between them.

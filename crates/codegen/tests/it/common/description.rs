@@ -5,7 +5,7 @@
 use crate::support::random::Random;
 use crate::support::sandbox::{DATA, STACK_POINTER};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
-use capriole_codegen::program::{Content, Field, Source};
+use capriole_codegen::fetch::{Content, Field, Source};
 use iced_x86::Register;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,7 @@
 //! Work that depends on the flags, evaluated as the processor's manual defines it.
 
-use capriole_codegen::detour::{Filter, Work};
+use capriole_codegen::fetch::Fetch;
+use capriole_codegen::work::{Filter, Work};
 use iced_x86::ConditionCode;
 
 use crate::support::random::Random;
@@ -10,6 +11,18 @@ pub fn random(random: &mut Random) -> Option<ConditionCode> {
     let all = ConditionCode::values().filter(|code| *code != ConditionCode::None);
     let all: Vec<ConditionCode> = all.collect();
     Some(random.pick(&all))
+}
+
+/// Returns the filter of an event that asks for nothing but this condition.
+pub fn filter(condition: ConditionCode) -> Filter {
+    let fetch = Fetch {
+        flags: Some(condition),
+        ..Fetch::default()
+    };
+    match fetch.work(0) {
+        Ok(Work::Record(record)) => record.filter.expect("it tests the flags"),
+        other => panic!("a record without fields is straight code: {other:?}"),
+    }
 }
 
 /// Returns true if the flags fulfil a condition (Intel SDM, volume 1, appendix B).

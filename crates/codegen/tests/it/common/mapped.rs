@@ -1,6 +1,6 @@
 //! Session memory of a test's child process, which is both target and tracer.
 
-use capriole_codegen::detour::{ClockReading, Counters, Frames, Runtime};
+use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
 use capriole_resident as resident;
 use capriole_ring::Memory;
 use capriole_ring::layout::{self, Geometry};

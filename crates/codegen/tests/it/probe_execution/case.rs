@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use capriole_codegen::detour::{Chain, Compiler, Filter, Point, Record, Request, Word, Work};
+use capriole_codegen::detour::{Chain, Compiler, Point, Request};
+use capriole_codegen::work::{Record, Word, Work};
 use capriole_insn::relocate::relocatable;
 use capriole_insn::{Extent, FunctionFlow};
 use capriole_tactic::place::{Placer, Space};
@@ -654,7 +655,7 @@ fn random_work(random: &mut Random, shape: &Shape) -> Vec<Work> {
     let all = random.below(2) == 0;
     let filter = |random: &mut Random| {
         let asked = asked.filter(|_| all || random.below(2) == 0);
-        asked.map(Filter::on_flags)
+        asked.map(flags::filter)
     };
     let count = |random: &mut Random| Work::Count {
         counter: random.below(COUNTERS as usize) as u32,

@@ -57,7 +57,7 @@ pub fn patch(shape: &Shape, detour: &Chain, compiler: &mut Compiler) -> Option<P
     patch.relies_on = placed.relies_on.clone();
     let mut evicted = Vec::new();
     for instruction in &placed.evicted {
-        let copy = compiler.copy_out(instruction).ok()?;
+        let copy = compiler.copy_out(instruction).ok()?.entry;
         patch.patched.push(instruction.ip());
         patch.copies.push((copy, instruction.ip()));
         evicted.push(copy);

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, LazyLock};
 
-use capriole_codegen::detour::{Runtime, Work};
+use capriole_codegen::runtime::Runtime;
+use capriole_codegen::work::Work;
 use capriole_resident as resident;
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Memory, Reader};

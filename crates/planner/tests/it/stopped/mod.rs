@@ -35,7 +35,7 @@ impl Stopped {
     pub fn at(program: &Path, address: u64) -> Stopped {
         let launched = launch(&program.into(), &[]).unwrap();
         let objects = Objects::of_process(&launched.process).unwrap();
-        let bias = objects.main().unwrap().bias();
+        let bias = crate::fixtures::main_object(&objects).run_time(0);
         let tid = pid(&launched);
         ptrace::set_hardware_breakpoint(tid, Some(address + bias)).unwrap();
         loop {

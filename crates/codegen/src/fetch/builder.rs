@@ -1,0 +1,343 @@
+//! Builds the program that fetches an event's fields and tests its condition.
+
+use super::{Content, Fetch, FetchError, Field, Source};
+use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
+use crate::program::{Program, Step};
+use capriole_ring::numbers::{op, program, record, step, test};
+
+/// Bytes of a record before its fields.
+const HEADER: u64 = record::FIELDS as u64;
+/// Maximum size of a record in bytes.
+const MOST: u64 = 1 << 15;
+
+/// A comparison in a program: the bit that the resident sets, and the bit's value if the
+/// comparison holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bit {
+    bit: u8,
+    result: bool,
+}
+
+pub(super) struct Builder<'a> {
+    fetch: &'a Fetch,
+    pub(super) steps: Vec<Step>,
+    /// Strings placed after the steps; for a step in `to_place`, `value` is an offset in here.
+    pub(super) texts: Vec<u8>,
+    pub(super) to_place: Vec<usize>,
+    /// Comparisons to make once a field has been fetched: (field, step, string).
+    tests: Vec<(usize, Step, &'a [u8])>,
+    /// Number of result bits in use.
+    bits: u8,
+}
+
+impl<'a> Builder<'a> {
+    pub(super) fn new(fetch: &'a Fetch) -> Builder<'a> {
+        Builder {
+            fetch,
+            steps: Vec::new(),
+            texts: Vec::new(),
+            to_place: Vec::new(),
+            tests: Vec::new(),
+            bits: 0,
+        }
+    }
+
+    /// Prepares the comparisons of a condition.
+    pub(super) fn condition(
+        &mut self,
+        condition: Option<&'a Condition>,
+    ) -> Result<Tree<Bit>, FetchError> {
+        match condition {
+            Some(condition) => Ok(self.collect(condition)?.fold()),
+            None => Ok(Tree::Constant(true)),
+        }
+    }
+
+    /// Assigns a bit to every comparison of a condition. Comparisons that involve no field become
+    /// steps immediately.
+    fn collect(&mut self, condition: &'a Condition) -> Result<Tree<Bit>, FetchError> {
+        Ok(match condition {
+            Condition::Not(inner) => Tree::Not(Box::new(self.collect(inner)?)),
+            Condition::All(of) => Tree::All(self.collect_all(of)?),
+            Condition::Any(of) => Tree::Any(self.collect_all(of)?),
+            Condition::Number {
+                subject,
+                relation,
+                with,
+            } => {
+                if let Some(holds) = self.fetch.decided(*subject, *relation, *with) {
+                    return Ok(Tree::Constant(holds));
+                }
+                let (op, width) = match subject {
+                    Subject::Field(index) => {
+                        let width = self.fetch.width(*index);
+                        let width = width.ok_or(FetchError::NotComparable(*index))?;
+                        (op::TEST, width)
+                    }
+                    Subject::Thread => (op::TEST_THREAD, Width::WORD),
+                    Subject::Cpu => (op::TEST_CPU, Width::WORD),
+                };
+                let (test, with, result) = match normal(*relation, *with, width) {
+                    Normal::Constant(holds) => return Ok(Tree::Constant(holds)),
+                    Normal::Test { test, with, result } => (test, with, result),
+                };
+                let bit = self.bit()?;
+                let step = Step {
+                    bit,
+                    value: with,
+                    ..Step::made(op, how(test), width)
+                };
+                match subject {
+                    Subject::Field(index) => self.tests.push((*index, step, &[])),
+                    Subject::Thread | Subject::Cpu => self.steps.push(step),
+                }
+                Tree::Leaf(Bit { bit, result })
+            }
+            Condition::Text { field, pattern } => {
+                let found = self.fetch.fields.get(*field);
+                if !found.is_some_and(Field::is_text) {
+                    return Err(FetchError::NotComparable(*field));
+                }
+                let bit = self.bit()?;
+                let step = Step {
+                    bit,
+                    ..Step::new(op::TEST_TEXT)
+                };
+                self.tests.push((*field, step, pattern));
+                Tree::Leaf(Bit { bit, result: true })
+            }
+        })
+    }
+
+    fn collect_all(&mut self, of: &'a [Condition]) -> Result<Vec<Tree<Bit>>, FetchError> {
+        of.iter().map(|part| self.collect(part)).collect()
+    }
+
+    fn bit(&mut self) -> Result<u8, FetchError> {
+        let bit = self.bits;
+        self.bits += 1;
+        match bit < 64 {
+            true => Ok(bit),
+            false => Err(FetchError::TooManyComparisons),
+        }
+    }
+
+    /// Appends a string, which will be placed after the steps.
+    fn text(&mut self, bytes: &[u8]) -> (u16, u64) {
+        let at = self.texts.len() as u64;
+        self.texts.extend_from_slice(bytes);
+        self.to_place.push(self.steps.len());
+        (bytes.len() as u16, at)
+    }
+
+    /// Fetches a field, compares it, and drops it if it is not recorded. At most `limit` bytes of a
+    /// string are kept.
+    pub(super) fn field(&mut self, index: usize, limit: u16) -> Result<(), FetchError> {
+        let field = &self.fetch.fields[index];
+        let number = u8::try_from(index).unwrap_or(u8::MAX);
+        let recorded = index < self.fetch.recorded;
+        let step = |op| Step {
+            // A field that is not recorded has no bit in the mask.
+            field: if recorded { number } else { u8::MAX },
+            ..Step::new(op)
+        };
+        match &field.source {
+            Source::Comm => self.steps.push(step(op::COMM)),
+            Source::Thread => self.steps.push(step(op::THREAD)),
+            Source::Cpu => self.steps.push(step(op::CPU)),
+            Source::Latency(call) => self.steps.push(Step {
+                value: u64::from(*call),
+                ..step(op::LATENCY)
+            }),
+            Source::Kept { call, word } => self.steps.push(Step {
+                value: u64::from(*call),
+                count: *word,
+                ..step(op::KEPT)
+            }),
+            Source::Text(bytes) => {
+                let (count, value) = self.text(bytes);
+                self.steps.push(Step {
+                    count,
+                    value,
+                    ..step(op::TEXT)
+                });
+            }
+            Source::Register(register) => self.steps.push(Step {
+                a: register.number() as u8,
+                ..step(op::REGISTER)
+            }),
+            Source::Vector(number) => self.steps.push(Step {
+                a: *number,
+                ..step(op::VECTOR)
+            }),
+            Source::Indexed {
+                base,
+                index,
+                shift,
+                offset,
+            } => {
+                self.steps.push(Step {
+                    value: *offset,
+                    ..step(op::IMMEDIATE)
+                });
+                let base = base.map(|base| (base, 0));
+                for (register, shift) in base.into_iter().chain([(*index, *shift)]) {
+                    self.steps.push(Step {
+                        a: register.number() as u8,
+                        bit: shift,
+                        ..step(op::INDEX)
+                    });
+                }
+            }
+            Source::Immediate(value) => self.steps.push(Step {
+                value: *value,
+                ..step(op::IMMEDIATE)
+            }),
+        }
+        if !field.source.is_text() {
+            self.content(field, index, limit, step)?;
+        }
+        for (_, mut step, text) in self
+            .tests
+            .extract_if(.., |(f, ..)| *f == index)
+            .collect::<Vec<_>>()
+        {
+            if step.op == op::TEST_TEXT {
+                (step.count, step.value) = self.text(text);
+            }
+            self.steps.push(step);
+        }
+        if !recorded {
+            self.steps.push(step(op::DROP_CONTENT));
+        }
+        Ok(())
+    }
+
+    /// Adds the steps from the source to the content.
+    fn content(
+        &mut self,
+        field: &Field,
+        index: usize,
+        limit: u16,
+        step: impl Fn(u8) -> Step,
+    ) -> Result<(), FetchError> {
+        if let Content::CallStack { bytes } = field.content {
+            self.steps.push(Step {
+                limit: bytes,
+                ..step(op::STACK)
+            });
+            return Ok(());
+        }
+        let Some((last, pointers)) = field.pointers.split_last() else {
+            self.steps.push(step(op::KEEP));
+            match field.content {
+                Content::Number(_) => {}
+                Content::Numbers { .. }
+                | Content::Text
+                | Content::Texts { .. }
+                | Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
+            }
+            return Ok(());
+        };
+        for pointer in pointers {
+            self.steps.push(Step {
+                value: *pointer as u64,
+                ..step(op::POINTER)
+            });
+        }
+        let last = *last as u64;
+        self.steps.push(match field.content {
+            Content::Number(width) => Step {
+                a: width.bytes,
+                count: 1,
+                value: last,
+                ..step(op::READ)
+            },
+            Content::Numbers { bytes, count } => Step {
+                a: bytes,
+                count,
+                value: last,
+                ..step(op::READ)
+            },
+            Content::Text => Step {
+                limit,
+                value: last,
+                ..step(op::STRING)
+            },
+            Content::Texts { count } => Step {
+                count,
+                limit,
+                value: last,
+                ..step(op::STRINGS)
+            },
+            Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
+        });
+        Ok(())
+    }
+
+    /// Rejects the event unless the condition holds.
+    pub(super) fn conclude(&mut self, tree: &Tree<Bit>) {
+        let reject = Step::new(op::REJECT);
+        match tree {
+            Tree::Constant(true) => {}
+            Tree::Constant(false) => self.steps.push(reject),
+            tree => {
+                let branches = tree.branches(true);
+                for (index, branch) in branches.iter().enumerate() {
+                    // The rejection follows the last branch.
+                    let to = match branch.exit {
+                        Exit::Branch(to) => to,
+                        Exit::Decided(true) => branches.len() + 1,
+                        Exit::Decided(false) => branches.len(),
+                    };
+                    let set = branch.leaf.result == branch.when;
+                    self.steps.push(Step {
+                        count: (to - index - 1) as u16,
+                        bit: branch.leaf.bit,
+                        ..Step::new(if set { op::WHEN } else { op::UNLESS })
+                    });
+                }
+                self.steps.push(reject);
+            }
+        }
+    }
+
+    pub(super) fn finish(mut self, flags: u32) -> Result<Program, FetchError> {
+        let texts = program::HEADER + step::SIZE * self.steps.len();
+        for index in self.to_place {
+            self.steps[index].value += texts as u64;
+        }
+        let faults = flags & program::FAULTS != 0;
+        let (recorded, hidden) = self.fetch.fields.split_at(self.fetch.recorded);
+        // Fields that are not recorded take space temporarily, and so does a pointer.
+        let spare = hidden.iter().map(Field::size).max().unwrap_or(0) + 8;
+        let fields: u64 = recorded.iter().map(Field::size).sum();
+        let size = HEADER + if faults { 8 } else { 0 } + fields + spare;
+        if size > MOST {
+            return Err(FetchError::TooLarge(size));
+        }
+        let mut bytes = Vec::with_capacity(texts + self.texts.len());
+        bytes.extend((self.steps.len() as u32).to_le_bytes());
+        bytes.extend(flags.to_le_bytes());
+        bytes.extend(size.to_le_bytes());
+        for step in &self.steps {
+            bytes.extend(step.bytes());
+        }
+        bytes.extend(&self.texts);
+        Ok(Program {
+            bytes,
+            size,
+            faults,
+        })
+    }
+}
+
+/// Returns the code of a comparison, as a step encodes it.
+fn how(test: Test) -> u8 {
+    match test {
+        Test::Equal => test::EQUAL,
+        Test::Less => test::LESS,
+        Test::LessOrEqual => test::LESS_OR_EQUAL,
+        Test::Bits => test::BITS,
+    }
+}

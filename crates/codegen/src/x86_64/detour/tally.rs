@@ -1,0 +1,341 @@
+//! The code that adds to a cell of a table.
+//!
+//! ```text
+//!         amount, key                   registers, as wide as they are meant, or constants
+//!         hash; look at the four rows of the key's home
+//!         none with this key and event: out
+//!         lea  descriptor(%rip), %r
+//!         mov  %r, %fs:rseq_cs
+//!  start  mov  %fs:cpu_id, %r
+//!         cmp  $cpus, %r                no such CPU: the thread is not registered
+//!         jae  out
+//!         imul $stride, %r
+//!         add  counters(%rip), %r
+//!         add  %row, %r
+//!         add  %amount, cell(%r)        the commit
+//! ```
+//!
+//! The path *out*, also taken after an abort, restores the registers and has the resident run a
+//! program that does the same: it assigns a row to a new key, searches beyond the key's home,
+//! and adds to the shared copy if nothing else is possible. To the kernel, an instruction is
+//! either complete or not started, so nothing is added twice.
+//!
+//! The row is looked up outside the restartable sequence: assigned rows are never moved or
+//! taken back. A row's tag is written after its key, so a key is certainly the row's if it is
+//! read after the tag (reading it before only finds the row).
+
+use super::count::own_counters;
+use super::emit::{Labels, Links, Patch, RSEQ_SIGNATURE, SequenceLabels, at, bind, fs, mark};
+use super::frame::Frame;
+use super::run::Apart;
+use super::{run, timing, word};
+use crate::histogram;
+use crate::runtime::Runtime;
+use crate::work::{Function, Key, Straight, StraightAmount, StraightRow, Value};
+use capriole_ring::layout::directory;
+use iced_x86::code_asm::*;
+use iced_x86::{Code, IcedError, Instruction, MemoryOperand, Register};
+
+/// Size in bytes of a directory row with a one-word key.
+const ROW: u32 = 16;
+
+impl Straight {
+    /// True if straight code is possible: everything that it needs is known.
+    pub(super) fn is_possible(&self, runtime: &Runtime) -> bool {
+        let asks = self.row.is_some_and(|row| row.key == Key::Thread);
+        let timed = !self.is_timed() || runtime.frames.slots > 0;
+        runtime.rseq_offset.is_some() && (!asks || runtime.tid_offset.is_some()) && timed
+    }
+
+    /// Appends everything that distinguishes forms, as bytes: not the event, the cell, or the
+    /// function being left.
+    pub(super) fn key(&self, key: &mut Vec<u8>) {
+        use std::io::Write;
+        let amount = match self.amount {
+            StraightAmount::Of(function, Value::Latency(call), width) => {
+                StraightAmount::Of(function, Value::Latency(timing::area(call)), width)
+            }
+            other => other,
+        };
+        let _ = write!(key, "{:?}{amount:?}", self.row); // a vector takes everything
+    }
+}
+
+/// Labels of the code before the hot path.
+pub(super) struct Before {
+    /// The word with the address of the directory's first row.
+    directory: CodeLabel,
+    /// The way out of the hot path, also taken after an abort.
+    pub way: Apart,
+}
+
+/// Emits the code before the hot path.
+pub(super) fn before(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Straight,
+    program: u64,
+) -> Result<Before, IcedError> {
+    let program = run::literal(a, frame, program)?;
+    let directory = mark(a)?;
+    if let Some(row) = work.row {
+        a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
+    }
+    a.dd(&[RSEQ_SIGNATURE])?;
+    let way = run::apart(a, frame, runtime, work.event, program)?;
+    Ok(Before { directory, way })
+}
+
+/// Emits the hot path.
+pub(super) fn hot(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    rseq: i32,
+    work: &Straight,
+    links: &Links,
+    before: Before,
+) -> Result<Labels, IcedError> {
+    let r = frame.pointer;
+    let begin = mark(a)?;
+    let mut tags = Vec::new();
+    // Set these up while the clock is being read, if there is a register for them.
+    let mut counters = None;
+    if let StraightAmount::Of(function, value, width) = work.amount {
+        match value {
+            Value::Register(register) => {
+                word::load_register(a, frame, frame.amount, register, width)?
+            }
+            Value::Constant(value) => load_constant(a, frame.amount, value)?,
+            Value::Latency(call) => {
+                let out = before.way.out;
+                let clock = timing::clock(a, frame, runtime, call, out, &mut tags)?;
+                if frame.pointer == frame.place {
+                    counters = Some(own_counters(a, r, runtime, rseq, links, out)?);
+                }
+                timing::since(a, clock, out)?;
+                if frame.amount != Register::RAX {
+                    let load = Instruction::with2(Code::Mov_r64_rm64, frame.amount, Register::RAX)?;
+                    a.add_instruction(load)?;
+                }
+            }
+        }
+        match function {
+            Function::Sum => {}
+            Function::Maximum(flip) => turn_over(a, frame.amount, flip)?,
+            Function::Bucket => {
+                let timed = matches!(value, Value::Latency(_));
+                let narrow = timed || width.bytes < 8 && !width.signed;
+                bucket(a, frame.amount, width.signed, narrow)?;
+            }
+        }
+    }
+    if let Some(row) = &work.row {
+        match row.key {
+            Key::Register(register) => {
+                word::load_register(a, frame, frame.key, register, row.width)?
+            }
+            Key::Constant(value) => load_constant(a, frame.key, value)?,
+            Key::Thread => {
+                let tid = fs(runtime.tid_offset.unwrap_or(0)); // it was checked
+                let key = frame.key.full_register32();
+                a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, key, tid)?)?;
+            }
+        }
+        let tag = work.event.wrapping_add(directory::FIRST_TAG) as i32;
+        find(a, frame, row, tag, &before, &mut tags)?;
+    }
+
+    let counters = match counters {
+        Some(counters) => counters,
+        None => own_counters(a, r, runtime, rseq, links, before.way.out)?,
+    };
+    if work.row.is_some() {
+        a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
+    }
+    // Always uses a 32-bit displacement.
+    let offset = i64::from(runtime.counters.offset(work.counter));
+    let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
+    let mut done = before.way.done;
+    let behind = match work.amount {
+        StraightAmount::One | StraightAmount::Of(Function::Bucket, ..) => {
+            let (index, scale) = match work.has_amount() {
+                true => (frame.amount, 8),
+                false => (Register::None, 1),
+            };
+            let to = cell(index, scale);
+            a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
+            5
+        }
+        StraightAmount::Of(Function::Sum, ..) => {
+            let to = cell(Register::None, 1);
+            a.add_instruction(Instruction::with2(Code::Add_rm64_r64, to, frame.amount)?)?;
+            4
+        }
+        StraightAmount::Of(Function::Maximum(_), ..) => {
+            let old = cell(Register::None, 1);
+            a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, frame.amount, old)?)?;
+            tags.push((mark(a)?, Patch::Counter));
+            a.jbe(done)?;
+            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, old, frame.amount)?)?;
+            4
+        }
+    };
+    bind(a, &mut done)?;
+    tags.push((before.way.event, Patch::Event));
+    Ok(Labels {
+        begin,
+        done,
+        value: (mark(a)?, behind),
+        sequence: Some(SequenceLabels {
+            start: counters.start,
+            abort: before.way.out,
+            after_abort: None,
+            descriptor: counters.descriptor,
+            other: counters.base,
+            streams: None,
+            commit: None,
+        }),
+        locked: before.way.called,
+        more: tags,
+    })
+}
+
+/// Looks up the row, and leaves the offset of its cells in `frame.place`.
+fn find(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    row: &StraightRow,
+    tag: i32,
+    before: &Before,
+    tags: &mut Vec<(CodeLabel, Patch)>,
+) -> Result<(), IcedError> {
+    let (key, h) = (frame.key, frame.place);
+    let (key32, h32) = (key.full_register32(), h.full_register32());
+    let gpr = |register| get_gpr64(register).unwrap_or(rax); // they are
+    if row.width.bytes == 8 || row.width.signed {
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, h, key)?)?;
+        a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, h, 32)?)?;
+        let rotate = directory::HASH_ROTATE;
+        a.add_instruction(Instruction::with2(Code::Rol_rm32_imm8, h32, rotate)?)?;
+        a.add_instruction(Instruction::with2(Code::Xor_r32_rm32, h32, key32)?)?;
+    } else {
+        a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, h32, key32)?)?;
+    }
+    a.add_instruction(Instruction::with2(Code::Xor_rm32_imm32, h32, tag)?)?;
+    tags.push((mark(a)?, Patch::Tag));
+    let factor = directory::HASH_FACTOR as i32;
+    a.add_instruction(Instruction::with3(
+        Code::Imul_r32_rm32_imm32,
+        h32,
+        h32,
+        factor,
+    )?)?;
+    a.add_instruction(Instruction::with2(Code::Shr_rm32_imm8, h32, row.shift)?)?;
+    let set = (directory::WAYS * ROW).ilog2();
+    a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, h, set)?)?;
+    a.add(gpr(h), qword_ptr(before.directory))?;
+    let mut found = a.create_label();
+    for way in 0..directory::WAYS {
+        if way > 0 {
+            a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, h, ROW)?)?;
+        }
+        let there = at(h, directory::KEY as i64);
+        a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
+        match way + 1 < directory::WAYS {
+            true => a.je(found)?,
+            false => a.jne(before.way.out)?,
+        }
+    }
+    bind(a, &mut found)?;
+    let there = at(h, directory::TAG as i64);
+    a.add_instruction(Instruction::with2(Code::Cmp_rm32_imm32, there, tag)?)?;
+    tags.push((mark(a)?, Patch::Tag));
+    a.jne(before.way.out)?;
+    // A row that was free when its key was compared may have been assigned since: keys of free
+    // rows are 0. Now that the row has its tag, its key is final.
+    let there = at(h, directory::KEY as i64);
+    a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, key, there)?)?;
+    a.jne(before.way.out)?;
+    a.sub(gpr(h), qword_ptr(before.directory))?;
+    let cells = row.cells * 8;
+    if !cells.is_multiple_of(ROW) {
+        a.add_instruction(Instruction::with2(Code::Shr_rm64_imm8, h, ROW.ilog2())?)?;
+        a.add_instruction(Instruction::with3(
+            Code::Imul_r64_rm64_imm32,
+            h,
+            h,
+            cells as i32,
+        )?)?;
+    } else if cells != ROW {
+        let factor = (cells / ROW) as i32;
+        a.add_instruction(Instruction::with3(Code::Imul_r64_rm64_imm32, h, h, factor)?)?;
+    }
+    Ok(())
+}
+
+/// Loads a constant. It is part of the form, so nothing is patched.
+fn load_constant(a: &mut CodeAssembler, to: Register, value: u64) -> Result<(), IcedError> {
+    word::load(a, to, value, 0).map(drop)
+}
+
+/// Inverts bits: all, the highest, all but the highest, or none.
+fn turn_over(a: &mut CodeAssembler, register: Register, bits: u64) -> Result<(), IcedError> {
+    if bits >> 62 & 1 == 1 {
+        a.add_instruction(Instruction::with1(Code::Not_rm64, register)?)?;
+    }
+    if matches!(bits >> 62, 1 | 2) {
+        a.add_instruction(Instruction::with2(Code::Btc_rm64_imm8, register, 63)?)?;
+    }
+    Ok(())
+}
+
+/// Replaces a number by the number of its [bucket](histogram). Overwrites rcx. A `narrow` number
+/// has at most 32 bits.
+fn bucket(
+    a: &mut CodeAssembler,
+    number: Register,
+    signed: bool,
+    narrow: bool,
+) -> Result<(), IcedError> {
+    let number = get_gpr64(number).unwrap_or(rax); // it is one
+    let mut done = a.create_label();
+    if signed {
+        let mut positive = a.create_label();
+        a.test(number, number)?;
+        a.jns(positive)?;
+        a.neg(number)?;
+        of_positive(a, number, false)?;
+        a.add(number, histogram::BUCKETS as i32)?;
+        a.jmp(done)?;
+        bind(a, &mut positive)?;
+    }
+    of_positive(a, number, narrow)?;
+    bind(a, &mut done)
+}
+
+fn of_positive(
+    a: &mut CodeAssembler,
+    number: AsmRegister64,
+    narrow: bool,
+) -> Result<(), IcedError> {
+    let bits = histogram::BITS;
+    let mut small = a.create_label();
+    a.cmp(number, 1 << bits)?;
+    a.jb(small)?;
+    a.bsr(rcx, number)?;
+    if narrow {
+        // As below, but with the subtraction moved to the end, so that the shift need not wait for
+        // it.
+        a.shl(number, bits)?;
+        a.shr(number, cl)?;
+        let by = (bits << bits) as i32;
+        a.lea(number, qword_ptr(number + rcx * (1 << bits) - by))?;
+    } else {
+        a.sub(ecx, bits as i32)?;
+        a.shr(number, cl)?;
+        a.lea(number, qword_ptr(number + rcx * (1 << bits)))?;
+    }
+    bind(a, &mut small)
+}
