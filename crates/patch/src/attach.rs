@@ -22,6 +22,7 @@
 mod arming;
 mod beside;
 mod code;
+mod over;
 mod places;
 mod round;
 
