@@ -121,8 +121,7 @@ pub fn select_possible(
             Err(Unselected::Events(errors)) => errors,
         };
         for (definition, error) in errors {
-            // The reason of one part is enough.
-            impossible.entry(definition).or_insert(error);
+            impossible.insert(definition, error);
             without.insert(definition);
         }
         let mut asked = (0..events.len()).filter(|at| !events[*at].is_implied());
@@ -252,11 +251,17 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Returns the errors, each with the index of its event.
+    /// Returns the error of each event that cannot be selected, with the event's index. The entry
+    /// and the exits of calls usually fail for the same reason: the first one is enough.
     fn failed(self) -> Unselected {
-        let errors = self.errors.into_iter();
-        let definition = |part: usize| self.wanted[part].definition;
-        Unselected::Events(errors.map(|(part, e)| (definition(part), e)).collect())
+        let mut errors: Vec<(usize, Error)> = Vec::new();
+        for (part, error) in self.errors {
+            let definition = self.wanted[part].definition;
+            if errors.iter().all(|(other, _)| *other != definition) {
+                errors.push((definition, error));
+            }
+        }
+        Unselected::Events(errors)
     }
 
     /// True if the returns of an event are detected by the return address.

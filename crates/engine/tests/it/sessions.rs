@@ -246,6 +246,11 @@ fn errors_have_codes_and_leave_the_session_as_it_was() {
         assert_eq!(code(":nothing_there", &mut session), Code::NotFound);
         assert_eq!(code("libnothing:f", &mut session), Code::NotFound);
         assert_eq!(code(":saved_work n=nobody", &mut session), Code::Field);
+        let calls = session.add_calls(":nothing_there", None);
+        let calls = calls.expect_err("no such function");
+        assert_eq!(calls.code(), Code::NotFound);
+        assert_eq!(calls.full().matches("nothing_there").count(), 2, "{calls}");
+        assert_eq!(code("latency(:nothing_there)", &mut session), Code::NotFound);
         if !with_probes {
             session.add(EVENT).expect("the event");
         }
