@@ -207,7 +207,7 @@ fn watch(
         &probed.attached.process,
         probed.names(),
         arguments.run.duration,
-    )?;
+    );
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
