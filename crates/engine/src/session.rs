@@ -13,7 +13,7 @@ mod inner;
 
 use self::holder::Holder;
 use self::inner::Inner;
-use crate::aggregate::Group;
+use crate::aggregate::{Group, Row};
 use crate::error::{Result, err};
 use crate::options::ProbeOptions;
 use crate::program::Program;
@@ -370,6 +370,15 @@ impl Session {
     pub fn rows(&self, event: impl Into<EventId>) -> Vec<Group> {
         let event = event.into();
         self.look(move |inner| inner.rows(event))
+    }
+
+    /// Returns the name of the site that a row of this session counts: that of the event, or of the
+    /// function if the event is a pattern. `None` for a row of another session, or of an event that
+    /// was removed.
+    #[must_use]
+    pub fn name(&self, row: &Row) -> Option<Arc<str>> {
+        let site = row.event;
+        self.look(move |inner| inner.name(site))
     }
 
     /// Number of events that were lost because the buffer was full or all lanes were in use.

@@ -520,6 +520,11 @@ impl Inner {
             .collect()
     }
 
+    pub(super) fn name(&self, site: usize) -> Option<Arc<str>> {
+        let shown = self.shown.get(&u32::try_from(site).ok()?);
+        shown.map(|shown| Arc::clone(&shown.name))
+    }
+
     pub(super) fn lost(&self) -> u64 {
         let active = self.active.as_ref();
         active.map_or(0, |active| active.reader.lost())
