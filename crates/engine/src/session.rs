@@ -108,7 +108,8 @@ pub enum Happened {
 pub struct Record {
     /// The event.
     pub event: EventId,
-    /// Name of the site: the event's own, or the function's.
+    /// Name of the site: the event's own, or the function's; of exits that `add_calls` records, with
+    /// `__return` behind it.
     pub name: Arc<str>,
     /// Kind of the record.
     pub happened: Happened,
