@@ -8,6 +8,7 @@ use capriole::aggregate::AggregateTable;
 use capriole::event::CallSpec;
 use capriole::fields::{Purpose, Reader};
 use capriole::machine;
+use capriole::slots::Area;
 use capriole::{calls, slots};
 use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
@@ -187,14 +188,14 @@ impl Ours {
             Ok(())
         };
         let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Count).fields(spec, site, 0)?;
+            let fields = Reader::new(Purpose::Count).fields(spec, site, Area::default())?;
             let made = AggregateTable::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
             let work = made.work(1, &fields)?;
             kept = Some(made);
             Ok(work)
         };
         let record = |id: u32, spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Record).fields(spec, site, 0)?;
+            let fields = Reader::new(Purpose::Record).fields(spec, site, Area::default())?;
             Ok(vec![fields.fetch.work(id)?])
         };
         match self.kind {
@@ -207,7 +208,7 @@ impl Ours {
                     calls::latency(&event)?.context("it times calls")?;
                 let entry = begin.context("calls are timed from their entry on")?;
                 let at = resolve(&objects, &entry)?.remove(0);
-                let call = slots::number(at.address, 0);
+                let call = slots::number(at.address, Area::default());
                 add(
                     &at,
                     vec![Work::Enter {

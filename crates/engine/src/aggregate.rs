@@ -5,6 +5,6 @@ pub mod model;
 pub mod source;
 pub mod table;
 
-pub use model::{Group, Snapshot};
+pub use model::{Bucket, Group, Histogram, Measure, Row, Snapshot};
 pub use source::Source;
 pub use table::AggregateTable;

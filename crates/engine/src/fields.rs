@@ -3,6 +3,7 @@
 use crate::advice::Advice;
 use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
+use crate::slots::Area;
 use crate::{entry, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
@@ -93,7 +94,7 @@ pub struct Reader<'a> {
     debug: HashMap<PathBuf, Debug<'a>>,
     /// Values that the event's fields need from the entry, and the area of its call slots.
     kept: Vec<entry::Kept>,
-    area: u32,
+    area: Area,
 }
 
 impl<'a> Reader<'a> {
@@ -110,7 +111,7 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// A part of the event cannot be recorded there; the error has its source text and the reason.
-    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site, area: u32) -> Result<Fields> {
+    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site, area: Area) -> Result<Fields> {
         self.area = area;
         self.kept = entry::all_kept(spec).into_iter().map(|(_, k)| k).collect();
         self.read(spec, site)
@@ -772,13 +773,19 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
         true => site.address.wrapping_sub(site.link_address),
         false => 0,
     };
-    let field = known(&found.fetch, found.field_type, site, bias, 0)?;
+    let field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
     Ok((field, found.field_type))
 }
 
 /// Builds a field from a fetch with a known base, at a site. `bias` is added to addresses; call
 /// slots are in `area`.
-fn known(asked: &Asked, field_type: FieldType, site: &Site, bias: u64, area: u32) -> Result<Field> {
+fn known(
+    asked: &Asked,
+    field_type: FieldType,
+    site: &Site,
+    bias: u64,
+    area: Area,
+) -> Result<Field> {
     let was_called = || match &site.body {
         Body::Inlined { .. } => bail!(
             Field,

@@ -47,7 +47,7 @@
 //! ```no_run
 //! # use std::time::Duration;
 //! # fn main() -> capriole::Result<()> {
-//! let mut session = capriole::Session::launch(&["sqlite3".into(), "shop.db".into()])?;
+//! let mut session = capriole::Session::launch(["sqlite3", "shop.db"])?;
 //! session.add_calls("libsqlite3:sqlite3_step", Some(Duration::from_millis(1)))?;
 //! session.run();
 //! # Ok(())
@@ -76,6 +76,12 @@
 //! An [`Error`] has a stable [`Code`], a message, maybe [`Advice`](advice::Advice), and the error that caused it. Whatever fails, the
 //! program is as it was: planning happens before it is touched, and what was put into it is taken
 //! out again.
+//!
+//! # Threads
+//!
+//! A [`Session`] may be moved to other threads, also before a launched program
+//! [runs](Session::run). Each call that changes probes makes the tracer for that time a thread of
+//! its own, and waits for it.
 //!
 //! # Layers
 //!
@@ -114,6 +120,7 @@ pub mod slots;
 pub mod value;
 pub mod watch;
 
+pub use aggregate::{Bucket, Group, Histogram, Measure, Row};
 pub use error::{Code, Error, Result};
 pub use options::ProbeOptions;
 pub use returns::Returns;

@@ -39,6 +39,25 @@ pub struct Planned {
     clock: ClockReading,
 }
 
+/// The objects of a process, kept from one plan to the next. Each keeps what was read from its file
+/// and found in its code: symbols, debug information, the targets of all branches. That takes much
+/// longer than the rest of a plan.
+#[derive(Debug, Default)]
+pub struct Known(Option<Objects>);
+
+impl Known {
+    /// Returns the objects that a process has mapped now: those of the last call, if its mappings
+    /// of files are the same.
+    ///
+    /// # Errors
+    /// The memory map cannot be read.
+    pub fn objects(&mut self, process: &Process) -> Result<&Objects> {
+        let now = Objects::of_process(process)?;
+        let kept = self.0.take().filter(|kept| kept.are_mapped_as(&now));
+        Ok(self.0.insert(kept.unwrap_or(now)))
+    }
+}
+
 /// Events to be probed, and the options for them.
 #[derive(Debug, Clone, Copy)]
 pub struct Request<'a> {
@@ -64,21 +83,33 @@ impl Planned {
         request: &Request<'_>,
         works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
     ) -> Result<Planned> {
-        let Request { options, mode, .. } = *request;
         let objects = Objects::of_process(process)?;
+        Planned::of(&objects, process, request, true, works)
+    }
+
+    /// Does the work of [`Planned::new`] with these objects of the process. Probes that are added to
+    /// a session need no guards (`guarded`): they have those of its attach.
+    pub(crate) fn of(
+        objects: &Objects,
+        process: &Process,
+        request: &Request<'_>,
+        guarded: bool,
+        works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
+    ) -> Result<Planned> {
+        let Request { options, mode, .. } = *request;
         let planner = Planner::of_process(process)
             .with_breakpoints(options.breakpoints)
             .with_trusted_addresses(options.trust_address)
             .with_one_instruction(options.one_instruction);
         let mut events = request.events.to_vec();
         if request.messages {
-            let own = message::events(&objects, &events);
+            let own = message::events(objects, &events);
             events.extend(own.into_iter().map(Event::from));
         }
         let (mut selected, impossible) = match options.keep_going {
-            true => select::select_possible(&objects, &planner, &events, mode)?,
+            true => select::select_possible(objects, &planner, &events, mode)?,
             false => {
-                let selected = select::select(&objects, &planner, &events, mode);
+                let selected = select::select(objects, &planner, &events, mode);
                 (selected?, Vec::new())
             }
         };
@@ -99,10 +130,13 @@ impl Planned {
         }
         select::refuse_named(&selected)?;
         let probes = select::probes(&selected, works);
-        let mut guards = guards::find(&objects, &planner);
-        if selected.iter().any(|event| event.part.is_followed()) {
+        let mut guards = match guarded {
+            true => guards::find(objects, &planner),
+            false => Guards::default(),
+        };
+        if guarded && selected.iter().any(|event| event.part.is_followed()) {
             let message = Message::from("return addresses cannot be replaced");
-            let unwinders = unwinders::find(&objects, &planner)
+            let unwinders = unwinders::find(objects, &planner)
                 .context(message.advise(Advice::LeaveOutReturnStack))?;
             guards = guards.with_unwinders(unwinders);
         }
@@ -177,12 +211,14 @@ impl Planned {
     /// reading of the clock, of its attach.
     ///
     /// # Errors
-    /// No probe could be inserted, or the probe of a named event could not. The session is then as
-    /// it was.
-    pub(crate) fn add_to(mut self, attached: &mut Attached) -> Result<More> {
+    /// No probe could be inserted, or the probe of a named event could not. None of them is in the
+    /// program then, but some may have been for a moment.
+    pub(crate) fn add_to(mut self, attached: &mut Attached) -> Result<More, Box<NotAdded>> {
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let numbers = attached.add(probes)?;
+        let first = attached.outcomes.len();
+        let added = attached.add(probes);
+        let numbers = first..attached.outcomes.len();
         let mut names = Vec::new();
         for (number, events) in numbers.clone().zip(events) {
             names.push(
@@ -196,17 +232,23 @@ impl Planned {
                 }
             }
         }
-        let probes: Vec<usize> = numbers.collect();
-        if let Some(error) = missing(&self.selected, &self.dropped) {
-            attached.disarm(&probes)?;
-            return Err(error);
-        }
-        Ok(More {
+        let more = More {
             selected: self.selected,
             dropped: self.dropped,
-            probes,
+            probes: numbers.collect(),
             names,
-        })
+        };
+        let error = match added {
+            Err(error) => Some(error.into()),
+            Ok(_) => missing(&more.selected, &more.dropped).map(|error| {
+                let out = attached.disarm(&more.probes);
+                out.err().map_or(error, Error::from)
+            }),
+        };
+        match error {
+            Some(error) => Err(Box::new(NotAdded { error, more })),
+            None => Ok(more),
+        }
     }
 }
 
@@ -220,6 +262,14 @@ fn missing(selected: &[Selected], dropped: &[Option<Message>]) -> Option<Error> 
     let reason = reason.clone()?;
     let message = Message::from(format!("{} cannot be probed: ", event.name()));
     Some(Error::new(Code::NotProbeable, message.then(reason)))
+}
+
+/// An addition that has failed.
+pub(crate) struct NotAdded {
+    /// The reason.
+    pub error: Error,
+    /// The probes. None is in the program.
+    pub more: More,
 }
 
 /// Probes that were added to a session.

@@ -2,6 +2,7 @@
 
 use crate::error::{Code, Result};
 use capriole_host::ptrace::launch::{Launched, launch};
+use capriole_host::ptrace::threads::Hold;
 use capriole_host::signals;
 use capriole_proc::process::Process;
 use capriole_proc::translator;
@@ -92,6 +93,20 @@ impl Program {
             Program::Running(process) => process,
             Program::Started(launched) => &launched.process,
             Program::Released(process, _) => process,
+        }
+    }
+
+    /// Returns the process, the child to wait for if we started it, and what keeps it stopped. Only
+    /// the thread that started it can let it go.
+    pub(crate) fn parts(self) -> (Process, Option<Child>, Option<Hold>) {
+        match self {
+            Program::Running(process) => (process, None, None),
+            Program::Started(Launched {
+                process,
+                child,
+                hold,
+            }) => (process, Some(child), Some(hold)),
+            Program::Released(process, child) => (process, Some(child), None),
         }
     }
 

@@ -33,6 +33,7 @@ use crate::event::{Event, EventPart, has_duration};
 use crate::fields::{Fields, Purpose, Reader};
 use crate::returns::{self, Returns};
 use crate::slots;
+use crate::slots::Area;
 use capriole_event::{At, EventSpec, ObjectRef, Place, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
@@ -54,8 +55,10 @@ pub struct Mode {
     pub returns: Returns,
     /// Number of the first event: 0, or behind those that the session has already.
     pub first_id: u32,
-    /// First area of slots for calls, likewise.
-    pub first_area: u32,
+    /// Areas of slots for calls that other events of the session have, a bit each.
+    pub areas: u32,
+    /// Number of additions to the session so far: marks the calls of these events.
+    pub addition: u32,
 }
 
 impl Mode {
@@ -123,8 +126,7 @@ pub fn select_possible(
             Err(Unselected::Events(errors)) => errors,
         };
         for (definition, error) in errors {
-            // The reason of one part is enough.
-            impossible.entry(definition).or_insert(error);
+            impossible.insert(definition, error);
             without.insert(definition);
         }
         let mut asked = (0..events.len()).filter(|at| !events[*at].is_implied());
@@ -254,11 +256,17 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// Returns the errors, each with the index of its event.
+    /// Returns the error of each event that cannot be selected, with the event's index. The entry
+    /// and the exits of calls usually fail for the same reason: the first one is enough.
     fn failed(self) -> Unselected {
-        let errors = self.errors.into_iter();
-        let definition = |part: usize| self.wanted[part].definition;
-        Unselected::Events(errors.map(|(part, e)| (definition(part), e)).collect())
+        let mut errors: Vec<(usize, Error)> = Vec::new();
+        for (part, error) in self.errors {
+            let definition = self.wanted[part].definition;
+            if errors.iter().all(|(other, _)| *other != definition) {
+                errors.push((definition, error));
+            }
+        }
+        Unselected::Events(errors)
     }
 
     /// True if the returns of an event are detected by the return address.
@@ -310,7 +318,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Assigns each event the area of slots for the calls that it begins and ends.
-    fn areas(&self, found: &[Found], events: usize) -> Result<Vec<u32>> {
+    fn areas(&self, found: &[Found], events: usize) -> Result<Vec<Area>> {
         let mut functions: BTreeMap<usize, HashSet<u64>> = BTreeMap::new();
         for Wanted {
             definition, part, ..
@@ -329,11 +337,14 @@ impl<'a> Selection<'a> {
             }
         }
         let (definitions, functions): (Vec<usize>, Vec<_>) = functions.into_iter().unzip();
-        let mut areas = vec![0; events];
-        for (definition, area) in definitions
-            .into_iter()
-            .zip(slots::areas(&functions, self.mode.first_area)?)
-        {
+        let mut areas = vec![Area::default(); events];
+        let Mode {
+            areas: taken,
+            addition,
+            ..
+        } = self.mode;
+        let own = slots::areas(&functions, taken, addition)?;
+        for (definition, area) in definitions.into_iter().zip(own) {
             areas[definition] = area;
         }
         Ok(areas)
@@ -341,7 +352,7 @@ impl<'a> Selection<'a> {
 
     /// Returns the fields at each site, or why they cannot be recorded in code that the user did
     /// not name exactly. Errors in other code end the selection.
-    fn read_fields(&mut self, found: &[Found], areas: &[u32]) -> Vec<Result<Arc<Fields>>> {
+    fn read_fields(&mut self, found: &[Found], areas: &[Area]) -> Vec<Result<Arc<Fields>>> {
         let mut reader = Reader::new(self.mode.purpose);
         let mut fields: Vec<Result<Arc<Fields>>> = Vec::new();
         let mut last: Option<&Found> = None;
@@ -420,7 +431,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Makes a numbered event of each site.
-    fn number(&mut self, planned: Vec<Planned>, areas: &[u32]) -> Vec<Selected> {
+    fn number(&mut self, planned: Vec<Planned>, areas: &[Area]) -> Vec<Selected> {
         let mut places = vec![Places::default(); self.wanted.len()];
         for site in &planned {
             let of_part = &mut places[site.part];
@@ -460,7 +471,7 @@ impl<'a> Selection<'a> {
         &self,
         planned: Planned,
         places: Places,
-        areas: &[u32],
+        areas: &[Area],
         numbers: &mut Numbers,
     ) -> Result<Selected> {
         let Planned {
@@ -536,7 +547,7 @@ impl<'a> Selection<'a> {
     }
 
     /// Returns the part in calls that an event has at a site.
-    fn part_of(&self, part: EventPart<'_>, site: &Site, area: u32) -> Part {
+    fn part_of(&self, part: EventPart<'_>, site: &Site, area: Area) -> Part {
         let spec = part.spec();
         match (&site.leaving, part) {
             (Some(leaving), _) => Part::Exit {
@@ -608,8 +619,18 @@ pub fn counter(spec: &EventSpec, site: &Site) -> Result<Option<ReferenceCounter>
 /// Returns the room for open calls, if any are followed: number of areas, and words per call.
 pub fn frames(selected: &[Selected]) -> Option<(u32, u32)> {
     let begun = selected.iter().filter_map(|event| match event.part {
-        Part::Begins { area, .. } => Some((area + 1, event.fields.fetch.recorded as u32)),
+        Part::Begins { area, .. } => Some((area.number + 1, event.fields.fetch.recorded as u32)),
         Part::Point | Part::Entry | Part::Exit { .. } => None,
     });
     begun.reduce(|(areas, words), (area, own)| (areas.max(area), words.max(own)))
+}
+
+/// Returns the areas of slots that the events' calls have, a bit each.
+#[must_use]
+pub fn areas(selected: &[Selected]) -> u32 {
+    let begun = selected.iter().map(|event| match event.part {
+        Part::Begins { area, .. } => 1 << area.number,
+        Part::Point | Part::Entry | Part::Exit { .. } => 0,
+    });
+    begun.fold(0, |all, area| all | area)
 }

@@ -39,6 +39,24 @@ pub enum Value {
 }
 
 impl Value {
+    /// Returns the bytes of a text.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&[u8]> {
+        match self {
+            Value::Text(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Returns the number, if it is one that fits.
+    #[must_use]
+    pub fn as_i64(&self) -> Option<i64> {
+        match self {
+            Value::Signed(number) => Some(*number),
+            other => i64::try_from(other.as_u64()?).ok(),
+        }
+    }
+
     /// Returns the number, if it is one that fits.
     #[must_use]
     pub fn as_u64(&self) -> Option<u64> {
@@ -123,5 +141,8 @@ mod tests {
         assert_eq!(shown(array), "{1,(fault)}");
         assert_eq!(Value::Signed(-1).as_u64(), None);
         assert_eq!(Value::Signed(7).as_u64(), Some(7));
+        assert_eq!(Value::Signed(-1).as_i64(), Some(-1));
+        assert_eq!(Value::Unsigned(u64::MAX).as_i64(), None);
+        assert_eq!(Value::Text(b"a".to_vec()).as_text(), Some(&b"a"[..]));
     }
 }

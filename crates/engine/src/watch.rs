@@ -1,7 +1,6 @@
 //! Watching a probed process: the end of a recording, other tools at the probes, and sites that
 //! were occupied.
 
-use crate::error::{Result, err};
 use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
@@ -121,18 +120,15 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching a process, for `limit` at most, from now on.
-    ///
-    /// # Errors
-    /// The process id is invalid.
-    pub fn new(process: &Process, names: Vec<String>, limit: Option<Duration>) -> Result<Watch> {
+    /// Starts watching a process, for `limit` at most, from now on. This cannot fail, since the
+    /// probes are already in the process.
+    pub fn new(process: &Process, names: Vec<String>, limit: Option<Duration>) -> Watch {
         let pid = Pid::from_raw(process.pid() as i32);
-        let pid = pid.ok_or_else(|| err!(NoProcess, "no process"))?;
         let now = Instant::now();
-        Ok(Watch {
+        Watch {
             process: process.clone(),
             // Fails before Linux 5.3, or if the process has just ended.
-            pidfd: pidfd_open(pid, PidfdFlags::empty()).ok(),
+            pidfd: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             started: now,
             limit,
             second: now,
@@ -144,7 +140,7 @@ impl Watch {
             notices: Vec::new(),
             held: false,
             lanes: Lanes::default(),
-        })
+        }
     }
 
     /// Adds the names of further probes.

@@ -93,6 +93,23 @@ impl Objects {
         }
     }
 
+    /// True if both are objects of one process that has mapped the same parts of the same files to
+    /// the same addresses: then all that is known of their files and code is the same.
+    #[must_use]
+    pub fn are_mapped_as(&self, other: &Objects) -> bool {
+        let of = |objects: &Objects| {
+            let process = objects.process.as_ref();
+            process.map(|process| (process.pid(), process.start_time()))
+        };
+        let same = |(one, other): (&Entry, &Entry)| {
+            one.is_main == other.is_main && one.path == other.path && one.mappings == other.mappings
+        };
+        of(self).is_some()
+            && of(self) == of(other)
+            && self.entries.len() == other.entries.len()
+            && self.entries.iter().zip(&other.entries).all(same)
+    }
+
     /// Returns the process; `None` for a single file.
     #[must_use]
     pub fn process(&self) -> Option<&Process> {

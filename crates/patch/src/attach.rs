@@ -23,6 +23,7 @@ mod arming;
 mod beside;
 mod code;
 mod leaving;
+mod over;
 mod places;
 mod round;
 

@@ -432,7 +432,7 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
 }
 
 /// Moves every thread out of the arenas. Returns `false` if one stays.
-fn leave(
+pub(crate) fn leave(
     stopped: &mut dyn StoppedThreads,
     remote: &dyn TargetMemory,
     installed: &Installed,
@@ -483,7 +483,7 @@ fn leave(
 
 /// True if no signal frame returns, and no thread's `rseq_cs` points, into the arenas. A
 /// descriptor of a thread that is outside is no longer in use, and is cleared.
-fn unreferenced(
+pub(crate) fn unreferenced(
     stopped: &dyn StoppedThreads,
     remote: &dyn TargetMemory,
     process: &Process,

@@ -209,6 +209,15 @@ impl Region {
         address.is_ok_and(|address| address != at)
     }
 
+    /// True if a call is open whose return address was replaced.
+    pub(crate) fn has_open(
+        &self,
+        pid: i32,
+        remote: &dyn TargetMemory,
+    ) -> Result<bool, TargetError> {
+        Ok(!self.open(pid, remote)?.is_empty())
+    }
+
     /// Returns the slots that are not free, in those pages that were ever used.
     fn open(&self, pid: i32, remote: &dyn TargetMemory) -> Result<Vec<Open>, TargetError> {
         let slots = self.base + SLOTS_OFFSET;

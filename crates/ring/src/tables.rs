@@ -66,6 +66,27 @@ impl Table {
         directory::KEY as u32 + self.shape.key
     }
 
+    /// The counters that are its cells.
+    fn counters(&self) -> Range<u64> {
+        let first = u64::from(self.first_cell);
+        first..first + u64::from(self.rows) * u64::from(self.shape.cells)
+    }
+
+    /// Size of its directory in bytes; 0 without a key.
+    fn directory_size(&self) -> u64 {
+        match self.shape.key {
+            0 => 0,
+            _ => {
+                let size = u64::from(self.rows) * u64::from(self.row_size());
+                (directory::HEAD as u64 + size).next_multiple_of(directory::HEAD as u64)
+            }
+        }
+    }
+
+    fn directory_range(&self) -> Range<u64> {
+        self.directory..self.directory + self.directory_size()
+    }
+
     /// Index of the counter that holds a cell of a row.
     pub fn cell(&self, row: u32, cell: u32) -> u32 {
         self.first_cell + row * self.shape.cells + cell
@@ -83,20 +104,20 @@ pub struct TooLarge;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
     tables: Vec<Table>,
-    counters: u32,
-    directories: u64,
+    /// Number of counters before those of the tables.
+    first: u32,
 }
 
 impl Tables {
     /// Creates an empty set of tables, whose counters follow the first `counters` ones.
     pub fn behind(counters: u32) -> Tables {
         Tables {
-            counters,
-            ..Tables::default()
+            tables: Vec::new(),
+            first: counters,
         }
     }
 
-    /// Adds a table.
+    /// Adds a table, in the first room that is large enough: between others, or behind them.
     ///
     /// # Errors
     /// There would be more counters than a session can have.
@@ -109,24 +130,32 @@ impl Tables {
                 rows.checked_next_power_of_two().ok_or(TooLarge)?
             }
         };
-        let counters = rows
-            .checked_mul(shape.cells)
-            .and_then(|cells| cells.checked_add(self.counters))
-            .filter(|counters| *counters <= MAX_COUNTERS)
-            .ok_or(TooLarge)?;
-        let table = Table {
-            directory: self.directories,
+        let mut table = Table {
+            directory: 0,
             rows,
-            first_cell: self.counters,
+            first_cell: 0,
             shape,
         };
-        if table.shape.key > 0 {
-            let size = directory::HEAD as u64 + u64::from(rows) * u64::from(table.row_size());
-            self.directories += size.next_multiple_of(directory::HEAD as u64);
-        }
-        self.counters = counters;
+        let counters = rows.checked_mul(table.shape.cells).ok_or(TooLarge)?;
+        let cells = self.tables.iter().map(Table::counters);
+        let first = first_gap(u64::from(self.first), cells, u64::from(counters));
+        let first = u32::try_from(first).ok();
+        table.first_cell = first
+            .filter(|first| {
+                let end = first.checked_add(counters);
+                end.is_some_and(|end| end <= MAX_COUNTERS)
+            })
+            .ok_or(TooLarge)?;
+        let directories = self.tables.iter().map(Table::directory_range);
+        table.directory = first_gap(0, directories, table.directory_size());
         self.tables.push(table);
         Ok(&self.tables[self.tables.len() - 1])
+    }
+
+    /// Removes a table. Its room may be given to the next one, which expects it to be zero: see
+    /// [`TableReader::clear`].
+    pub fn remove(&mut self, table: &Table) {
+        self.tables.retain(|other| other != table);
     }
 
     /// The tables, in the order in which they were added.
@@ -134,15 +163,32 @@ impl Tables {
         &self.tables
     }
 
-    /// Number of counters, including the ones before the tables.
+    /// Number of counters up to the last table's end, including the ones before the tables.
     pub fn counters(&self) -> u32 {
-        self.counters
+        let ends = self.tables.iter().map(|table| table.counters().end as u32);
+        ends.max().unwrap_or(0).max(self.first)
     }
 
-    /// Size of the tables' directories in bytes.
+    /// Size of the tables' directories in bytes, up to the end of the last.
     pub fn directories(&self) -> u64 {
-        self.directories
+        let ends = self.tables.iter().map(|table| table.directory_range().end);
+        ends.max().unwrap_or(0)
     }
+}
+
+/// Returns the start of the first gap of this size between ranges, or behind them; not below
+/// `least`.
+fn first_gap(least: u64, ranges: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
+    let mut ranges: Vec<Range<u64>> = ranges.filter(|range| !range.is_empty()).collect();
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut start = least;
+    for range in ranges {
+        if range.start >= start + size {
+            break;
+        }
+        start = start.max(range.end);
+    }
+    start
 }
 
 impl Geometry {
@@ -254,6 +300,15 @@ impl TableReader {
         Contents {
             rows,
             dropped: self.memory.counted(start + directory::DROPPED),
+        }
+    }
+
+    /// Makes a table empty: its cells and its directory are zero again, as they were before it was
+    /// first used. No thread may count in it any more.
+    pub fn clear(&self, table: &Table) {
+        let Written { directory, cells } = Written::of(self, table);
+        for part in directory.into_iter().chain(cells.into_iter().flatten()) {
+            self.memory.write(part.start, &vec![0; part.len()]);
         }
     }
 
@@ -437,6 +492,52 @@ mod tests {
         assert_eq!(contents.dropped, 0, "nobody can have counted so far");
         assert_eq!(contents.rows.len(), 1);
         assert_eq!(contents.rows[0].key, [7; 8]);
+    }
+
+    #[test]
+    fn the_room_of_a_removed_table_is_used_again() {
+        let mut tables = Tables::behind(3);
+        for (event, key) in [(0, 8), (1, 0), (2, 24), (3, 8)] {
+            tables.add(shape(event..event + 1, key, 100)).expect("room");
+        }
+        let size = (tables.counters(), tables.directories());
+        let (memory, geometry) = session(&tables);
+        let reader = TableReader::new(memory.clone(), geometry);
+        for table in tables.all() {
+            for cpu in 0..3 {
+                memory.store(geometry.counter(cpu, table.cell(0, 2)), 7);
+            }
+            if table.shape.key > 0 {
+                put(
+                    &memory,
+                    &geometry,
+                    table,
+                    0,
+                    table.shape.events.start + 2,
+                    &[1; 8],
+                );
+            }
+        }
+        let old = tables.all()[2].clone();
+        let before: Vec<Contents> = tables.all().iter().map(|t| reader.read(t)).collect();
+        tables.remove(&old);
+        reader.clear(&old);
+        let new = tables.add(shape(4..5, 16, 100)).expect("room").clone();
+        assert_eq!(
+            (new.first_cell, new.directory),
+            (old.first_cell, old.directory)
+        );
+        assert_eq!((tables.counters(), tables.directories()), size);
+        assert_eq!(reader.read(&new), Contents::default());
+        // The others are as they were; and one that is too large for the gap goes behind them.
+        let after: Vec<Contents> = tables.all()[..3].iter().map(|t| reader.read(t)).collect();
+        assert_eq!(after, [&before[..2], &before[3..]].concat());
+        tables.remove(&new);
+        let larger = tables.add(shape(5..6, 24, 200)).expect("room");
+        assert_eq!(
+            (u64::from(larger.first_cell), larger.directory),
+            (u64::from(size.0), size.1)
+        );
     }
 
     #[test]

@@ -29,7 +29,8 @@ impl<'a> LiveRecord<'a> {
 /// packet and are counted.
 #[derive(Debug, Default)]
 pub struct LiveDecoder {
-    events: Vec<EventInfo>,
+    /// By index in the table; `None` where an event was removed.
+    events: Vec<Option<EventInfo>>,
     table: EventTable,
     skipped: u64,
 }
@@ -47,14 +48,19 @@ impl LiveDecoder {
             return false;
         }
         self.table.add(&event);
-        self.events.push(event);
+        let index = self.table.index(event.id).unwrap_or(self.events.len());
+        match self.events.get_mut(index) {
+            Some(free) => *free = Some(event),
+            None => self.events.push(Some(event)),
+        }
         true
     }
 
-    /// Returns the events, in the order in which they were added.
-    #[must_use]
-    pub fn events(&self) -> &[EventInfo] {
-        &self.events
+    /// Removes the event with this id, whose records have all been decoded. Returns false if there
+    /// is none.
+    pub fn remove(&mut self, id: u32) -> bool {
+        let removed = self.table.remove(id);
+        removed.is_some_and(|index| self.events[index].take().is_some())
     }
 
     /// Passes each record of a packet to `each`, in the order in which they were written.
@@ -65,12 +71,14 @@ impl LiveDecoder {
                 self.skipped += rest.len() as u64;
                 return;
             };
-            each(LiveRecord {
-                tsc: long(rest, 0),
-                tid: word(rest, 12),
-                info: &self.events[index],
-                payload: &rest[RECORD_BYTES..size],
-            });
+            if let Some(info) = &self.events[index] {
+                each(LiveRecord {
+                    tsc: long(rest, 0),
+                    tid: word(rest, 12),
+                    info,
+                    payload: &rest[RECORD_BYTES..size],
+                });
+            }
             rest = &rest[size..];
         }
     }
@@ -106,6 +114,28 @@ mod tests {
             all.push((record.tsc, record.tid, number));
         });
         all
+    }
+
+    #[test]
+    fn a_removed_event_leaves_its_place_to_the_next() {
+        let mut decoder = LiveDecoder::new();
+        for id in [3, 4, 1 << 20] {
+            assert!(decoder.add(event(id, &["x64"], false)));
+        }
+        assert!(decoder.remove(3) && decoder.remove(1 << 20));
+        assert!(!decoder.remove(3));
+        assert!(decoder.add(event(5, &["x64"], false)));
+        assert!(decoder.add(event(3, &["x64"], false)));
+        assert_eq!(decoder.events.len(), 3);
+        let content: Vec<u8> = [5, 4, 3]
+            .iter()
+            .flat_map(|id| record(*id, 1, &u64::from(*id).to_le_bytes()))
+            .collect();
+        assert_eq!(
+            decoded(&mut decoder, &content),
+            [(1, 77, 5), (1, 77, 4), (1, 77, 3)]
+        );
+        assert_eq!(decoder.skipped(), 0);
     }
 
     #[test]

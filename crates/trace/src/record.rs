@@ -75,6 +75,8 @@ pub(crate) struct EventTable {
     sparse: HashMap<u32, Entry>,
     /// By index in the list of events.
     layouts: Vec<Layout>,
+    /// Indices of events that were removed.
+    free: Vec<u32>,
 }
 
 /// Minimum size of an event's record in bytes, with `VARIABLE` if it may be longer, and the
@@ -209,15 +211,21 @@ impl EventTable {
     /// Ids below this limit are looked up in an array.
     const DENSE: u32 = 1 << 20;
 
-    /// Adds the next event of the list; returns false if its id is already in use.
+    /// Adds an event to the list: in the place of one that was removed, else at the end. Returns
+    /// false if its id is already in use.
     pub(crate) fn add(&mut self, event: &EventInfo) -> bool {
         let layout = Layout::new(event);
         let variable = if layout.runs.is_empty() { 0 } else { VARIABLE };
+        let index = self.free.pop();
+        let index = index.unwrap_or(self.layouts.len() as u32);
         let entry = Entry {
             size: layout.least() as u32 | variable,
-            index: self.layouts.len() as u32,
+            index,
         };
-        self.layouts.push(layout);
+        match self.layouts.get_mut(index as usize) {
+            Some(free) => *free = layout,
+            None => self.layouts.push(layout),
+        }
         if event.id >= Self::DENSE {
             return self.sparse.insert(event.id, entry).is_none();
         }
@@ -226,6 +234,18 @@ impl EventTable {
             self.dense.resize(at + 1, Entry::default());
         }
         std::mem::replace(&mut self.dense[at], entry).size == 0
+    }
+
+    /// Removes the event with this id; returns the index that the next event gets.
+    pub(crate) fn remove(&mut self, id: u32) -> Option<usize> {
+        let entry = match self.dense.get_mut(id as usize) {
+            Some(Entry { size: 0, .. }) => return None,
+            Some(entry) => std::mem::take(entry),
+            None => self.sparse.remove(&id)?,
+        };
+        self.layouts[entry.index as usize] = Layout::default();
+        self.free.push(entry.index);
+        Some(entry.index as usize)
     }
 
     /// Returns the index in the list of the event with this id.

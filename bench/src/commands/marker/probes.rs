@@ -5,6 +5,7 @@ use super::super::reading::Reading;
 use anyhow::Context;
 use capriole::aggregate::AggregateTable;
 use capriole::fields::{Purpose, Reader};
+use capriole::slots::Area;
 use capriole::{machine, select};
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
 use capriole_codegen::runtime::ClockReading;
@@ -81,14 +82,14 @@ impl Ours {
         let work: Vec<Work> = match self.kind {
             Kind::Nothing => Vec::new(),
             Kind::Count => {
-                let fields = Reader::new(Purpose::Count).fields(&spec, &site, 0)?;
+                let fields = Reader::new(Purpose::Count).fields(&spec, &site, Area::default())?;
                 let made = AggregateTable::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
                 let work = made.work(1, &fields)?;
                 kept = Some(made);
                 work
             }
             Kind::Record(_) => {
-                let fields = Reader::new(Purpose::Record).fields(&spec, &site, 0)?;
+                let fields = Reader::new(Purpose::Record).fields(&spec, &site, Area::default())?;
                 vec![fields.fetch.work(1)?]
             }
         };

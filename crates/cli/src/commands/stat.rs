@@ -208,7 +208,7 @@ fn watch(
         probed.attached.process(),
         probed.names(),
         arguments.run.duration,
-    )?;
+    );
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),

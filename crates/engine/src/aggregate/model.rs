@@ -174,7 +174,7 @@ pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
 /// The aggregates of one event for one set of key values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// The event's number.
+    /// Number of the site. In a session, [`Session::name`](crate::Session::name) returns its name.
     pub event: usize,
     /// One for each of [`Group::key_names`].
     pub keys: Vec<Value>,

@@ -216,6 +216,11 @@ impl AggregateTable {
         })
     }
 
+    /// Returns the table in session memory.
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
     /// Marks the values as ticks of this clock, to be shown as nanoseconds.
     pub fn timed(self, clock: Clock) -> AggregateTable {
         AggregateTable {

@@ -275,7 +275,7 @@ impl Recorder {
         limit: Option<Duration>,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        let mut watch = Watch::new(probed.attached.process(), probed.names(), limit)?;
+        let mut watch = Watch::new(probed.attached.process(), probed.names(), limit);
         let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;

@@ -1,5 +1,6 @@
 //! Source of an event, and its part in calls from entry to exit.
 
+use crate::slots::Area;
 use capriole_insn::ExitKind;
 
 /// Source of an event.
@@ -40,7 +41,7 @@ pub enum Part {
     /// Begins calls for the event at the exits, and records nothing itself.
     Begins {
         /// Area of the slots for the calls.
-        area: u32,
+        area: Area,
         /// True if the event at the exits records whole calls, so that this one describes their
         /// entry in the trace.
         whole: bool,

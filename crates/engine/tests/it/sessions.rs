@@ -1,10 +1,14 @@
 //! Sessions: events come and go while the program runs, and every call is accounted for.
 
-use capriole::{Code, Happened, Record, Session, Status, Value};
+use capriole::aggregate::Row;
+use capriole::plan::Known;
+use capriole::{Added, Code, EventId, Happened, Record, Session, Status, Value};
+use capriole_proc::process::{Process, State};
 use capriole_testkit::programs::{Compiler, build};
 use capriole_testkit::target::{Running, assert_no_session, assert_text_is_the_files};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const THREADS: usize = 3;
@@ -141,6 +145,7 @@ fn what_is_counted_is_read_as_rows() {
         panic!("one row")
     };
     assert_eq!(row.calls, all);
+    assert_eq!(session.name(row).as_deref(), Some("saved_work"));
     let shown = format!("{:?}", row.measures);
     let sum = THREADS * CALLS * (CALLS - 1) / 2;
     assert!(shown.contains(&format!("word: {sum}")), "{shown}");
@@ -246,6 +251,14 @@ fn errors_have_codes_and_leave_the_session_as_it_was() {
         assert_eq!(code(":nothing_there", &mut session), Code::NotFound);
         assert_eq!(code("libnothing:f", &mut session), Code::NotFound);
         assert_eq!(code(":saved_work n=nobody", &mut session), Code::Field);
+        let calls = session.add_calls(":nothing_there", None);
+        let calls = calls.expect_err("no such function");
+        assert_eq!(calls.code(), Code::NotFound);
+        assert_eq!(calls.full().matches("nothing_there").count(), 2, "{calls}");
+        assert_eq!(
+            code("latency(:nothing_there)", &mut session),
+            Code::NotFound
+        );
         if !with_probes {
             session.add(EVENT).expect("the event");
         }
@@ -262,5 +275,203 @@ fn errors_have_codes_and_leave_the_session_as_it_was() {
     calls(&mut running);
     assert_whole(&session.read().expect("records"));
     session.detach().expect("out");
+    running.finish();
+}
+
+/// Returns the rows of an event's tables that have calls.
+fn counted(session: &Session, event: EventId) -> Vec<Row> {
+    let tables = session.rows(event).into_iter();
+    let rows = tables.flat_map(|table| table.rows);
+    rows.filter(|row| row.calls > 0).collect()
+}
+
+#[test]
+fn removed_events_give_their_room_back() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    let all = (THREADS * CALLS) as u64;
+    let stays = session
+        .add(":saved_work seq=$arg2 count() by seq")
+        .expect("the event");
+    // The table of the histogram takes nearly all the room there is.
+    for round in 1..=6 {
+        let added =
+            |added: capriole::Result<Added>| added.unwrap_or_else(|e| panic!("{round}: {e}"));
+        let timed = added(session.add("latency(:saved_work)"));
+        let keyed = added(session.add(":saved_work thread=$arg1 seq=$arg2 hist(seq) by thread"));
+        calls(&mut running);
+        let by_thread: Vec<u64> = counted(&session, keyed.id)
+            .iter()
+            .map(|r| r.calls)
+            .collect();
+        assert_eq!(by_thread, [CALLS as u64; THREADS], "round {round}");
+        let timed_calls: u64 = counted(&session, timed.id).iter().map(|r| r.calls).sum();
+        assert_eq!(timed_calls, all, "round {round}");
+        session.remove(timed.id).expect("out");
+        session.remove(&keyed).expect("out");
+        // Still there, until the next event is added.
+        assert_eq!(counted(&session, keyed.id).len(), THREADS);
+        let staying: u64 = counted(&session, stays.id).iter().map(|r| r.calls).sum();
+        assert_eq!(staying, round * all);
+        assert_eq!(session.read().expect("nothing"), []);
+    }
+    // What is not removed keeps its room.
+    let big = ":saved_work thread=$arg1 seq=$arg2 hist(seq) by thread";
+    session.add(big).expect("the event");
+    assert_eq!(session.add(big).expect_err("full").code(), Code::Limit);
+    drop(session);
+    running.finish();
+}
+
+#[test]
+fn room_in_which_a_child_still_counts_is_not_given_back() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    // As another event is at the same place, the probe stays in the child when the first one goes.
+    let big = ":saved_work thread=$arg1 seq=$arg2 hist(seq) by thread";
+    session
+        .add(":saved_work seq=$arg2 if seq > 1000")
+        .expect("the event");
+    let first = session.add(big).expect("the event");
+    running.say("fork");
+    assert_eq!(running.line(), "done");
+    session.remove(&first).expect("out");
+    assert_eq!(session.add(big).expect_err("no room").code(), Code::Limit);
+    let children = format!("/proc/{0}/task/{0}/children", running.pid);
+    let children = std::fs::read_to_string(children).expect("a list");
+    let child = Process::open(children.trim().parse().expect("one")).expect("it lives");
+    let pid = rustix::process::Pid::from_raw(child.pid() as i32).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
+    while child.is_alive() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let second = session.add(big).expect("there is room");
+    calls(&mut running);
+    let by_thread: Vec<u64> = counted(&session, second.id)
+        .iter()
+        .map(|r| r.calls)
+        .collect();
+    assert_eq!(by_thread, [CALLS as u64; THREADS]);
+    drop(session);
+    running.finish();
+}
+
+/// Waits until the program waits for its next line.
+fn wait_for_its_line(running: &Running) {
+    let process = running.process();
+    let asleep = || {
+        let status = process.thread_status(process.pid());
+        status.is_ok_and(|status| status.state == State::Sleeping)
+    };
+    while !asleep() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_call_that_is_open_is_not_taken_for_one_of_the_next_event() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    wait_for_its_line(&running);
+    let first = session.add("latency(libc:fgets)").expect("the event");
+    calls(&mut running);
+    calls(&mut running);
+    let seen = |session: &Session, event| {
+        let rows = counted(session, event);
+        let all = rows.iter().map(|row| (row.calls, row.unreadable));
+        all.fold((0, 0), |all, row| (all.0 + row.0, all.1 + row.1))
+    };
+    // The first call was open when the event was added, the last one has not returned.
+    assert_eq!(seen(&session, first.id), (2, 1));
+    wait_for_its_line(&running);
+    session.remove(first).expect("out");
+    let second = session.add("latency(libc:fgets)").expect("the event");
+    calls(&mut running);
+    assert_eq!(seen(&session, second.id), (1, 1));
+    calls(&mut running);
+    assert_eq!(seen(&session, second.id), (2, 1));
+    drop(session);
+    running.finish();
+}
+
+#[test]
+fn a_launched_session_may_be_used_by_any_thread() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let words = ["--threads", "1", "--calls", "100"].map(Into::into);
+    let words = [&[program.into_os_string()], &words[..]].concat();
+    // The thread that launches it ends.
+    let launched = std::thread::spawn(move || Session::launch(words).expect("it starts"));
+    let mut session = launched.join().expect("a session");
+    let work = session.add(":work seq=$arg2").expect("the event");
+    let main = session.add(":main").expect("the event");
+    session.disable(&work).expect("out");
+    assert_eq!(session.enable(&work).expect("in"), []);
+    let ran = std::thread::spawn(move || {
+        session.run();
+        session.run();
+        session
+    });
+    let mut session = ran.join().expect("a session");
+    let mut records = Vec::new();
+    while session.status() == Status::Running {
+        session.wait(Duration::from_millis(5));
+        records.extend(session.read().expect("records"));
+    }
+    let of = |id| {
+        records
+            .iter()
+            .filter(move |r: &&Record| r.event == id)
+            .count()
+    };
+    assert_eq!((of(work.id), of(main.id)), (100, 1));
+    assert_eq!(session.status(), Status::Ended(capriole::Ended::Exited));
+    assert!(session.exit_status().is_some_and(|status| status.success()));
+}
+
+#[test]
+fn a_launched_program_that_never_ran_ends_with_its_session() {
+    let Some(program) = program() else { return };
+    for with_probes in [false, true] {
+        let mut session = Session::launch([&program]).expect("it starts");
+        if with_probes {
+            session.add(EVENT).expect("the event");
+        }
+        let pid = session.pid();
+        assert!(Process::open(pid).is_ok_and(|process| process.is_alive()));
+        drop(session);
+        assert!(Process::open(pid).is_err(), "it is left");
+    }
+    let error = Session::launch(["/nowhere/to/be/found"]).expect_err("no program");
+    assert_eq!(error.code(), Code::Launch);
+}
+
+#[test]
+fn objects_are_read_once_while_the_mappings_stay() {
+    let command = ["-c", "echo ready $$; read line; exec cat"];
+    let mut running = Running::of(std::process::Command::new("/bin/sh").args(command));
+    let process = running.process();
+    let mut known = Known::default();
+    // There is none for a moment, while the process executes another program.
+    let mut main = || {
+        let objects = known.objects(&process).ok()?;
+        let entry = objects.main_entry().ok()?;
+        objects.open(entry).ok()?.first().cloned()
+    };
+    let shell = main().expect("the shell");
+    assert!(Arc::ptr_eq(&shell, &main().expect("the shell")));
+    running.say("go on");
+    let started = Instant::now();
+    while main().is_none_or(|main| main.path() == shell.path()) {
+        assert!(
+            started.elapsed() < Duration::from_secs(60),
+            "it executes cat"
+        );
+    }
+    running.say("ok cat");
     running.finish();
 }

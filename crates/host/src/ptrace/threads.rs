@@ -22,6 +22,7 @@ use capriole_proc::process::ProcessError;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 /// Time limit for threads to stop. A thread in uninterruptible sleep (a parent in vfork, a dead
@@ -71,13 +72,19 @@ fn is_held(tid: i32) -> bool {
 #[derive(Debug)]
 pub struct Hold {
     tid: i32,
+    /// Keeps it on the thread that is the tracer: any other thread's attempt to let the program run
+    /// would do nothing.
+    _tracer: PhantomData<*const ()>,
 }
 
 impl Hold {
     /// Holds a thread that is already seized and stopped.
     pub(crate) fn new(tid: i32) -> Hold {
         HELD.with_borrow_mut(|held| held.insert(tid));
-        Hold { tid }
+        Hold {
+            tid,
+            _tracer: PhantomData,
+        }
     }
 }
 

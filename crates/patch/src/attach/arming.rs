@@ -13,7 +13,9 @@
 //!
 //! - New code goes to memory that no thread has executed: new arenas, or behind the code of arenas.
 //!   No arena, stub or table is freed or changed before everything is detached, so a thread that is
-//!   in a detour of a probe that was disarmed or replaced goes on in it.
+//!   in a detour of a probe that was disarmed or replaced goes on in it. What its work writes to in
+//!   session memory is there as well, and is used for something else only when [`Attached::are_over`]
+//!   has shown that nobody does that work any more.
 //! - A site that has no patch is written as by an attach, with the same checks in the same stop.
 //! - A site that has one gets another of the same shape. The old jump is overwritten by the new one
 //!   in one copy; nobody is inside, as its bytes were never the program's own meanwhile. So there is
@@ -124,7 +126,7 @@ impl Attached {
             .apart(|| self.change(wanted, &BTreeSet::new()))
     }
 
-    fn check_living(&self) -> Result<(), TargetError> {
+    pub(super) fn check_living(&self) -> Result<(), TargetError> {
         self.host.check_stops()?;
         self.check_mapped()
     }

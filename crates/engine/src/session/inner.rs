@@ -1,0 +1,566 @@
+//! The parts of a session, and the work on them.
+
+use super::{Added, EventId, Happened, Options, Record};
+use crate::aggregate::counting::{counted, tables, works};
+use crate::aggregate::{AggregateTable, Group};
+use crate::calls;
+use crate::entry::with_entry;
+use crate::error::{Result, err};
+use crate::event::Event;
+use crate::fields::Purpose;
+use crate::machine::possible_cpus;
+use crate::options;
+use crate::plan::{Known, NotAdded, Planned, Request};
+use crate::select::{self, Mode, Selected};
+use crate::watch::{Ended, Silent, Watch};
+use capriole_codegen::work::Work;
+use capriole_event::EventSpec;
+use capriole_patch::attach::Attached;
+use capriole_proc::process::Process;
+use capriole_ring::layout::{Geometry, frame};
+use capriole_ring::tables::{TableReader, Tables};
+use capriole_ring::{Packet, Reader};
+use capriole_trace::Role;
+use capriole_trace::clock::{Clock, Converter};
+use capriole_trace::live::{LiveDecoder, LiveRecord};
+use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::process::{Child, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Room for the keys of all tables, bytes.
+const DIRECTORIES: u64 = 16 << 20;
+/// Areas of slots for open calls: so many events may follow calls of the same function.
+const AREAS: u32 = 4;
+/// Number of sessions that this process has opened. A plain count: it publishes no other data.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+/// Interval at which the clock is synchronised.
+const SYNC: Duration = Duration::from_secs(1);
+
+/// An event's sites and probes.
+#[derive(Debug)]
+struct Addition {
+    selected: Vec<Selected>,
+    /// Number of its first site.
+    first: u32,
+    /// Numbers of its probes in `Attached`.
+    probes: Vec<usize>,
+    /// Tables of its definitions, each with the events that have a probe.
+    kept: Vec<(AggregateTable, Vec<usize>)>,
+    /// Areas of slots that its calls have, a bit each.
+    areas: u32,
+    life: Life,
+}
+
+/// How far an event has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    /// It is in the session.
+    Added,
+    /// It was removed. A thread may still be in a detour of its probes.
+    Removed,
+    /// No thread can do its work any more. Its records may not have been read yet.
+    Over,
+}
+
+/// How records of one site are shown.
+#[derive(Debug)]
+struct Shown {
+    event: EventId,
+    name: Arc<str>,
+    happened: Happened,
+    fields: Vec<Arc<str>>,
+}
+
+/// Parts of a session that exist once its first probes are in.
+#[derive(Debug)]
+struct Active {
+    attached: Attached,
+    reader: Reader,
+    tables: TableReader,
+    watch: Watch,
+    /// True once the last records were read: nothing is written any more.
+    drained: bool,
+}
+
+/// The parts of a session.
+pub(super) struct Inner {
+    /// Number of this session in this process.
+    number: u64,
+    process: Process,
+    /// The program, if the session has started it.
+    child: Option<Child>,
+    options: Options,
+    clock: Clock,
+    synced: Instant,
+    known: Known,
+    active: Option<Active>,
+    /// The events that are in the session, and those removed ones whose work may not be over. By
+    /// their numbers.
+    additions: BTreeMap<usize, Addition>,
+    /// Number of events that were ever added.
+    added: usize,
+    decoder: LiveDecoder,
+    shown: HashMap<u32, Shown>,
+    /// Room that is taken by the tables of all additions.
+    tables: Tables,
+    /// Areas of slots that are taken, a bit each.
+    areas: u32,
+    /// Number of the next site.
+    next: u32,
+    ended: Option<Ended>,
+}
+
+impl Inner {
+    pub(super) fn of(process: Process, child: Option<Child>, options: Options) -> Result<Inner> {
+        let clock = match options::clock() {
+            Ok(clock) => clock,
+            Err(error) => {
+                end(child);
+                return Err(error);
+            }
+        };
+        Ok(Inner {
+            number: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            process,
+            child,
+            options,
+            clock,
+            synced: Instant::now(),
+            known: Known::default(),
+            active: None,
+            additions: BTreeMap::new(),
+            added: 0,
+            decoder: LiveDecoder::new(),
+            shown: HashMap::new(),
+            tables: Tables::default(),
+            areas: 0,
+            next: 0,
+            ended: None,
+        })
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Number of events that are in the session.
+    pub(super) fn events(&self) -> usize {
+        let all = self.additions.values();
+        all.filter(|addition| addition.life == Life::Added).count()
+    }
+
+    pub(super) fn ended(&self) -> Option<Ended> {
+        self.ended
+    }
+
+    pub(super) fn exit_status(&mut self) -> Option<ExitStatus> {
+        self.child.as_mut()?.try_wait().ok().flatten()
+    }
+
+    /// Kills a program that was launched and has not run yet.
+    pub(super) fn kill(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+        }
+    }
+
+    /// Waits until a program that was killed is gone.
+    pub(super) fn bury(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.wait();
+        }
+    }
+
+    pub(super) fn add(&mut self, event: &str) -> Result<Added> {
+        if let Some(timed) = calls::latency(event)? {
+            return self.count(timed.into());
+        }
+        let spec = EventSpec::parse(event)?;
+        match spec.aggregation.at() {
+            Some(_) => self.count(with_entry(spec)),
+            None => self.record(with_entry(spec)),
+        }
+    }
+
+    pub(super) fn add_calls(&mut self, event: &str, least: Option<Duration>) -> Result<Added> {
+        let least = least.map(|time| options::ticks(&self.clock, time));
+        let calls = calls::graph(event, least.transpose()?)?;
+        self.record(calls.into())
+    }
+
+    fn record(&mut self, event: Event) -> Result<Added> {
+        self.plan_and_insert(Purpose::Record, &[event], |_, selected| {
+            let works = Selected::record_all(selected).into_iter().map(Ok).collect();
+            Ok((works, Vec::new()))
+        })
+    }
+
+    fn count(&mut self, event: Event) -> Result<Added> {
+        let clock = event.is_timed().then(|| self.clock.clone());
+        let events = [event];
+        let (keys, room) = (self.options.keys, self.options.counters);
+        self.plan_and_insert(Purpose::Count, &events, |all, selected| {
+            let kept = tables(&events, selected, keys, clock.as_ref(), all)?;
+            if all.counters() > room || all.directories() > DIRECTORIES {
+                return Err(err!(
+                    Limit,
+                    "the tables of this session are full: it has room for {room} counters and \
+                     {DIRECTORIES} bytes of keys"
+                ));
+            }
+            Ok((works(selected, &kept), kept))
+        })
+    }
+
+    /// Returns an error if the session has ended.
+    fn check_running(&self) -> Result<()> {
+        match self.ended {
+            Some(ended) => Err(err!(Vanished, "the session has ended: {}", ended.as_str())),
+            None => Ok(()),
+        }
+    }
+
+    /// Plans events, and inserts their probes: by an attach if they are the first.
+    fn plan_and_insert(
+        &mut self,
+        purpose: Purpose,
+        events: &[Event],
+        works: impl FnOnce(&mut Tables, &[Selected]) -> Result<Works>,
+    ) -> Result<Added> {
+        self.check_running()?;
+        self.give_back();
+        let first = self.next;
+        let number = self.added;
+        let mut kept = Vec::new();
+        let mut all = self.tables.clone();
+        let request = Request {
+            events,
+            options: &self.options.probes,
+            mode: Mode {
+                purpose,
+                returns: self.options.returns,
+                first_id: first,
+                areas: self.areas,
+                addition: number as u32,
+            },
+            messages: false,
+        };
+        let process = self.process.clone();
+        let objects = self.known.objects(&process)?;
+        let guarded = self.active.is_none();
+        let planned = Planned::of(objects, &process, &request, guarded, |selected| {
+            let (works, tables) = works(&mut all, selected)?;
+            kept = tables;
+            Ok(works)
+        })?;
+        let areas = select::areas(&planned.selected);
+        if areas >> AREAS != 0 {
+            return Err(err!(
+                Limit,
+                "more than {AREAS} events of this session would follow calls to their end"
+            ));
+        }
+        let id = EventId {
+            session: self.number,
+            at: number,
+        };
+        let (selected, dropped, probes) = match &mut self.active {
+            None => {
+                let (room, buffer) = (self.options.counters, self.options.buffer);
+                let probed = planned.attach(&process, None, |journal| Geometry {
+                    counters: room,
+                    directories: DIRECTORIES,
+                    ..Geometry::for_buffer(buffer, possible_cpus(), journal)
+                        .with_frames(AREAS, frame::MOST_WORDS)
+                })?;
+                let memory = &probed.attached.memory;
+                let probes = probed.probes();
+                self.active = Some(Active {
+                    reader: Reader::new(memory.memory.clone(), memory.geometry),
+                    tables: TableReader::new(memory.memory.clone(), memory.geometry),
+                    watch: Watch::new(&process, probed.names(), None),
+                    drained: false,
+                    attached: probed.attached,
+                });
+                (probed.selected, probed.dropped, probes)
+            }
+            Some(active) => match planned.add_to(&mut active.attached) {
+                Ok(more) => {
+                    active.watch.add_names(more.names);
+                    (more.selected, more.dropped, more.probes)
+                }
+                Err(failed) => {
+                    let NotAdded { error, more } = *failed;
+                    // Some of its probes may have been in for a moment, and have used its room.
+                    active.watch.add_names(more.names);
+                    self.take(Addition {
+                        selected: more.selected,
+                        first,
+                        probes: more.probes,
+                        kept: kept
+                            .into_iter()
+                            .flatten()
+                            .map(|t| (t, Vec::new()))
+                            .collect(),
+                        areas: 0,
+                        life: Life::Removed,
+                    });
+                    self.tables = all;
+                    return Err(error);
+                }
+            },
+        };
+        let both = || selected.iter().zip(&dropped);
+        let with_probe = || both().filter(|(_, d)| d.is_none()).map(|(event, _)| event);
+        for info in select::infos(with_probe()) {
+            let happened = match info.role {
+                Role::Point => Happened::Hit,
+                Role::Entry => Happened::Entry,
+                Role::Return => Happened::Return,
+                Role::TailCall => Happened::TailCall,
+            };
+            let fields = info.fields.iter().map(|field| Arc::from(&*field.name));
+            let shown = Shown {
+                event: id,
+                name: Arc::from(&*info.name),
+                happened,
+                fields: fields.collect(),
+            };
+            self.shown.insert(info.id, shown);
+            self.decoder.add(info);
+        }
+        let counted = counted(events.len(), &selected, &dropped);
+        let kept = kept.into_iter().zip(counted);
+        let kept = kept.filter_map(|(kept, events)| Some((kept?, events)));
+        let kept = kept.collect();
+        let added = Added {
+            id,
+            sites: with_probe().count(),
+            refused: both()
+                .filter_map(|(event, reason)| Some((event.name(), reason.as_ref()?.to_string())))
+                .collect(),
+        };
+        self.tables = all;
+        self.take(Addition {
+            selected,
+            first,
+            probes,
+            kept,
+            areas,
+            life: Life::Added,
+        });
+        Ok(added)
+    }
+
+    /// Keeps an addition, whose numbers and areas are then taken.
+    fn take(&mut self, addition: Addition) {
+        self.next = addition.first + addition.selected.len() as u32;
+        self.areas |= addition.areas;
+        self.additions.insert(self.added, addition);
+        self.added += 1;
+    }
+
+    /// Gives the tables of removed events back, if no thread can count in them any more.
+    ///
+    /// A thread that was in a detour when its probe was taken out counts there later, even after
+    /// minutes if it gets no processor. In a table of another event that would be a wrong count, and
+    /// a key in the middle of other keys. So the room is used again only once
+    /// [`Attached::are_over`] has shown, with all threads stopped, that none is there and nothing
+    /// leads there; and before that it is made zero, as the next table expects it. If it cannot be
+    /// shown now, the next addition tries again.
+    fn give_back(&mut self) {
+        let Some(active) = &mut self.active else {
+            return;
+        };
+        let removed = |addition: &&Addition| addition.life == Life::Removed;
+        let removed = self.additions.values().filter(removed);
+        let probes: Vec<usize> = removed.flat_map(|a| a.probes.iter().copied()).collect();
+        let any = self.additions.values().any(|a| a.life == Life::Removed);
+        if !any || !active.attached.are_over(&probes).unwrap_or(false) {
+            return;
+        }
+        for addition in self.additions.values_mut() {
+            if addition.life == Life::Removed {
+                addition.life = Life::Over;
+                for (table, _) in addition.kept.drain(..) {
+                    active.tables.clear(table.table());
+                    self.tables.remove(table.table());
+                }
+            }
+        }
+    }
+
+    /// Returns an event that is still in the session.
+    fn at(&self, event: EventId) -> Result<&Addition> {
+        self.check_running()?;
+        let own = self.own(event);
+        own.filter(|addition| addition.life == Life::Added)
+            .ok_or_else(|| {
+                err!(
+                    NotFound,
+                    "the event is not in this session: it was removed, or belongs to another session"
+                )
+            })
+    }
+
+    fn own(&self, event: EventId) -> Option<&Addition> {
+        let addition = self.additions.get(&event.at);
+        addition.filter(|_| event.session == self.number)
+    }
+
+    pub(super) fn disable(&mut self, event: EventId) -> Result<()> {
+        let probes = self.at(event)?.probes.clone();
+        if let Some(active) = &mut self.active {
+            active.attached.disarm(&probes)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn enable(&mut self, event: EventId) -> Result<Vec<(String, String)>> {
+        let probes = self.at(event)?.probes.clone();
+        let Some(active) = &mut self.active else {
+            return Ok(Vec::new());
+        };
+        let refused = active.attached.arm(&probes)?;
+        let name = |probe: usize| active.watch.name(probe).to_owned();
+        let refused = refused.into_iter();
+        Ok(refused
+            .map(|(probe, reason)| (name(probe), reason.to_string()))
+            .collect())
+    }
+
+    /// Takes an event out for good. Its areas of slots are free at once: calls that it has left
+    /// open, and those that a late thread still begins, are marked with the number of its addition,
+    /// so no other event takes them for its own (see [`slots::number`](crate::slots::number)).
+    pub(super) fn remove(&mut self, event: EventId) -> Result<()> {
+        self.disable(event)?;
+        if let Some(addition) = self.additions.get_mut(&event.at) {
+            addition.life = Life::Removed;
+            self.areas &= !addition.areas;
+        }
+        Ok(())
+    }
+
+    pub(super) fn read(&mut self) -> Result<Vec<Record>> {
+        let Some(active) = &mut self.active else {
+            return Ok(Vec::new());
+        };
+        if self.ended.is_none() {
+            self.ended = active.watch.ended(&mut active.attached, &mut Silent);
+            active.watch.notices(&mut Silent);
+        }
+        if self.synced.elapsed() >= SYNC {
+            self.clock.sync()?;
+            self.synced = Instant::now();
+        }
+        let mut clock = Converter::new(&self.clock.model()?)?;
+        let mut records = Vec::new();
+        let (shown, decoder) = (&self.shown, &mut self.decoder);
+        let mut packet = |packet: Packet<'_>| {
+            let cpu = packet.cpu;
+            decoder.packet(packet.content, |record: LiveRecord<'_>| {
+                let Some(known) = shown.get(&record.info.id) else {
+                    return;
+                };
+                let values = record.fields().map(crate::value::Value::from);
+                records.push(Record {
+                    event: known.event,
+                    name: Arc::clone(&known.name),
+                    happened: known.happened,
+                    time_ns: clock.monotonic_ns(record.tsc),
+                    tid: record.tid,
+                    cpu,
+                    fields: known.fields.iter().cloned().zip(values).collect(),
+                });
+            });
+            Ok::<(), Infallible>(())
+        };
+        let Ok(_) = match self.ended {
+            None => active.reader.collect_committed(&mut packet),
+            // Packets that were not full are delivered whole each time they are collected so.
+            Some(_) if active.drained => Ok(0),
+            Some(_) => active.reader.collect(true, &mut packet),
+        };
+        active.drained = self.ended.is_some();
+        self.forget_over();
+        records.sort_by_key(|record| record.time_ns);
+        Ok(records)
+    }
+
+    /// Forgets the events whose work is over: their last records were just read.
+    fn forget_over(&mut self) {
+        let over = self.additions.values().filter(|a| a.life == Life::Over);
+        for event in over.flat_map(|addition| &addition.selected) {
+            self.shown.remove(&event.id);
+            self.decoder.remove(event.id);
+        }
+        self.additions.retain(|_, a| a.life != Life::Over);
+    }
+
+    pub(super) fn wait(&mut self, limit: Duration) {
+        match &mut self.active {
+            Some(active) => {
+                let pause = active.watch.pause(&active.attached, limit);
+                active.reader.wait(pause);
+            }
+            None => std::thread::sleep(limit),
+        }
+    }
+
+    pub(super) fn rows(&self, event: EventId) -> Vec<Group> {
+        let (Some(active), Some(addition)) = (&self.active, self.own(event)) else {
+            return Vec::new();
+        };
+        let sites = (&*addition.selected, addition.first);
+        let kept = addition.kept.iter();
+        kept.map(|(kept, events)| kept.read(&active.tables, sites, events))
+            .collect()
+    }
+
+    pub(super) fn name(&self, site: usize) -> Option<Arc<str>> {
+        let shown = self.shown.get(&u32::try_from(site).ok()?);
+        shown.map(|shown| Arc::clone(&shown.name))
+    }
+
+    pub(super) fn lost(&self) -> u64 {
+        let active = self.active.as_ref();
+        active.map_or(0, |active| active.reader.lost())
+    }
+
+    pub(super) fn detach(&mut self) -> Result<Vec<Record>> {
+        if let Some(active) = &self.active {
+            crate::plan::detach(&active.attached)?;
+        }
+        self.ended.get_or_insert(Ended::Requested);
+        let records = self.read();
+        self.active = None;
+        records
+    }
+}
+
+/// The work of each site, and the tables that it needs.
+type Works = (Vec<Result<Vec<Work>>>, Vec<Option<AggregateTable>>);
+
+/// Ends a program that was started.
+fn end(child: Option<Child>) {
+    if let Some(mut child) = child {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(active) = &self.active
+            && active.attached.process().is_alive()
+        {
+            // Nobody is left who could be told.
+            let _ = crate::plan::detach(&active.attached);
+        }
+        // A program that has ended already must not stay as a zombie.
+        self.exit_status();
+    }
+}
