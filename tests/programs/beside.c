@@ -3,11 +3,12 @@
  * within the first instruction, in `several` and `nops` over more than one. All return
  * 3 * x + 7, which is verified. On standard input: "call" has each called 100 times and is
  * answered by "called"; "hot" has a thread call `single` and `nop` until "cool", "all hot" all
- * of them. Ends when its input ends.
+ * of them; "fork" makes a child that calls them whenever "call" does. Ends when its input ends.
  */
 #include "common.h"
 
 #include <pthread.h>
+#include <sys/prctl.h>
 
 #define BEGIN(name) \
 	".balign 64, 0xcc\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"
@@ -48,6 +49,40 @@ static void *caller(void *unused)
 	return unused;
 }
 
+static int to_child = -1, from_child;
+
+/* A child that calls the functions for each byte it reads, and answers each. */
+static void make_child(void)
+{
+	int down[2], up[2];
+	CHECK(pipe(down) == 0 && pipe(up) == 0);
+	pid_t parent = getpid(), child = fork();
+	CHECK(child >= 0);
+	if (child) {
+		close(down[0]);
+		close(up[1]);
+		to_child = down[1];
+		from_child = up[0];
+		return;
+	}
+	char byte;
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	close(down[1]);
+	while (getppid() == parent && read(down[0], &byte, 1) == 1) {
+		call(4);
+		CHECK(write(up[1], &byte, 1) == 1);
+	}
+	_exit(0);
+}
+
+static void let_child_call(void)
+{
+	char byte = 0;
+	CHECK(write(to_child, &byte, 1) == 1);
+	if (read(from_child, &byte, 1) != 1)
+		BAD("the child has ended");
+}
+
 int main(void)
 {
 	char line[64];
@@ -56,6 +91,10 @@ int main(void)
 	while (fgets(line, sizeof line, stdin)) {
 		if (strcmp(line, "call\n") == 0) {
 			call(4);
+			if (to_child >= 0)
+				let_child_call();
+		} else if (strcmp(line, "fork\n") == 0) {
+			make_child();
 		} else if (strcmp(line, "hot\n") == 0 || strcmp(line, "all hot\n") == 0) {
 			hot = *line == 'h' ? 2 : 4;
 			CHECK(pthread_create(&thread, NULL, caller, NULL) == 0);

@@ -338,6 +338,44 @@ fn a_look_takes_out_what_a_uprobe_left() {
     running.finish();
 }
 
+/// The kernel restores one byte of each jump in the children as well.
+#[test]
+fn a_look_takes_it_out_of_children_too() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let mut recording = recording(&running);
+    running.say("fork");
+    assert_eq!(running.line(), "called");
+    call(&mut running);
+    let child = Process::others().find(|other| {
+        let status = std::fs::read_to_string(other.proc_path("status"));
+        let line = format!("PPid:\t{}\n", process.pid());
+        status.is_ok_and(|status| status.contains(&line))
+    });
+    let child = child.expect("a child");
+    let Some(gone) = uprobes(&program, &process, &["several", "nop"]) else {
+        return;
+    };
+    drop(gone);
+    let look = recording.attached.look().expect("a look");
+    assert!(matches!(&look, Beside::TakenOut(found) if found.len() == 2));
+    let places = places(&process);
+    for address in [places[1].1, places[2].1] {
+        assert_eq!(bytes(&child, address), bytes(&process, address));
+    }
+    call(&mut running);
+    let calls = recording.detach().expect("nothing is lost");
+    assert_eq!(calls.len(), 2 * 400 + 2 * 200);
+    for process in [&child, &process] {
+        assert_text_is_the_files(process, true);
+    }
+    running.finish();
+}
+
 /// A place that already has a uprobe is refused, and the others are probed.
 #[test]
 fn a_uprobe_that_was_there_first_is_left_alone() {

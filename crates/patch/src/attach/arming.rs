@@ -530,7 +530,8 @@ impl Attached {
         }
         for child in sharing(&self.memory_at(), self.process().pid()) {
             let pid = child.pid() as i32;
-            if let (Ok(remote), Ok(_stopped)) = (self.host.memory(), self.host.stop()) {
+            let host = self.host.other(&child);
+            if let (Ok(remote), Ok(_stopped)) = (host.memory(), host.stop()) {
                 let mut batch = Batch::new(pid, &remote);
                 let changes = entries.iter().flat_map(|i| self.round.changes_at(*i));
                 let _ = take_back(&mut batch, changes);

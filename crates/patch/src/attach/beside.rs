@@ -325,8 +325,9 @@ impl Attached {
         self.standstill.all += stopped.resume();
         for child in sharing(&self.memory_at(), self.process().pid()) {
             let pid = child.pid() as i32;
+            let host = self.host.other(&child);
             // A child that cannot be stopped now is restored when the recording ends.
-            if let (Ok(remote), Ok(_stopped)) = (self.host.memory(), self.host.stop()) {
+            if let (Ok(remote), Ok(_stopped)) = (host.memory(), host.stop()) {
                 let mut batch = Batch::new(pid, &remote);
                 for index in &all {
                     let _ = take_back(&mut batch, self.round.changes_at(*index));
