@@ -71,16 +71,21 @@ impl Uprobe {
 
     /// Returns the number of hits.
     pub fn hits(&self) -> u64 {
-        let profile = fs::read_to_string(self.tracefs.join("uprobe_profile")).expect("a profile");
-        // "FILE NAME HITS" (and, from Linux 6.12, missed hits).
-        let mut rows = profile.lines().map(|line| line.split_whitespace());
-        let row = rows.find(|row| row.clone().any(|word| word == self.name));
-        let mut row = row.expect("the probe has a row");
-        row.find(|word| *word == self.name);
-        row.next()
-            .and_then(|hits| hits.parse().ok())
-            .expect("a number")
+        // The kernel's list may change while it is read, and then it skips rows.
+        let found = (0..1000).find_map(|_| {
+            let profile = fs::read_to_string(self.tracefs.join("uprobe_profile"));
+            hits_of(&profile.expect("a profile"), &self.name)
+        });
+        found.expect("the probe has a row")
     }
+}
+
+/// Returns the hits of a probe, from rows of "FILE NAME HITS" (and, from Linux 6.12, missed hits).
+fn hits_of(profile: &str, name: &str) -> Option<u64> {
+    let mut rows = profile.lines().map(str::split_whitespace);
+    let mut row = rows.find(|row| row.clone().any(|word| word == name))?;
+    row.find(|word| *word == name);
+    row.next()?.parse().ok()
 }
 
 impl Drop for Uprobe {
