@@ -5,39 +5,67 @@ use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::sync::OnceLock;
 
 /// Number of readings for [`step`].
-const READINGS: usize = 10_000;
+const READINGS: usize = 4_000;
+
+/// Largest step that is looked for, in ticks.
+const MOST: u64 = 4096;
+/// Smallest step that [`rounded_step`] can tell from a clock that counts every tick.
+const LEAST: u64 = 8;
 
 /// Returns the step of the counter in ticks; 1 if no larger step can be detected. Some
 /// processors count a slower clock and multiply (26 ticks at a time at 2.6 GHz with a 100 MHz
 /// clock).
 ///
 /// The step is the greatest common divisor of all differences between successive readings; or,
-/// where a hypervisor has scaled and rounded them, the smallest difference, provided that
-/// readings are often equal. It is measured once per process, which takes some 200 us.
+/// where the multiplication is rounded, the number that almost all small differences are multiples
+/// of, to one tick. The pauses between readings vary, so that the differences of a
+/// clock that counts every tick vary as well. It is measured once per process, which takes some
+/// 300 us.
 pub fn step() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(|| {
-        // SAFETY: every x86-64 processor has RDTSC; see `read`.
-        let times: Vec<u64> = (0..READINGS).map(|_| unsafe { _rdtsc() }).collect();
-        step_of(&times)
+        let times = (0..READINGS).map(|reading| {
+            (0..reading % 61).for_each(|turn| _ = std::hint::black_box(turn));
+            // SAFETY: every x86-64 processor has RDTSC; see `read`.
+            unsafe { _rdtsc() }
+        });
+        step_of(&times.collect::<Vec<u64>>())
     })
 }
 
 fn step_of(times: &[u64]) -> u64 {
     let apart = times.windows(2).map(|pair| pair[1].saturating_sub(pair[0]));
-    let (mut common, mut least, mut same) = (0, u64::MAX, 0);
-    for ticks in apart {
-        common = greatest_common_divisor(common, ticks);
-        match ticks {
-            0 => same += 1,
-            _ => least = least.min(ticks),
+    let apart: Vec<u64> = apart.filter(|ticks| *ticks > 0).collect();
+    match apart.iter().copied().fold(0, greatest_common_divisor) {
+        0 => 1,
+        1 => rounded_step(apart),
+        common => common,
+    }
+}
+
+/// Returns the step whose multiples, to one tick, are 99 of 100 differences that are smaller than
+/// four steps, if these are at least half of all: the one with the most exact multiples. In larger
+/// differences the errors of rounding add up, and a step may also be seen in two parts (1 and 25
+/// ticks of 26).
+fn rounded_step(mut apart: Vec<u64>) -> u64 {
+    apart.sort_unstable();
+    let exact = |step: u64| {
+        let small = &apart[..apart.partition_point(|ticks| *ticks < 4 * step)];
+        let (mut exact, mut others) = (0, 0);
+        for ticks in small {
+            match ticks % step {
+                0 => exact += 1,
+                rest if rest == 1 || rest == step - 1 => {}
+                _ => others += 1,
+            }
         }
-    }
-    match (common, same * 10 > times.len()) {
-        (0, _) => 1,
-        (1, true) => least,
-        (common, _) => common,
-    }
+        (2 * small.len() >= apart.len() && 100 * others <= small.len()).then_some(exact)
+    };
+    // A step is at most a difference that is seen often.
+    let most = apart.get(apart.len() / 4).map_or(0, |ticks| ticks + 1);
+    let steps = LEAST..=most.min(MOST);
+    let steps = steps.filter_map(|step| Some((exact(step)?, step)));
+    steps.max().map_or(1, |(_, step)| step)
 }
 
 fn greatest_common_divisor(mut a: u64, mut b: u64) -> u64 {
@@ -75,5 +103,24 @@ mod tests {
         // Rounded by a hypervisor.
         let scaled: Vec<u64> = (0..1000).map(|n| n / 2 * 2611 / 100).collect();
         assert_eq!(step_of(&scaled), 26);
+        // The same, where no two readings are equal.
+        let scaled: Vec<u64> = (0..1000).map(|n| (n + n / 3) * 2611 / 100).collect();
+        assert_eq!(step_of(&scaled), 26);
+        // Steps that are seen in two parts.
+        let parts = (0..1000).map(|n| n * 26 + u64::from(n % 20 == 0));
+        assert_eq!(step_of(&parts.collect::<Vec<_>>()), 26);
+    }
+
+    /// Readings that take as long as ever on a clock that counts each tick, or each second one.
+    #[test]
+    fn varying_times_are_no_step() {
+        for (unit, base) in [(1, 18), (1, 25), (2, 9), (1, 40), (1, 200)] {
+            let mut time = 0;
+            let times = (0..10_000_u64).map(|reading| {
+                time += unit * (base + reading % 61 + reading * reading % 7);
+                time
+            });
+            assert_eq!(step_of(&times.collect::<Vec<_>>()), unit, "{unit} {base}");
+        }
     }
 }
