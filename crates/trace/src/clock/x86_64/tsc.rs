@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
+use std::hint::black_box;
 use std::sync::OnceLock;
 
 /// Number of readings for [`step`].
@@ -20,12 +21,15 @@ const LEAST: u64 = 8;
 /// where the multiplication is rounded, the number that almost all small differences are multiples
 /// of, to one tick. The pauses between readings vary, so that the differences of a
 /// clock that counts every tick vary as well. It is measured once per process, which takes some
-/// 300 us.
+/// 500 us.
 pub fn step() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(|| {
         let times = (0..READINGS).map(|reading| {
-            (0..reading % 61).for_each(|turn| _ = std::hint::black_box(turn));
+            (0..reading % 11).for_each(|turn| _ = black_box(turn));
+            if reading % 3 == 0 {
+                black_box(black_box(READINGS) / black_box(3));
+            }
             // SAFETY: every x86-64 processor has RDTSC; see `read`.
             unsafe { _rdtsc() }
         });
@@ -44,7 +48,7 @@ fn step_of(times: &[u64]) -> u64 {
 }
 
 /// Returns the step whose multiples, to one tick, are 99 of 100 differences that are smaller than
-/// four steps, if these are at least half of all: the one with the most exact multiples. In larger
+/// four steps, if these are a quarter of all or more: the one with the most exact multiples. In larger
 /// differences the errors of rounding add up, and a step may also be seen in two parts (1 and 25
 /// ticks of 26).
 fn rounded_step(mut apart: Vec<u64>) -> u64 {
@@ -59,7 +63,7 @@ fn rounded_step(mut apart: Vec<u64>) -> u64 {
                 _ => others += 1,
             }
         }
-        (2 * small.len() >= apart.len() && 100 * others <= small.len()).then_some(exact)
+        (4 * small.len() >= apart.len() && 100 * others <= small.len()).then_some(exact)
     };
     // A step is at most a difference that is seen often.
     let most = apart.get(apart.len() / 4).map_or(0, |ticks| ticks + 1);
