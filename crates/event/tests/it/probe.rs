@@ -1,8 +1,8 @@
 //! Probes built in code: equal to those of events, and refused where no event could be parsed.
 
 use capriole_event::{
-    Aggregate, Base, Comparison, EventSpec, FieldType, Function, Gpr, Guard, KeyKind, Map, Probe,
-    Value,
+    Action, Aggregate, Base, Comparison, EventSpec, FieldType, Function, Gpr, Guard, KeyKind, Map,
+    Probe, Value,
 };
 
 /// Checks that the text and the code give the same probe, but for the label.
@@ -105,6 +105,18 @@ fn what_no_event_can_say_is_refused() {
         n().entry_when(Guard::equal("tid", 1)),
         f().named("a b"),
         n().record().record(),
+        Probe {
+            actions: vec![Action::Keep(1)],
+            ..n()
+        },
+        Probe {
+            actions: updated(Aggregate::count())
+                .actions
+                .into_iter()
+                .chain([Action::Record])
+                .collect(),
+            ..n()
+        },
         updated(Aggregate::sum("m")),
         updated(Aggregate::of(Function::Count, "n")),
         n().update(Map::Own, ["m"], []),
