@@ -210,12 +210,7 @@ impl<'a> Batch<'a> {
             for dirty in page.take_dirty() {
                 let address = number * PAGE_SIZE + dirty.start as u64;
                 let written = self.memory.write(address, &page.bytes[dirty]);
-                result = result.and(written.map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                }));
+                result = result.and(written.map_err(TargetError::writing(pid, address)));
                 step("bytes of a page");
             }
         }
@@ -232,14 +227,8 @@ fn write_across(
 ) -> Result<(), TargetError> {
     let write = |offset: usize, bytes: &[u8]| {
         let address = change.address + offset as u64;
-        memory
-            .write(address, bytes)
-            .map_err(|source| TargetError::Memory {
-                pid,
-                what: "write",
-                address,
-                source,
-            })
+        let written = memory.write(address, bytes);
+        written.map_err(TargetError::writing(pid, address))
     };
     write(0, &[INT3])?;
     step("breakpoint over a page boundary");

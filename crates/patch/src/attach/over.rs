@@ -103,7 +103,7 @@ impl Attached {
         {
             return Ok(false);
         }
-        match leave(&mut *stopped, &remote, &self.installed) {
+        match leave(&mut *stopped, &self.installed) {
             Ok(true) => unreferenced(&*stopped, &remote, process, &self.installed),
             Ok(false) | Err(TargetError::Unstoppable { .. }) => Ok(false),
             Err(error) => Err(error),

@@ -18,6 +18,7 @@ use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
 use crate::patch::Batch;
+use crate::session::write;
 use capriole_host::error::TargetError;
 use capriole_host::host::{StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
@@ -606,14 +607,7 @@ impl Round {
                 continue;
             }
             for (address, bytes) in made.stubs() {
-                let address = *address;
-                let written = remote.write(address, bytes);
-                written.map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                })?;
+                write(pid, remote, *address, bytes)?;
                 step("stub led to another detour");
             }
         }
