@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::clock::ClockError;
 use crate::packet::HeaderFault;
@@ -78,6 +78,16 @@ pub enum TraceError {
         /// The event's id.
         id: u32,
     },
+}
+
+impl TraceError {
+    /// Returns the error for a file that cannot be opened or read.
+    pub(crate) fn file(path: &Path) -> impl Fn(io::Error) -> TraceError {
+        move |source| TraceError::File {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
 }
 
 /// A place in a stream's file that could not be read. Reading continued after it.
