@@ -42,7 +42,7 @@ pub use unwind::{Frame, LandingPads};
 use capriole_insn::{Code, Extent, stack_check};
 
 use crate::markers::Markers;
-use crate::symbols::{OtherSymbol, SymbolTable};
+use crate::symbols::{OtherSymbol, SymbolTable, Table, find_other};
 use call_frames::CallFrames;
 use capriole_proc::files;
 use elf::Headers;
@@ -531,7 +531,8 @@ impl ObjectFile {
     ///
     /// The symbol table is damaged.
     pub fn other_symbol(&self, name: &str) -> Result<Option<OtherSymbol>, ObjectError> {
-        SymbolTable::find_other(&self.source, &self.headers, &self.facts, name)
+        Table::all(&self.source, &self.headers, &self.facts)
+            .and_then(|tables| find_other(&tables, name))
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
