@@ -359,11 +359,9 @@ fn asked(
         let stack = || remote.read_some(thread.sp() & !7, UNWINDER_STACK);
         inside
             && stack().is_ok_and(|stack| {
-                let words = stack.chunks_exact(8).zip((thread.sp() & !7..).step_by(8));
-                words.into_iter().any(|(word, at)| {
-                    let word = word.try_into().map_or(0, u64::from_le_bytes);
-                    region.is_copy(remote, at, word)
-                })
+                let words = stack.as_chunks().0.iter();
+                let mut words = words.zip((thread.sp() & !7..).step_by(8));
+                words.any(|(word, at)| region.is_copy(remote, at, u64::from_le_bytes(*word)))
             })
     };
     Ok(!stopped.threads().iter().any(is_between))

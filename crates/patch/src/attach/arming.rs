@@ -416,8 +416,7 @@ impl Attached {
             };
             if let Some(&entry) = variants.iter().find(fits) {
                 let now = &self.round.entries[entry];
-                let is_in = now.is_written() || now.state == SiteState::Waiting;
-                if before != Some(entry) || !is_in {
+                if before != Some(entry) || !now.is_in() {
                     arriving.push(Arrival {
                         place,
                         entry,
@@ -504,7 +503,7 @@ impl Attached {
             let now = round.asked.places[place]
                 .current
                 .map(|now| &round.entries[now]);
-            let now = now.filter(|now| now.is_written() || now.state == SiteState::Waiting);
+            let now = now.filter(|now| now.is_in());
             for member in &round.entries[entry].members {
                 let is_in = now.is_some_and(|now| now.made.is_ok() && now.members.contains(member));
                 if !is_in {
