@@ -35,8 +35,7 @@ pub use elf::{ObjectKind, Segment};
 pub use error::{ObjectError, ObjectProblem};
 pub use loaded::Object;
 pub use rseq::RseqSection;
-pub use table::Entry;
-pub use table::Objects;
+pub use table::{Entry, Objects};
 pub use unwind::{Frame, LandingPads};
 
 use capriole_insn::{Code, Extent, stack_check};
@@ -241,20 +240,13 @@ impl ObjectFile {
         &self.source
     }
 
-    /// Returns the link address and the bytes of `.eh_frame`.
-    pub fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
-        unwind::eh_frame(&self.source, &self.headers)
-    }
-
-    /// Returns the link address and the bytes of the call frame information (`.eh_frame`), for
-    /// unwinding.
+    /// Returns the link address and the bytes of the call frame information (`.eh_frame`).
     ///
     /// # Errors
     ///
     /// The file is truncated.
-    pub fn call_frame_information(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectError> {
-        self.eh_frame()
-            .map_err(|reason| ObjectError::new(&self.path, reason))
+    pub fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
+        unwind::eh_frame(&self.source, &self.headers)
     }
 
     /// Returns the link address range of a section.

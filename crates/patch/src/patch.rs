@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
     /// Installs a probe, at once or with the next [`write`](Self::write). The journal entry must
     /// have been written; the detour and (if the change crosses pages) the trap handler must be in
     /// place.
-    pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.after[..change.len])
     }
 
@@ -134,7 +134,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Restores the program's own bytes, at once or with the next [`write`](Self::write).
-    pub fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
+    pub(crate) fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.before[..change.len])
     }
 
@@ -150,7 +150,7 @@ impl<'a> Batch<'a> {
     /// taken back      cc 48 89 e5 41      executes the file's push, then the mov
     /// uprobe removed  55 48 89 e5 41
     /// ```
-    pub fn take_back(&mut self, change: &Change) -> bool {
+    pub(crate) fn take_back(&mut self, change: &Change) -> bool {
         let Some(now) = self.now(change) else {
             return false;
         };

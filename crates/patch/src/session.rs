@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
-pub const MEMFD_NAME: &str = "capriole";
+pub(crate) const MEMFD_NAME: &str = "capriole";
 /// Name of the memory that stubs are mapped from.
 pub const STUBS_NAME: &str = "capriole-stubs";
 
@@ -119,7 +119,7 @@ impl Agent {
     /// Creates a ledger and session memory in the target and maps the latter on both sides; in the
     /// target at `hint`, if there is room, else (or if it is 0) where the kernel chooses. The
     /// ledger is created first, so that session memory never exists without one.
-    pub fn create_memory(
+    pub(crate) fn create_memory(
         &self,
         process: &Process,
         remote: &dyn TargetMemory,
@@ -359,7 +359,7 @@ impl Agent {
     /// in the ledger as number `index`. The addresses in `avoid` (ascending) are left free, with a
     /// page around them.
     #[allow(clippy::too_many_arguments)]
-    pub fn create_arena(
+    pub(crate) fn create_arena(
         &self,
         process: &Process,
         remote: &dyn TargetMemory,
@@ -428,7 +428,7 @@ impl Agent {
 
     /// Returns the program's action for a signal (`struct kernel_sigaction`: handler, flags,
     /// restorer, mask), and replaces it if `new` is given.
-    pub fn signal_action(
+    pub(crate) fn signal_action(
         &self,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
@@ -470,7 +470,7 @@ impl Agent {
 
     /// Maps stubs at their addresses, from memory number `index` of the ledger's. Returns the rows for which there is no room: the program has
     /// mapped something else there meanwhile.
-    pub fn map_stubs(
+    pub(crate) fn map_stubs(
         &self,
         remote: &dyn TargetMemory,
         ledger: &Ledger,

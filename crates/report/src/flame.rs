@@ -97,7 +97,7 @@ impl Flame {
     /// Maximum number of levels that are distinguished.
     pub const MOST_DEEP: usize = 250;
     /// Name of the frame that replaces all deeper levels.
-    pub const DEEPER: &str = "(deeper)";
+    pub(crate) const DEEPER: &str = "(deeper)";
 
     /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///

@@ -62,7 +62,7 @@ pub struct Table {
 
 impl Table {
     /// Size in bytes of a row of the directory.
-    pub fn row_size(&self) -> u32 {
+    pub(crate) fn row_size(&self) -> u32 {
         directory::KEY as u32 + self.shape.key
     }
 

@@ -31,8 +31,8 @@ const fn is(byte: u8) -> Option<u8> {
 /// before an entry that `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`),
 /// which the program itself may write to.
 const CONVENTIONS: &[Convention] = &[
-    // `-fsanitize=kcfi`: nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it differs. The nops
-    // before it align the entry.
+    // `-fsanitize=kcfi`: nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it
+    // differs. The nops before it align the entry.
     Convention {
         from: -6,
         pattern: &[is(0x90), is(0xb8), ANY, ANY, ANY, ANY],

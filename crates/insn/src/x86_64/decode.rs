@@ -6,7 +6,7 @@ use iced_x86::{
 };
 
 /// The longest x86-64 instruction, in bytes (Intel SDM vol. 2, 2.3.11).
-pub const MAX_INSTRUCTION: usize = 15;
+pub(crate) const MAX_INSTRUCTION: usize = 15;
 
 /// A half-open range of run-time addresses, `start <= address < end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -132,7 +132,8 @@ impl<'a> Code<'a> {
 }
 
 /// True for a call of any kind.
-pub(crate) fn is_call(instruction: &Instruction) -> bool {
+#[must_use]
+pub fn is_call(instruction: &Instruction) -> bool {
     let flow = instruction.flow_control();
     matches!(flow, FlowControl::Call | FlowControl::IndirectCall)
 }

@@ -57,7 +57,7 @@ impl RegSet {
 
     /// Returns the registers that are not in the set.
     #[must_use]
-    pub const fn complement(self) -> Self {
+    pub(crate) const fn complement(self) -> Self {
         Self(!self.0)
     }
 
