@@ -21,9 +21,8 @@ use crate::jump_table::Resolution;
 /// * exception landing pads (see [`landing_pads`](crate::landing_pads())), or
 ///   [`mark_incomplete`](Self::mark_incomplete) if they cannot be read;
 /// * addresses in the symbol table, by [`insert_entry`](Self::insert_entry);
-/// * addresses stored in data, by [`insert_pointers`](Self::insert_pointers) or
-///   one by one from the relocations ([`insert_pointer`](Self::insert_pointer)),
-///   and then
+/// * addresses stored in data or added by relocations, by
+///   [`insert_pointer`](Self::insert_pointer), and then
 ///   [`set_pointers_known`](Self::set_pointers_known).
 #[derive(Clone, Debug)]
 pub struct Targets {
@@ -312,15 +311,6 @@ impl Targets {
         set(&mut self.pointers, self.text, address);
     }
 
-    /// Adds every word of `data` that is an address in the text. `data` is a
-    /// piece of the object's data as it is in memory *after* relocation,
-    /// from an address that is a multiple of 8.
-    pub fn insert_pointers(&mut self, data: &[u8]) {
-        for word in data.as_chunks().0 {
-            self.insert_pointer(u64::from_le_bytes(*word));
-        }
-    }
-
     /// Records that all text addresses contained in the object's data have been inserted. Then a
     /// jump through a pointer (`jmp *16(%rax)`: a tail call of a virtual function, or a computed
     /// `goto`) can only lead to an address in this set and is no longer a reason to refuse.
@@ -455,17 +445,6 @@ impl Targets {
             at += 64 - offset;
         }
         None
-    }
-
-    /// Returns the number of addresses in the set.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.calls
-            .iter()
-            .zip(&self.jumps)
-            .zip(&self.pointers)
-            .map(|((calls, jumps), pointers)| (calls | jumps | pointers).count_ones() as usize)
-            .sum()
     }
 }
 

@@ -165,11 +165,6 @@ impl Health {
     /// Maximum number of damages kept individually.
     pub const MOST_SHOWN: usize = 20;
 
-    /// True if no events or packets were lost and no damage was found.
-    pub fn is_whole(&self) -> bool {
-        self.lost_events == 0 && self.lost_packets == 0 && self.damages == 0
-    }
-
     pub(crate) fn add(&mut self, damage: Damage) {
         self.damages += 1;
         if self.shown.len() < Self::MOST_SHOWN {

@@ -81,13 +81,6 @@ impl Trace {
         &self.document
     }
 
-    /// Returns the event with this id.
-    pub fn event(&self, id: u32) -> Option<&EventInfo> {
-        self.table
-            .index(id)
-            .map(|index| &self.document.events[index])
-    }
-
     /// Returns all events of all streams from the beginning, in time order.
     ///
     /// # Errors

@@ -180,11 +180,6 @@ impl TraceWriter {
         self.document.time.start_realtime_ns = realtime_ns;
     }
 
-    /// Returns the directory, as it was given to [`TraceWriter::create`].
-    pub fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// Returns the trace's UUID.
     pub fn uuid(&self) -> &[u8; 16] {
         &self.uuid

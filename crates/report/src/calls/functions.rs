@@ -192,11 +192,6 @@ impl Functions {
         events
     }
 
-    /// Returns the number of functions.
-    pub fn len(&self) -> usize {
-        self.names.len()
-    }
-
     /// Returns the function names, all different, as in the entry events.
     pub fn names(&self) -> &[String] {
         &self.names
