@@ -370,8 +370,6 @@ pub(crate) const PERMITTED: [i64; 7] = [
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC
 ];
-/// The call in which a batch waits for the tracer: it returns EINTR when it is interrupted.
-pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;
 
 /// True if a thread may be made to issue this system call.
 pub(crate) fn is_permitted(number: i64) -> bool {
