@@ -48,7 +48,7 @@ impl ClockReading {
     /// Returns the constants for rounding a time down to a multiple of the step: the multiplier for
     /// its lower half, the number of bits by which the product is then shifted right, and the
     /// multiplier of the result.
-    pub fn in_steps(self) -> Option<(u32, u8, u32)> {
+    pub(crate) fn in_steps(self) -> Option<(u32, u8, u32)> {
         let bits = self.step.checked_sub(1).filter(|less| *less > 0)?.ilog2() + 1;
         let shift = 30 + bits;
         let factor = (1u64 << shift).div_ceil(u64::from(self.step));

@@ -241,6 +241,29 @@ fn cause(errno: Errno) -> &'static str {
 }
 
 impl TargetError {
+    /// Returns the error for memory of process `pid` that cannot be read at an address.
+    pub fn reading(pid: i32, address: u64) -> impl FnOnce(std::io::Error) -> TargetError {
+        TargetError::accessing(pid, "read", address)
+    }
+
+    /// Returns the error for memory of process `pid` that cannot be written at an address.
+    pub fn writing(pid: i32, address: u64) -> impl FnOnce(std::io::Error) -> TargetError {
+        TargetError::accessing(pid, "write", address)
+    }
+
+    pub(crate) fn accessing(
+        pid: i32,
+        what: &'static str,
+        address: u64,
+    ) -> impl FnOnce(std::io::Error) -> TargetError {
+        move |source| TargetError::Memory {
+            pid,
+            what,
+            address,
+            source,
+        }
+    }
+
     /// Returns the error for a failed ptrace request; if the thread is gone, the process has ended.
     pub(crate) fn ptrace(what: &'static str, tid: i32, errno: Errno) -> TargetError {
         match errno {

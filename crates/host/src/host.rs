@@ -361,7 +361,7 @@ pub struct CallTable {
 /// None of them sleeps in a way that the kernel resumes by `restart_syscall`: such a call
 /// records in the thread's `restart_block` how to resume, and overwrites the record of a sleep
 /// of the program that our stop has interrupted. The program would then wake from *our* sleep.
-pub const PERMITTED: [i64; 7] = [
+pub(crate) const PERMITTED: [i64; 7] = [
     libc::SYS_mmap,         // session memory, code, open calls
     libc::SYS_munmap,       // the same at the end
     libc::SYS_madvise,      // of open calls
@@ -370,10 +370,8 @@ pub const PERMITTED: [i64; 7] = [
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC
 ];
-/// The call in which a batch waits for the tracer: it returns EINTR when it is interrupted.
-pub const PATIENCE: i64 = libc::SYS_rt_sigtimedwait;
 
 /// True if a thread may be made to issue this system call.
-pub fn is_permitted(number: i64) -> bool {
+pub(crate) fn is_permitted(number: i64) -> bool {
     PERMITTED.contains(&number)
 }

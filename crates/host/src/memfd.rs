@@ -59,7 +59,7 @@ const MARK: OFlags = OFlags::NONBLOCK;
 /// True if process `pid` opened its descriptor `fd` itself, by [`reopen`] or to look at it
 /// (`O_PATH`). One that a tracer had it create is not marked.
 #[must_use]
-pub fn is_reopened(pid: u32, fd: i32) -> bool {
+pub(crate) fn is_reopened(pid: u32, fd: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());

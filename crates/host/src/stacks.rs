@@ -15,6 +15,16 @@ const LIMIT: u64 = 256 << 20;
 const HOME_LIMIT: u64 = 64 << 20;
 const CHUNK: usize = 1 << 20;
 
+/// Returns the mapping of the stack that a thread is on, if that is the main thread's stack, or one
+/// on whose upper end the C library keeps its thread structure. Anything else (a goroutine's stack in
+/// the heap) may have other data below it.
+pub fn own_stack<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mapping> {
+    let (sp, base) = (thread.sp(), thread.thread_pointer());
+    let stack = maps.iter().find(|m| m.contains(sp))?;
+    let is_own = stack.is_named("[stack]") || stack.contains(base) && base > sp;
+    is_own.then_some(stack)
+}
+
 fn ranges(stopped: &dyn StoppedThreads, maps: &[Mapping]) -> Vec<Range<u64>> {
     let mapping = |address: u64| maps.iter().find(|m| m.contains(address) && m.perms.read);
     let mut ranges: Vec<Range<u64>> = Vec::new();
@@ -133,10 +143,8 @@ pub fn scan(
             if bytes.is_empty() {
                 break;
             }
-            for (word, address) in bytes.chunks_exact(8).zip((at..).step_by(8)) {
-                let mut w = [0; 8];
-                w.copy_from_slice(word);
-                let value = u64::from_le_bytes(w);
+            for (word, address) in bytes.as_chunks().0.iter().zip((at..).step_by(8)) {
+                let value = u64::from_le_bytes(*word);
                 // sigcontext_64 has rip, then the flags, then the segments.
                 let is_frame = is_segments(value);
                 let stale = is_frame && is_stale(address, &history, stopped);

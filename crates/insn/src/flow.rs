@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::arch::sweep::{Kind, Record, sweep};
+use crate::ascending;
 use crate::decode::{Code, Extent};
 use crate::jump_table;
 use crate::jump_table::{IndirectJump, Resolution};
@@ -101,13 +102,9 @@ impl FunctionFlow {
         }
         let mut records = Vec::with_capacity(extent.len() as usize / 4 + 1);
         let undecodable = sweep(code, extent, false, |record| records.push(record));
-        let mut jumped: Vec<u64> = records
-            .iter()
-            .filter(|r| r.kind.jumps_to_target() && extent.contains(r.target))
-            .map(|r| r.target)
-            .collect();
-        jumped.sort_unstable();
-        jumped.dedup();
+        let jumps = records.iter().filter(|r| r.kind.jumps_to_target());
+        let inside = jumps.map(|r| r.target).filter(|at| extent.contains(*at));
+        let jumped = ascending(inside.collect());
         let indirect_jumps = jump_table::resolve(code, extent, &records, hints);
         let mut flow = Self {
             extent,
@@ -125,26 +122,15 @@ impl FunctionFlow {
     /// Marks the instructions that control flow reaches.
     fn follow(&mut self, landing_pads: &[u64]) {
         let mut work = vec![self.extent.start];
-        work.extend(
-            landing_pads
-                .iter()
-                .filter(|&&pad| self.extent.contains(pad)),
-        );
+        let inside = |address: &u64| self.extent.contains(*address);
+        work.extend(landing_pads.iter().filter(|pad| inside(pad)));
         for jump in &self.indirect_jumps {
-            if let Resolution::Table {
-                targets, certain, ..
-            } = &jump.resolution
-            {
-                work.extend(
-                    targets
-                        .iter()
-                        .enumerate()
-                        .filter(|&(i, &target)| {
-                            self.extent.contains(target)
-                                && (i < *certain || self.is_boundary(target))
-                        })
-                        .map(|(_, &target)| target),
-                );
+            if let Resolution::Table { targets, certain } = &jump.resolution {
+                let targets = targets.iter().copied().enumerate();
+                let code = targets.filter(|(i, target)| {
+                    inside(target) && (i < certain || self.is_boundary(*target))
+                });
+                work.extend(code.map(|(_, target)| target));
             }
         }
         while let Some(address) = work.pop() {

@@ -14,6 +14,7 @@
 //!
 //! Only landing pads matter here. A value of 0 means that there is none.
 
+use crate::ascending;
 use thiserror::Error;
 
 /// Reason why an LSDA cannot be read.
@@ -76,9 +77,7 @@ pub fn landing_pads(
             pads.push(base.wrapping_add(pad));
         }
     }
-    pads.sort_unstable();
-    pads.dedup();
-    Ok(pads)
+    Ok(ascending(pads))
 }
 
 const OMIT: u8 = 0xff;

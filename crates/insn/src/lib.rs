@@ -41,3 +41,10 @@ pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
 pub use shown::Shown;
 pub use targets::Targets;
+
+/// Sorts values, and drops those that are there twice.
+fn ascending<T: Ord>(mut values: Vec<T>) -> Vec<T> {
+    values.sort_unstable();
+    values.dedup();
+    values
+}

@@ -1,6 +1,7 @@
 //! All addresses of an object that some code can jump to.
 
 use crate::arch::sweep::{Kind, Record, sweep};
+use crate::ascending;
 use crate::decode::{Code, Extent};
 use crate::flow::{Hints, ReadMemory};
 use crate::jump_table;
@@ -20,9 +21,8 @@ use crate::jump_table::Resolution;
 /// * exception landing pads (see [`landing_pads`](crate::landing_pads())), or
 ///   [`mark_incomplete`](Self::mark_incomplete) if they cannot be read;
 /// * addresses in the symbol table, by [`insert_entry`](Self::insert_entry);
-/// * addresses stored in data, by [`insert_pointers`](Self::insert_pointers) or
-///   one by one from the relocations ([`insert_pointer`](Self::insert_pointer)),
-///   and then
+/// * addresses stored in data or added by relocations, by
+///   [`insert_pointer`](Self::insert_pointer), and then
 ///   [`set_pointers_known`](Self::set_pointers_known).
 #[derive(Clone, Debug)]
 pub struct Targets {
@@ -137,27 +137,14 @@ impl Targets {
                 .map_or(piece.end, |next| next.start)
                 .min(piece.end);
             let known_end = known_end.clamp(at, next);
-            self.scan_run(
-                code,
-                Extent::new(at, known_end),
-                true,
-                functions,
-                read,
-                &mut records,
-            );
-            self.scan_run(
-                code,
-                Extent::new(known_end, next),
-                false,
-                functions,
-                read,
-                &mut records,
-            );
+            let function = Extent::new(at, known_end);
+            self.scan_run(code, function, true, functions, read, &mut records);
+            let gap = Extent::new(known_end, next);
+            self.scan_run(code, gap, false, functions, read, &mut records);
             at = next;
         }
         self.crossing.sort_unstable();
-        self.strays.sort_unstable();
-        self.strays.dedup();
+        tidy(&mut self.strays);
     }
 
     /// Scans one function (`known`) or the gap after it.
@@ -186,15 +173,15 @@ impl Targets {
         if !sure {
             self.scan_every_byte(code, run, functions);
         }
+        let text = self.text;
+        let leads_out = |target: &u64| text.contains(*target) && !run.contains(*target);
         for record in records.iter() {
             match record.kind {
                 Kind::Jump | Kind::Conditional => {
                     self.insert(record.target);
-                    let leads_out =
-                        self.text.contains(record.target) && !run.contains(record.target);
-                    if leads_out && sure {
+                    if leads_out(&record.target) && sure {
                         self.crossing.push((record.target, record.address));
-                    } else if leads_out {
+                    } else if leads_out(&record.target) {
                         self.strays.push(record.target);
                     }
                 }
@@ -215,8 +202,7 @@ impl Targets {
             match jump.resolution {
                 Resolution::Table { targets, .. } => {
                     targets.iter().for_each(|&target| self.insert(target));
-                    let out = |target: &u64| self.text.contains(*target) && !run.contains(*target);
-                    self.strays.extend(targets.into_iter().filter(out));
+                    self.strays.extend(targets.into_iter().filter(leads_out));
                 }
                 Resolution::Pointer => open = true,
                 Resolution::Unknown => unknown = true,
@@ -234,16 +220,14 @@ impl Targets {
                 .is_ok()
         };
         for record in records.iter() {
-            let leads_out = self.text.contains(record.target) && !run.contains(record.target);
-            if leads_out
+            if leads_out(&record.target)
                 && matches!(record.kind, Kind::Jump | Kind::Conditional | Kind::Constant)
                 && !is_entry(record.target)
             {
                 self.suspects.push(record.target);
             }
         }
-        self.suspects.sort_unstable();
-        self.suspects.dedup();
+        tidy(&mut self.suspects);
     }
 
     /// Adds the targets of `jmp rel32`, `call rel32` and `jcc rel32` at every byte. Short jumps,
@@ -255,29 +239,20 @@ impl Targets {
         };
         for (offset, window) in bytes.windows(5).enumerate() {
             let address = run.start + offset as u64;
-            let branch = |displacement: &[u8], length: u64| {
-                let displacement = i32::from_le_bytes([
-                    displacement[0],
-                    displacement[1],
-                    displacement[2],
-                    displacement[3],
-                ]);
-                address
-                    .wrapping_add(length)
-                    .wrapping_add_signed(i64::from(displacement))
+            // The target of a branch whose opcode has this many bytes.
+            let branch = |opcode: usize| {
+                let displacement = bytes[offset + opcode..].first_chunk()?;
+                let displacement = i64::from(i32::from_le_bytes(*displacement));
+                let behind = address.wrapping_add(opcode as u64 + 4);
+                Some(behind.wrapping_add_signed(displacement))
             };
             let jump = match window[0] {
                 0xe8 => {
-                    self.insert(branch(&window[1..5], 5));
+                    branch(1).into_iter().for_each(|call| self.insert(call));
                     continue;
                 }
-                0xe9 => branch(&window[1..5], 5),
-                0x0f if window[1] & 0xf0 == 0x80 => {
-                    let Some(displacement) = bytes.get(offset + 2..offset + 6) else {
-                        continue;
-                    };
-                    branch(displacement, 6)
-                }
+                0xe9 => branch(1),
+                0x0f if window[1] & 0xf0 == 0x80 => branch(2),
                 0x70..=0x7f | 0xe0..=0xe3 | 0xeb => {
                     let target = (address + 2).wrapping_add_signed(i64::from(window[1] as i8));
                     let start = |function: &Extent| function.start;
@@ -288,6 +263,7 @@ impl Targets {
                 }
                 _ => continue,
             };
+            let Some(jump) = jump else { continue };
             self.insert(jump);
             if self.text.contains(jump) {
                 self.strays.push(jump);
@@ -314,18 +290,13 @@ impl Targets {
         let text = self.text;
         let inside = addresses.into_iter().filter(|at| text.contains(*at));
         self.markers.extend(inside);
-        self.markers.sort_unstable();
-        self.markers.dedup();
+        tidy(&mut self.markers);
     }
 
     /// Returns the first static marker in a range.
     #[must_use]
     pub fn marker_in(&self, range: Extent) -> Option<u64> {
-        let at = self.markers.partition_point(|at| *at < range.start);
-        self.markers
-            .get(at)
-            .copied()
-            .filter(|at| range.contains(*at))
+        first_in(&self.markers, range)
     }
 
     /// Returns all static markers, ascending.
@@ -338,17 +309,6 @@ impl Targets {
     /// addend of a relative relocation.
     pub fn insert_pointer(&mut self, address: u64) {
         set(&mut self.pointers, self.text, address);
-    }
-
-    /// Adds every word of `data` that is an address in the text. `data` is a
-    /// piece of the object's data as it is in memory *after* relocation,
-    /// from an address that is a multiple of 8.
-    pub fn insert_pointers(&mut self, data: &[u8]) {
-        for word in data.chunks_exact(8) {
-            self.insert_pointer(u64::from_le_bytes([
-                word[0], word[1], word[2], word[3], word[4], word[5], word[6], word[7],
-            ]));
-        }
     }
 
     /// Records that all text addresses contained in the object's data have been inserted. Then a
@@ -383,21 +343,19 @@ impl Targets {
     /// If `other` covers different text.
     pub fn merge(&mut self, other: &Self) {
         assert_eq!(self.text, other.text, "targets of different text");
-        for (mine, theirs) in self.calls.iter_mut().zip(&other.calls) {
-            *mine |= theirs;
-        }
-        for (mine, theirs) in self.jumps.iter_mut().zip(&other.jumps) {
-            *mine |= theirs;
-        }
-        for (mine, theirs) in self.pointers.iter_mut().zip(&other.pointers) {
-            *mine |= theirs;
+        for (mine, theirs) in [
+            (&mut self.calls, &other.calls),
+            (&mut self.jumps, &other.jumps),
+            (&mut self.pointers, &other.pointers),
+        ] {
+            for (mine, theirs) in mine.iter_mut().zip(theirs) {
+                *mine |= theirs;
+            }
         }
         self.markers.extend_from_slice(&other.markers);
-        self.markers.sort_unstable();
-        self.markers.dedup();
+        tidy(&mut self.markers);
         self.suspects.extend_from_slice(&other.suspects);
-        self.suspects.sort_unstable();
-        self.suspects.dedup();
+        tidy(&mut self.suspects);
         self.crossing.extend_from_slice(&other.crossing);
         self.crossing.sort_unstable();
         self.strays.extend_from_slice(&other.strays);
@@ -442,13 +400,7 @@ impl Targets {
     /// that code may belong to the same function.
     #[must_use]
     pub fn suspect_in(&self, range: Extent) -> Option<u64> {
-        let index = self
-            .suspects
-            .partition_point(|&address| address < range.start);
-        self.suspects
-            .get(index)
-            .copied()
-            .filter(|&address| range.contains(address))
+        first_in(&self.suspects, range)
     }
 
     /// Returns the direct jumps that leave their function and lead into `range`, as pairs of target
@@ -466,9 +418,7 @@ impl Targets {
     /// bytes between functions, which may not be code.
     #[must_use]
     pub fn stray_into(&self, range: Extent) -> Option<u64> {
-        let index = self.strays.partition_point(|&at| at < range.start);
-        let found = self.strays.get(index).copied();
-        found.filter(|&at| range.contains(at))
+        first_in(&self.strays, range)
     }
 
     /// Returns the functions, and the gaps after functions, that hold indirect jumps with unknown
@@ -496,17 +446,18 @@ impl Targets {
         }
         None
     }
+}
 
-    /// Returns the number of addresses in the set.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.calls
-            .iter()
-            .zip(&self.jumps)
-            .zip(&self.pointers)
-            .map(|((calls, jumps), pointers)| (calls | jumps | pointers).count_ones() as usize)
-            .sum()
-    }
+/// Sorts addresses, and drops those that are there twice.
+fn tidy(addresses: &mut Vec<u64>) {
+    *addresses = ascending(std::mem::take(addresses));
+}
+
+/// Returns the first of some ascending addresses that lies in a range.
+fn first_in(addresses: &[u64], range: Extent) -> Option<u64> {
+    let at = addresses.partition_point(|address| *address < range.start);
+    let found = addresses.get(at).copied();
+    found.filter(|address| range.contains(*address))
 }
 
 fn position(text: Extent, address: u64) -> Option<(usize, u64)> {

@@ -89,25 +89,21 @@ impl ReferenceCounter {
         let mut data = segments.iter().filter(writable);
         let link_address = data.find_map(|s| s.address_of(offset));
         let address = object.run_time(link_address.ok_or_else(not_data)?);
+        let counter = |dev, inode| ReferenceCounter {
+            address,
+            offset,
+            dev,
+            inode,
+        };
         if object.mappings().is_empty() {
             let id = object.file().id();
-            return Ok(ReferenceCounter {
-                address,
-                offset,
-                dev: Device::from_st_dev(id.dev),
-                inode: id.inode,
-            });
+            return Ok(counter(Device::from_st_dev(id.dev), id.inode));
         }
         let mapping = object.mappings().iter().find(|m| m.contains(address));
         let mapping = mapping
             .filter(|m| m.perms.write && !m.perms.shared)
             .ok_or_else(not_data)?;
-        Ok(ReferenceCounter {
-            address,
-            offset,
-            dev: mapping.dev,
-            inode: mapping.inode,
-        })
+        Ok(counter(mapping.dev, mapping.inode))
     }
 
     /// True if the counter's file is still mapped at its address.
@@ -143,43 +139,42 @@ struct Target<'a> {
 }
 
 impl Target<'_> {
-    fn fail(&self, what: &'static str, address: u64) -> impl Fn(std::io::Error) -> TargetError {
-        let pid = self.pid;
-        move |source| TargetError::Memory {
-            pid,
-            what,
-            address,
-            source,
-        }
-    }
-
     fn value(&self) -> Result<u16, TargetError> {
         let address = self.reference.counter.address;
         let mut bytes = [0; SIZE as usize];
         let read = self.remote.read(address, &mut bytes);
-        read.map_err(self.fail("read", address))?;
+        read.map_err(TargetError::reading(self.pid, address))?;
         Ok(u16::from_le_bytes(bytes))
     }
 
+    fn write(&self, address: u64, bytes: &[u8]) -> Result<(), TargetError> {
+        let written = self.remote.write(address, bytes);
+        written.map_err(TargetError::writing(self.pid, address))
+    }
+
     fn set_value(&self, value: u16) -> Result<(), TargetError> {
-        let address = self.reference.counter.address;
-        let written = self.remote.write(address, &value.to_le_bytes());
-        written.map_err(self.fail("write", address))?;
+        self.write(self.reference.counter.address, &value.to_le_bytes())?;
         step("reference counter written");
         Ok(())
     }
 
     fn set_state(&self, state: u32, from: u16) -> Result<(), TargetError> {
-        let address = self.reference.state;
         let word = u64::from(state) << 32 | u64::from(from);
-        let written = self.remote.write(address, &word.to_le_bytes());
-        written.map_err(self.fail("write", address))?;
+        self.write(self.reference.state, &word.to_le_bytes())?;
         step("state of a reference counter written");
         Ok(())
     }
 }
 
 impl Reference {
+    fn target<'a>(&'a self, pid: i32, remote: &'a dyn TargetMemory) -> Target<'a> {
+        Target {
+            pid,
+            remote,
+            reference: self,
+        }
+    }
+
     /// Increments the counter while the process is stopped. Does nothing if the counter is at its
     /// maximum or its library is gone.
     pub fn raise(
@@ -188,11 +183,7 @@ impl Reference {
         remote: &dyn TargetMemory,
         maps: &[Mapping],
     ) -> Result<(), TargetError> {
-        let target = Target {
-            pid,
-            remote,
-            reference: self,
-        };
+        let target = self.target(pid, remote);
         if !self.counter.is_mapped(maps) {
             return Ok(());
         }
@@ -213,11 +204,7 @@ impl Reference {
         remote: &dyn TargetMemory,
         maps: &[Mapping],
     ) -> Result<(), TargetError> {
-        let target = Target {
-            pid,
-            remote,
-            reference: self,
-        };
+        let target = self.target(pid, remote);
         let Ok(word) = remote.read_u64(self.state) else {
             // The arena is unmapped only after all other work is done.
             return Ok(());

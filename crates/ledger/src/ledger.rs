@@ -297,14 +297,8 @@ impl Ledger {
 
     fn put(&self, remote: &dyn TargetMemory, at: u64, bytes: &[u8]) -> Result<(), TargetError> {
         let address = self.start + at;
-        remote
-            .write(address, bytes)
-            .map_err(|source| TargetError::Memory {
-                pid: self.pid,
-                what: "write",
-                address,
-                source,
-            })
+        let written = remote.write(address, bytes);
+        written.map_err(TargetError::writing(self.pid, address))
     }
 
     fn put_words(
@@ -489,14 +483,8 @@ impl Ledger {
         bytes: &mut [u8],
     ) -> Result<(), TargetError> {
         let address = self.start + at;
-        remote
-            .read(address, bytes)
-            .map_err(|source| TargetError::Memory {
-                pid: self.pid,
-                what: "read",
-                address,
-                source,
-            })
+        let read = remote.read(address, bytes);
+        read.map_err(TargetError::reading(self.pid, address))
     }
 
     /// Reads the header.

@@ -46,18 +46,10 @@ impl<'a> Remains<'a> {
         mapped: Range<u64>,
     ) -> Result<Remains<'a>, TargetError> {
         let base = mapped.start;
-        let fail = |what, address| {
-            move |source| TargetError::Memory {
-                pid,
-                what,
-                address,
-                source,
-            }
-        };
         // Refuse further messages: a writer that checked while the recorder was alive gets an error.
         let messages = base + header::MESSAGES as u64;
         let written = remote.write(messages, &[0; 4]);
-        written.map_err(fail("write", messages))?;
+        written.map_err(TargetError::writing(pid, messages))?;
         let mut remains = Remains {
             pid,
             remote,
@@ -66,7 +58,7 @@ impl<'a> Remains<'a> {
             geometry: Geometry::for_buffer(0, 1, 0),
         };
         let read = remote.read(base, &mut remains.tables);
-        read.map_err(fail("read", base))?;
+        read.map_err(TargetError::reading(pid, base))?;
         remains.geometry = Geometry::of_recording(&remains, mapped.end - mapped.start).ok_or(
             TargetError::Damaged {
                 pid,
@@ -76,7 +68,8 @@ impl<'a> Remains<'a> {
         let geometry = remains.geometry;
         let mut rest = vec![0; geometry.packets_offset() - HEADER_SIZE];
         let at = base + HEADER_SIZE as u64;
-        remote.read(at, &mut rest).map_err(fail("read", at))?;
+        let read = remote.read(at, &mut rest);
+        read.map_err(TargetError::reading(pid, at))?;
         remains.tables.append(&mut rest);
         Ok(remains)
     }

@@ -35,14 +35,13 @@ pub use elf::{ObjectKind, Segment};
 pub use error::{ObjectError, ObjectProblem};
 pub use loaded::Object;
 pub use rseq::RseqSection;
-pub use table::Entry;
-pub use table::Objects;
+pub use table::{Entry, Objects};
 pub use unwind::{Frame, LandingPads};
 
 use capriole_insn::{Code, Extent, stack_check};
 
 use crate::markers::Markers;
-use crate::symbols::{OtherSymbol, SymbolTable};
+use crate::symbols::{OtherSymbol, SymbolTable, Table, find_other};
 use call_frames::CallFrames;
 use capriole_proc::files;
 use elf::Headers;
@@ -241,20 +240,13 @@ impl ObjectFile {
         &self.source
     }
 
-    /// Returns the link address and the bytes of `.eh_frame`.
-    pub fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
-        unwind::eh_frame(&self.source, &self.headers)
-    }
-
-    /// Returns the link address and the bytes of the call frame information (`.eh_frame`), for
-    /// unwinding.
+    /// Returns the link address and the bytes of the call frame information (`.eh_frame`).
     ///
     /// # Errors
     ///
     /// The file is truncated.
-    pub fn call_frame_information(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectError> {
-        self.eh_frame()
-            .map_err(|reason| ObjectError::new(&self.path, reason))
+    pub fn eh_frame(&self) -> Result<Option<(u64, Vec<u8>)>, ObjectProblem> {
+        unwind::eh_frame(&self.source, &self.headers)
     }
 
     /// Returns the link address range of a section.
@@ -531,7 +523,8 @@ impl ObjectFile {
     ///
     /// The symbol table is damaged.
     pub fn other_symbol(&self, name: &str) -> Result<Option<OtherSymbol>, ObjectError> {
-        SymbolTable::find_other(&self.source, &self.headers, &self.facts, name)
+        Table::all(&self.source, &self.headers, &self.facts)
+            .and_then(|tables| find_other(&tables, name))
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 

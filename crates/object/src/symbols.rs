@@ -26,8 +26,8 @@ use crate::notes::Facts;
 use crate::source::Source;
 use crate::unwind::Frame;
 use demangle::Demangled;
-pub(crate) use read::Table;
 use read::{RawSymbol, RawSymbols};
+pub(crate) use read::{Table, find_other};
 
 /// A function, or a split-off part of one (`name.cold`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -268,17 +268,4 @@ fn sort_and_join(raw: &mut RawSymbols) {
         same
     });
     raw.symbols = symbols;
-}
-
-impl SymbolTable {
-    /// Looks for a name among the symbols that are not functions.
-    pub(crate) fn find_other(
-        source: &Source,
-        headers: &Headers,
-        facts: &Facts,
-        name: &str,
-    ) -> Result<Option<OtherSymbol>, ObjectProblem> {
-        let tables = Table::all(source, headers, facts)?;
-        read::find_other(&tables, name)
-    }
 }

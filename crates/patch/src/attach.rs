@@ -38,7 +38,7 @@ pub use crate::probe::{Plan, Point, Probe};
 use crate::recover;
 use crate::recover::InUse;
 use crate::returns::Region;
-use crate::session::{Agent, Batch, SessionMemory};
+use crate::session::{Agent, SessionMemory, write};
 use crate::states;
 use capriole_codegen::detour::CompileError;
 use capriole_codegen::runtime::ClockReading;
@@ -111,6 +111,17 @@ pub enum SiteError {
     /// A stub cannot reach its detour.
     #[error("the detour is out of reach from where the bytes of the program lead the jump")]
     StubOutOfReach,
+}
+
+impl SiteError {
+    /// Returns the error of a probe that needs a breakpoint, at least for a moment, where none may
+    /// be used for this reason.
+    fn no_breakpoint(tactic: Tactic, reason: &'static str) -> SiteError {
+        match tactic.needs_trap() {
+            true => SiteError::Breakpoint(reason),
+            false => SiteError::PageBoundary(reason),
+        }
+    }
 }
 
 /// Time for which the program was paused.
@@ -261,12 +272,8 @@ impl Attached {
 pub fn breakpoints_allowed(host: &dyn Host) -> Result<(), &'static str> {
     let process = host.process();
     let gone = |_| "the process is gone";
-    if process
-        .status()
-        .map_err(gone)?
-        .ignored
-        .contains(libc::SIGTRAP)
-    {
+    let ignored = process.status().map_err(gone)?.ignored;
+    if ignored.contains(libc::SIGTRAP) {
         return Err("the program ignores SIGTRAP, so a breakpoint would kill it");
     }
     // Signal handlers belong to a process, not to its memory.
@@ -431,13 +438,7 @@ fn prepare_and_write(
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),
     };
-    let writes = |p: &Probe| {
-        p.shape
-            .placed
-            .as_ref()
-            .map_or(1, |placed| placed.writes.len())
-    };
-    let mut writes = probes.iter().map(writes).sum::<usize>() + guards.len();
+    let mut writes = probes.iter().map(Probe::writes).sum::<usize>() + guards.len();
     writes += counters(probes).len();
     if writes > MAX_ENTRIES as usize {
         return Err(TargetError::TooMany {
@@ -482,11 +483,7 @@ fn prepare_and_write(
         result => result?,
     };
     // Our own mappings must not occupy addresses that stubs need.
-    let placed = probes.iter().filter_map(|p| p.shape.placed.as_ref());
-    let mut stubs: Vec<u64> = placed
-        .flat_map(|p| p.stubs.iter().map(|s| s.address))
-        .collect();
-    stubs.sort_unstable();
+    let stubs = stub_addresses(probes);
     // Large mappings must not occupy addresses that arenas need either.
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
@@ -543,11 +540,7 @@ fn prepare_and_write(
     let handles_faults = guards.have_actions() && handles_faults(process)?;
     if !stubs.rows.is_empty() {
         let agent = Agent::hire(&**host, &remote)?;
-        let batch = Batch {
-            code: code.entries().batch..code.entries().batch_home + 1,
-            table: code.table_room(),
-        };
-        let batch = Some(batch).filter(|_| !filtered);
+        let batch = (!filtered).then(|| code.batch(code.table_room()));
         let taken = agent.map_stubs(&remote, &memory.ledger, 0, &stubs, batch)?;
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
@@ -637,13 +630,7 @@ fn make_no_calls(
     memory: &SessionMemory,
 ) -> Result<(), TargetError> {
     let address = memory.base + (memory.geometry.own_offset() + own::NO_CALLS) as u64;
-    let written = remote.write(address, &1u32.to_le_bytes());
-    written.map_err(|source| TargetError::Memory {
-        pid,
-        what: "write",
-        address,
-        source,
-    })?;
+    write(pid, remote, address, &1u32.to_le_bytes())?;
     memory.memory.store_u32(header::NO_CALLS, 1);
     Ok(())
 }
@@ -654,6 +641,15 @@ fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
     counters.sort_unstable_by_key(|counter| counter.address);
     counters.dedup_by_key(|counter| counter.address);
     counters
+}
+
+/// Returns the addresses of the stubs that some probes need, ascending.
+fn stub_addresses(probes: &[Probe]) -> Vec<u64> {
+    let placed = probes.iter().filter_map(|p| p.shape.placed.as_ref());
+    let stubs = placed.flat_map(|p| p.stubs.iter().map(|s| s.address));
+    let mut stubs: Vec<u64> = stubs.collect();
+    stubs.sort_unstable();
+    stubs
 }
 
 /// Returns an address that no jump of a probe reaches.

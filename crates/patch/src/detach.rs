@@ -27,7 +27,7 @@
 
 use crate::installed::Installed;
 use crate::patch::Batch;
-use crate::session::Agent;
+use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
@@ -129,15 +129,7 @@ fn detach_living(
             say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
-        let left = match leave(&mut *stopped, &remote, installed) {
-            // While it was let run, the thread has reached a place where it cannot stop; the others
-            // must not stay stopped to wait for it.
-            Err(TargetError::Unstoppable { .. }) => false,
-            left => left?,
-        };
-        let quiet = left
-            && unreferenced(&*stopped, &remote, process, installed)?
-            && (round >= UNWINDING_ROUNDS || asked(&*stopped, &remote, process, installed)?);
+        let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
         report.standstill += stopped.elapsed();
         if !quiet {
             continue;
@@ -152,13 +144,7 @@ fn detach_living(
             if !is_ours()? {
                 return Ok(report);
             }
-            let left = match leave(&mut *stopped, &remote, installed) {
-                Err(TargetError::Unstoppable { .. }) => false,
-                left => left?,
-            };
-            let quiet = left
-                && unreferenced(&*stopped, &remote, process, installed)?
-                && (round >= UNWINDING_ROUNDS || asked(&*stopped, &remote, process, installed)?);
+            let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
             report.standstill += stopped.elapsed();
             if !quiet {
                 continue;
@@ -179,6 +165,26 @@ fn detach_living(
     }
     report.lingering = true;
     Ok(report)
+}
+
+/// Moves every thread out of the arenas. Returns true if nothing leads back into them, and no
+/// unwinder needs our answer.
+fn is_quiet(
+    stopped: &mut dyn StoppedThreads,
+    remote: &dyn TargetMemory,
+    process: &Process,
+    installed: &Installed,
+    round: u32,
+) -> Result<bool, TargetError> {
+    let left = match leave(stopped, installed) {
+        // While it was let run, the thread has reached a place where it cannot stop; the others
+        // must not stay stopped to wait for it.
+        Err(TargetError::Unstoppable { .. }) => false,
+        left => left?,
+    };
+    Ok(left
+        && unreferenced(stopped, remote, process, installed)?
+        && (round >= UNWINDING_ROUNDS || asked(stopped, remote, process, installed)?))
 }
 
 /// Saves the content of session memory. The program runs meanwhile, since that may take long;
@@ -217,14 +223,8 @@ fn set_restored(
         return Ok(());
     };
     let address = memory.start + header::STATE as u64;
-    remote
-        .write(address, &(State::Restored as u32).to_le_bytes())
-        .map_err(|source| TargetError::Memory {
-            pid: process.pid() as i32,
-            what: "write",
-            address,
-            source,
-        })?;
+    let (pid, word) = (process.pid() as i32, State::Restored as u32);
+    write(pid, remote, address, &word.to_le_bytes())?;
     step("state shown");
     Ok(())
 }
@@ -308,17 +308,9 @@ fn restore_bytes(
     let changes = installed.changes.iter().filter(|change| !change.is_late());
     // Restore a site before the neighbour that made room for it, and the guards last.
     let (guards, others): (Vec<&Change>, Vec<&Change>) = changes.partition(|change| change.guard);
-    let mut steps: Vec<Vec<&Change>> = installed
-        .phases()
-        .rev()
-        .map(|phase| {
-            others
-                .iter()
-                .copied()
-                .filter(|c| c.phase == phase)
-                .collect()
-        })
-        .collect();
+    let of = |phase| others.iter().copied().filter(move |c| c.phase == phase);
+    let phases = installed.phases().rev();
+    let mut steps: Vec<Vec<&Change>> = phases.map(|phase| of(phase).collect()).collect();
     steps.push(guards);
     for changes in steps {
         for (change, found) in one_at_each_place(&mut batch, changes) {
@@ -367,11 +359,9 @@ fn asked(
         let stack = || remote.read_some(thread.sp() & !7, UNWINDER_STACK);
         inside
             && stack().is_ok_and(|stack| {
-                let words = stack.chunks_exact(8).zip((thread.sp() & !7..).step_by(8));
-                words.into_iter().any(|(word, at)| {
-                    let word = word.try_into().map_or(0, u64::from_le_bytes);
-                    region.is_copy(remote, at, word)
-                })
+                let words = stack.as_chunks().0.iter();
+                let mut words = words.zip((thread.sp() & !7..).step_by(8));
+                words.any(|(word, at)| region.is_copy(remote, at, u64::from_le_bytes(*word)))
             })
     };
     Ok(!stopped.threads().iter().any(is_between))
@@ -434,11 +424,8 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
 /// Moves every thread out of the arenas. Returns `false` if one stays.
 pub(crate) fn leave(
     stopped: &mut dyn StoppedThreads,
-    remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
-    let _ = remote;
-    let in_arena = |rip: u64| installed.holds(rip);
     let mut index = 0;
     let mut moments = 0;
     while index < stopped.threads().len() {
@@ -461,7 +448,7 @@ pub(crate) fn leave(
                 continue;
             }
         }
-        if in_arena(thread.pc()) {
+        if installed.holds(thread.pc()) {
             // A thread that a dead tracer has left waiting returns to its own code at once.
             let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
             if installed.arenas.iter().any(|a| home(a) == thread.pc()) {
@@ -600,28 +587,27 @@ impl Agent {
         // The frame must not lie in memory that is being unmapped.
         let place = self.stack()?;
         self.with(remote, place, |i| {
+            let mut unmap = |start: u64, len: u64, what| {
+                let unmapped = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+                unmapped.map_err(self.refused(what))
+            };
             for range in &installed.stubs {
-                let len = range.end - range.start;
-                i.call(libc::SYS_munmap, [range.start, len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap stubs"))?;
+                unmap(range.start, range.end - range.start, "unmap stubs")?;
             }
             step("stubs unmapped");
             for arena in &installed.arenas {
-                i.call(libc::SYS_munmap, [arena.start, arena.len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap code"))?;
+                unmap(arena.start, arena.len, "unmap code")?;
                 step("arena unmapped");
             }
             if let Some(memory) = installed.memory_in(process)? {
                 let len = memory.end - memory.start;
-                i.call(libc::SYS_munmap, [memory.start, len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap shared memory"))?;
+                unmap(memory.start, len, "unmap shared memory")?;
                 step("session memory unmapped");
             }
             // The first ledger last: without it an extension would be a session of its own.
             let ledgers = installed.extensions.iter().chain([&installed.ledger]);
             for ledger in ledgers {
-                i.call(libc::SYS_munmap, [ledger.start, ledger.len, 0, 0, 0, 0])?
-                    .map_err(self.refused("unmap the journal"))?;
+                unmap(ledger.start, ledger.len, "unmap the journal")?;
                 step("ledger unmapped");
             }
             Ok(())

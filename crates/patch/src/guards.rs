@@ -170,7 +170,7 @@ impl Guards {
     /// True if a thread pointer of the program may point to data other than the C library's. Then
     /// nothing may be read relative to it.
     #[must_use]
-    pub fn have_own_storage(&self) -> bool {
+    pub(crate) fn have_own_storage(&self) -> bool {
         self.own_storage
     }
 

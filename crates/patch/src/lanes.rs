@@ -22,6 +22,7 @@
 use crate::attach::Attached;
 use crate::recover::sharing;
 use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
+use capriole_host::stacks::own_stack;
 use capriole_host::survey::own_tid;
 use capriole_ledger::{Arena, MemoryAt};
 use capriole_proc::maps::Mapping;
@@ -166,22 +167,14 @@ fn has_left(
 
 /// True if a thread's stack pointer is above `frame` on the thread's own stack.
 fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
-    let (rsp, base) = (thread.sp(), thread.thread_pointer());
-    let Some(stack) = maps.iter().find(|m| m.contains(rsp)) else {
-        return false;
-    };
-    // The main thread's stack, or one with the C library's thread structure at its upper end.
-    let is_own = stack.is_named("[stack]") || stack.contains(base) && base > rsp;
-    is_own && stack.contains(frame) && frame < rsp
+    let stack = own_stack(maps, thread);
+    stack.is_some_and(|stack| stack.contains(frame) && frame < thread.sp())
 }
 
 /// True if the bytes at `frame` may be a frame that our code called.
 fn is_intact(session: &Session<'_>, memory: &dyn TargetMemory, frame: u64) -> bool {
     let bytes = memory.read_some(frame, FRAME).unwrap_or_default();
-    let mut words = bytes.chunks_exact(8).map(|word| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(word);
-        u64::from_le_bytes(bytes)
-    });
+    let words = bytes.as_chunks().0.iter();
+    let mut words = words.map(|word| u64::from_le_bytes(*word));
     words.any(|word| session.arenas.iter().any(|a| a.contains(word)))
 }

@@ -123,7 +123,7 @@ impl<'a> Batch<'a> {
     /// Installs a probe, at once or with the next [`write`](Self::write). The journal entry must
     /// have been written; the detour and (if the change crosses pages) the trap handler must be in
     /// place.
-    pub fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
+    pub(crate) fn apply(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.after[..change.len])
     }
 
@@ -134,7 +134,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Restores the program's own bytes, at once or with the next [`write`](Self::write).
-    pub fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
+    pub(crate) fn revert(&mut self, change: &Change) -> Result<(), TargetError> {
         self.replace(change, &change.before[..change.len])
     }
 
@@ -150,7 +150,7 @@ impl<'a> Batch<'a> {
     /// taken back      cc 48 89 e5 41      executes the file's push, then the mov
     /// uprobe removed  55 48 89 e5 41
     /// ```
-    pub fn take_back(&mut self, change: &Change) -> bool {
+    pub(crate) fn take_back(&mut self, change: &Change) -> bool {
         let Some(now) = self.now(change) else {
             return false;
         };
@@ -210,12 +210,7 @@ impl<'a> Batch<'a> {
             for dirty in page.take_dirty() {
                 let address = number * PAGE_SIZE + dirty.start as u64;
                 let written = self.memory.write(address, &page.bytes[dirty]);
-                result = result.and(written.map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                }));
+                result = result.and(written.map_err(TargetError::writing(pid, address)));
                 step("bytes of a page");
             }
         }
@@ -232,14 +227,8 @@ fn write_across(
 ) -> Result<(), TargetError> {
     let write = |offset: usize, bytes: &[u8]| {
         let address = change.address + offset as u64;
-        memory
-            .write(address, bytes)
-            .map_err(|source| TargetError::Memory {
-                pid,
-                what: "write",
-                address,
-                source,
-            })
+        let written = memory.write(address, bytes);
+        written.map_err(TargetError::writing(pid, address))
     };
     write(0, &[INT3])?;
     step("breakpoint over a page boundary");

@@ -118,6 +118,12 @@ impl Probe {
         &mut self.points[at]
     }
 
+    /// Returns the number of places that are written for the patch.
+    pub(crate) fn writes(&self) -> usize {
+        let placed = self.shape.placed.as_ref();
+        placed.map_or(1, |placed| placed.writes.len())
+    }
+
     /// True if the probe follows calls to their returns.
     pub(crate) fn follows(&self) -> bool {
         self.points.iter().any(|point| !point.returns.is_empty())

@@ -51,7 +51,7 @@ const MAX_UNWRITTEN: u64 = 1 << 30;
 const FORK_ROUNDS: usize = 10;
 
 /// Returns our own process id and start time.
-pub fn own_identity() -> (u32, u64) {
+pub(crate) fn own_identity() -> (u32, u64) {
     let pid = std::process::id();
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
@@ -311,7 +311,7 @@ const MOMENTS: u32 = 60;
 ///
 /// # Errors
 /// A thread cannot be resumed, or stopped again.
-pub fn send_home(
+pub(crate) fn send_home(
     stopped: &mut dyn StoppedThreads,
     host: &dyn Host,
     remote: &dyn TargetMemory,
@@ -387,7 +387,7 @@ impl FoundSession {
 /// # Errors
 /// [`TargetError::AlreadyRecorded`] if a living capriole has probes there, also if that is our own
 /// process: further probes are [added](crate::attach::Attached::add) to its session.
-pub fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
+pub(crate) fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
     if !find(host)?.is_empty() {
@@ -594,7 +594,7 @@ pub(crate) fn detach_children(
 ///
 /// # Errors
 /// See [`detach`] and [`find`].
-pub fn detach_sharing(host: &dyn Host, inode: u64) -> Result<Detached, TargetError> {
+pub(crate) fn detach_sharing(host: &dyn Host, inode: u64) -> Result<Detached, TargetError> {
     detach_child(host, inode, None)
 }
 

@@ -19,7 +19,7 @@
 //! unmapped. The region is its own journal, to which the session's ledger leads, so `capriole
 //! detach` does the same after the tracer was killed.
 
-use crate::session::{Agent, SessionMemory};
+use crate::session::{Agent, SessionMemory, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
@@ -234,14 +234,8 @@ impl Region {
             }
             let start = slots + page as u64 * PAGE_SIZE;
             let mut bytes = vec![0; PAGE_SIZE as usize];
-            remote
-                .read(start, &mut bytes)
-                .map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "read",
-                    address: start,
-                    source,
-                })?;
+            let read = remote.read(start, &mut bytes);
+            read.map_err(TargetError::reading(pid, start))?;
             let found = bytes.chunks_exact(SLOT_SIZE as usize).enumerate();
             open.extend(found.filter_map(|(index, bytes)| {
                 let word = |at: usize| bytes[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
@@ -258,20 +252,4 @@ impl Region {
         }
         Ok(open)
     }
-}
-
-fn write(
-    pid: i32,
-    remote: &dyn TargetMemory,
-    address: u64,
-    bytes: &[u8],
-) -> Result<(), TargetError> {
-    remote
-        .write(address, bytes)
-        .map_err(|source| TargetError::Memory {
-            pid,
-            what: "write",
-            address,
-            source,
-        })
 }

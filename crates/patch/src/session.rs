@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
-pub const MEMFD_NAME: &str = "capriole";
+pub(crate) const MEMFD_NAME: &str = "capriole";
 /// Name of the memory that stubs are mapped from.
 pub const STUBS_NAME: &str = "capriole-stubs";
 
@@ -119,7 +119,7 @@ impl Agent {
     /// Creates a ledger and session memory in the target and maps the latter on both sides; in the
     /// target at `hint`, if there is room, else (or if it is 0) where the kernel chooses. The
     /// ledger is created first, so that session memory never exists without one.
-    pub fn create_memory(
+    pub(crate) fn create_memory(
         &self,
         process: &Process,
         remote: &dyn TargetMemory,
@@ -158,22 +158,8 @@ impl Agent {
         let mapped = std::cell::RefCell::new(Vec::new());
         let map = |i: &mut dyn Calls| {
             let name = if name == 0 { i.below_frame() } else { name };
-            let (fd, inode) =
-                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
-            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
-            let below = hint.saturating_sub(len);
-            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
-            step("ledger mapped");
-            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-            let start = start.map_err(self.refused("map memory for a journal"))?;
-            mapped.borrow_mut().push((start, len));
-            let ledger = Ledger {
-                pid,
-                start,
-                len,
-                inode,
-            };
+            let ledger = self.map_ledger(i, remote, name, hint, len, "ledger mapped")?;
+            mapped.borrow_mut().push((ledger.start, len));
             let fail = |errno| TargetError::Share { pid, errno };
             if !ledger.is_in(process)? {
                 return Err(fail(Errno::BADF));
@@ -195,6 +181,7 @@ impl Agent {
                 return Err(error);
             }
             let flags = (libc::MAP_SHARED | libc::MAP_NORESERVE) as u64;
+            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
             let base = i.call(libc::SYS_mmap, [hint, size as u64, prot, flags, fd, 0])?;
             step("session memory mapped");
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
@@ -224,14 +211,7 @@ impl Agent {
             let page = start + own::KNOWN as u64;
             let advice = [page, PAGE_SIZE, libc::MADV_WIPEONFORK as u64, 0, 0, 0];
             let _ = i.call(libc::SYS_madvise, advice)?;
-            remote
-                .write(page, &1u32.to_le_bytes())
-                .map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address: page,
-                    source,
-                })?;
+            write(pid, remote, page, &1u32.to_le_bytes())?;
             ledger.note_own(remote, base + geometry.own_offset() as u64)?;
             step("slots for open calls mapped");
             Ok(SessionMemory {
@@ -277,21 +257,8 @@ impl Agent {
         let (place, name) = self.scratch_and_more(base);
         let len = Ledger::size(entries);
         self.with(remote, place, |i| {
-            let (fd, inode) =
-                self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
-            let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
-            let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
-            let below = base.start.saturating_sub(len);
-            let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
-            step("extension of the ledger mapped");
-            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-            let start = start.map_err(self.refused("map memory for a journal"))?;
-            let ledger = Ledger {
-                pid,
-                start,
-                len,
-                inode,
-            };
+            let mapped = "extension of the ledger mapped";
+            let ledger = self.map_ledger(i, remote, name, base.start, len, mapped)?;
             // Another thread may have replaced the descriptor by another file before it was mapped.
             let begun = match ledger.is_in(process)? {
                 true => ledger.begin(remote, identity, Some((base, memory))),
@@ -301,9 +268,38 @@ impl Agent {
                 }),
             };
             if begun.is_err() {
-                let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+                let _ = i.call(libc::SYS_munmap, [ledger.start, len, 0, 0, 0, 0])?;
             }
             begun.map(|()| ledger)
+        })
+    }
+
+    /// Creates an empty ledger of `len` bytes in the target, with the name of its memfd written at
+    /// `name`, and maps it below `end`, if there is room; then takes the step `mapped`.
+    fn map_ledger(
+        &self,
+        i: &mut dyn Calls,
+        remote: &dyn TargetMemory,
+        name: u64,
+        end: u64,
+        len: u64,
+        mapped: &'static str,
+    ) -> Result<Ledger, TargetError> {
+        let pid = self.pid();
+        let (fd, inode) =
+            self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+        let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
+        let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
+        let below = end.saturating_sub(len);
+        let start = i.call(libc::SYS_mmap, [below, len, prot, flags, fd, 0])?;
+        step(mapped);
+        let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        let start = start.map_err(self.refused("map memory for a journal"))?;
+        Ok(Ledger {
+            pid,
+            start,
+            len,
+            inode,
         })
     }
 
@@ -318,14 +314,7 @@ impl Agent {
         ready: impl FnOnce(i32) -> Result<T, TargetError>,
     ) -> Result<(u64, T), TargetError> {
         let text = [name.as_bytes(), b"\0"].concat();
-        remote
-            .write(at, &text)
-            .map_err(|source| TargetError::Memory {
-                pid: self.pid(),
-                what: "write",
-                address: at,
-                source,
-            })?;
+        write(self.pid(), remote, at, &text)?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let fd = i
             .call(libc::SYS_memfd_create, [at, flags, 0, 0, 0, 0])?
@@ -370,7 +359,7 @@ impl Agent {
     /// in the ledger as number `index`. The addresses in `avoid` (ascending) are left free, with a
     /// page around them.
     #[allow(clippy::too_many_arguments)]
-    pub fn create_arena(
+    pub(crate) fn create_arena(
         &self,
         process: &Process,
         remote: &dyn TargetMemory,
@@ -439,7 +428,7 @@ impl Agent {
 
     /// Returns the program's action for a signal (`struct kernel_sigaction`: handler, flags,
     /// restorer, mask), and replaces it if `new` is given.
-    pub fn signal_action(
+    pub(crate) fn signal_action(
         &self,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
@@ -449,19 +438,9 @@ impl Agent {
         let pid = self.pid();
         let (place, at_new) = self.scratch_and_more(ledger);
         let at_old = at_new + 32;
-        let fail = |what, address| {
-            move |source| TargetError::Memory {
-                pid,
-                what,
-                address,
-                source,
-            }
-        };
         if let Some(new) = new {
             let bytes: Vec<u8> = new.iter().flat_map(|w| w.to_le_bytes()).collect();
-            remote
-                .write(at_new, &bytes)
-                .map_err(fail("write", at_new))?;
+            write(pid, remote, at_new, &bytes)?;
         }
         let argument = if new.is_some() { at_new } else { 0 };
         self.with(remote, place, |i| {
@@ -471,16 +450,10 @@ impl Agent {
             )
         })?
         .map_err(self.refused("change what a signal does"))?;
-        let mut bytes = [0; 32];
-        remote
-            .read(at_old, &mut bytes)
-            .map_err(fail("read", at_old))?;
-        let word = |i: usize| {
-            let mut w = [0; 8];
-            w.copy_from_slice(&bytes[i * 8..i * 8 + 8]);
-            u64::from_le_bytes(w)
-        };
-        Ok([word(0), word(1), word(2), word(3)])
+        let mut words = [[0; 8]; 4];
+        let read = remote.read(at_old, words.as_flattened_mut());
+        read.map_err(TargetError::reading(pid, at_old))?;
+        Ok(words.map(u64::from_le_bytes))
     }
 
     /// Returns scratch memory for a frame, and the address of 64 bytes behind it for other data.
@@ -497,7 +470,7 @@ impl Agent {
 
     /// Maps stubs at their addresses, from memory number `index` of the ledger's. Returns the rows for which there is no room: the program has
     /// mapped something else there meanwhile.
-    pub fn map_stubs(
+    pub(crate) fn map_stubs(
         &self,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
@@ -506,17 +479,9 @@ impl Agent {
         batch: Option<Batch>,
     ) -> Result<Vec<Row>, TargetError> {
         let pid = self.pid();
-        let fail = |what, address| {
-            move |source| TargetError::Memory {
-                pid,
-                what,
-                address,
-                source,
-            }
-        };
         let (place, name) = self.scratch_and_more(ledger);
         let text = [STUBS_NAME.as_bytes(), b"\0"].concat();
-        remote.write(name, &text).map_err(fail("write", name))?;
+        write(pid, remote, name, &text)?;
         self.with(remote, place, |i| {
             const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
             let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
@@ -576,14 +541,7 @@ impl Agent {
             .flat_map(|w| w.to_le_bytes())
             .collect();
         let address = batch.table;
-        remote
-            .write(address, &bytes)
-            .map_err(|source| TargetError::Memory {
-                pid,
-                what: "write",
-                address,
-                source,
-            })?;
+        write(pid, remote, address, &bytes)?;
         let (mut next, size) = (0, 32);
         // 0 if the process has ended, which other code detects.
         let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
@@ -625,6 +583,18 @@ impl Agent {
         .map(|_| ())
         .map_err(self.refused("close a descriptor"))
     }
+}
+
+/// Writes to the memory of process `pid`, at an address that is not instruction bytes of the
+/// program.
+pub(crate) fn write(
+    pid: i32,
+    remote: &dyn TargetMemory,
+    address: u64,
+    bytes: &[u8],
+) -> Result<(), TargetError> {
+    let written = remote.write(address, bytes);
+    written.map_err(TargetError::writing(pid, address))
 }
 
 /// Writes the contents of the target's memfd; returns its inode.

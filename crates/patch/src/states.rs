@@ -44,12 +44,7 @@ impl Agent {
         }
         let pid = self.pid();
         let setting = remote.read_u32(answer);
-        let setting = setting.map_err(|source| TargetError::Memory {
-            pid,
-            what: "read",
-            address: answer,
-            source,
-        })?;
+        let setting = setting.map_err(TargetError::reading(pid, answer))?;
         match setting == libc::PR_TSC_SIGSEGV as u32 {
             true => Err(TargetError::ForbiddenClock { pid }),
             false => Ok(()),

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 /// Size limit of text files written by users, such as event definitions, bytes.
-pub const MAX_TEXT: u64 = 16 << 20;
+pub(crate) const MAX_TEXT: u64 = 16 << 20;
 
 /// Opens a regular file.
 ///

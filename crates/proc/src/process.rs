@@ -308,7 +308,7 @@ impl Process {
 
     /// Returns the limit of the main stack in bytes; `None` if unlimited or unknown.
     #[must_use]
-    pub fn stack_limit(&self) -> Option<u64> {
+    pub(crate) fn stack_limit(&self) -> Option<u64> {
         let bytes = self.read("limits").ok()?;
         let text = String::from_utf8_lossy(&bytes);
         let line = text

@@ -61,7 +61,7 @@ pub fn put_json(out: &mut Vec<u8>, text: &[u8]) {
 
 /// Appends `/* text */` for a text that is already escaped. The text cannot end the comment: `*/`
 /// becomes `*\/`.
-pub fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
+pub(crate) fn put_comment(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(b"/* ");
     let mut before = b' ';
     for &byte in text {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
+use super::open::Open;
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Functions, Visitor, walk};
 use crate::error::ReportError;
@@ -55,18 +56,16 @@ struct Node {
     own: u128,
 }
 
-#[derive(Default)]
 struct Folder {
     nodes: Vec<Node>,
     children: HashMap<(Option<usize>, Option<usize>), usize>,
-    /// The nodes of the open calls of each stack.
-    open: HashMap<u64, Vec<usize>>,
+    /// The nodes of the open calls.
+    open: Open<usize>,
 }
 
 impl Visitor for Folder {
     fn begin(&mut self, begin: &Begin, _: &Event<'_>) -> io::Result<()> {
-        let open = self.open.entry(begin.stack).or_default();
-        let parent = open.last().copied();
+        let parent = self.open.of(begin.stack).last().copied();
         let node = if begin.depth > Flame::MOST_DEEP {
             parent.unwrap_or(0)
         } else {
@@ -81,20 +80,14 @@ impl Visitor for Folder {
                 self.nodes.len() - 1
             })
         };
-        open.push(node);
+        self.open.push(begin.stack, node);
         Ok(())
     }
 
     fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
-        let Some(open) = self.open.get_mut(&call.begin.stack) else {
-            return Ok(());
-        };
-        if let Some(node) = open.pop() {
+        if let Some(node) = self.open.pop(call.begin.stack) {
             self.nodes[node].calls += 1;
             self.nodes[node].own += u128::from(call.own);
-        }
-        if open.is_empty() {
-            self.open.remove(&call.begin.stack);
         }
         Ok(())
     }
@@ -104,7 +97,7 @@ impl Flame {
     /// Maximum number of levels that are distinguished.
     pub const MOST_DEEP: usize = 250;
     /// Name of the frame that replaces all deeper levels.
-    pub const DEEPER: &str = "(deeper)";
+    pub(crate) const DEEPER: &str = "(deeper)";
 
     /// Reads a whole trace. The second part of the result lists the damage found in it.
     ///
@@ -114,7 +107,11 @@ impl Flame {
     pub fn of(trace: &Trace) -> Result<(Flame, Health), ReportError> {
         let document = trace.document();
         let functions = Functions::of(&document.events);
-        let mut folder = Folder::default();
+        let mut folder = Folder {
+            nodes: Vec::new(),
+            children: HashMap::new(),
+            open: Open::new(),
+        };
         let (_, health) = walk(trace, &functions, &mut folder)?;
         let scale = Scale::of(&document.clock);
         let name = |function: Option<usize>| match function {
@@ -154,34 +151,44 @@ impl Flame {
         if lines.is_empty() {
             return Err(io::Error::other("there are no calls in the trace"));
         }
-        let mut options = Options::default();
-        options.title = visible(title);
-        options.count_name = match by {
+        let unit = match by {
             FlameBy::Time => "ns",
             FlameBy::Calls => "calls",
-        }
-        .to_string();
-        options.name_type = "Function:".to_string();
-        // Makes the SVG reproducible.
-        options.deterministic = true;
-        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+        };
+        draw(&lines, title, unit, out)
     }
 }
 
 impl FoldedStack {
-    /// Returns `main;parse;read 123`; `None` if the number would be 0.
+    /// Returns the line for [`draw`]; `None` if the number would be 0.
     fn line(&self, by: FlameBy) -> Option<String> {
         let count = match by {
             FlameBy::Time => self.self_ns,
             FlameBy::Calls => self.calls,
         };
-        let names: Vec<String> = self.functions.iter().map(|name| visible(name)).collect();
-        (count > 0).then(|| format!("{} {count}", names.join(";")))
+        (count > 0).then(|| line(&self.functions, count))
     }
 }
 
+/// Returns the line of a call path for [`draw`]: `main;parse;read 123`.
+pub(super) fn line(functions: &[String], count: u64) -> String {
+    let names: Vec<String> = functions.iter().map(|name| visible(name)).collect();
+    format!("{} {count}", names.join(";"))
+}
+
+/// Draws call paths as SVG; `unit` is that of their counts.
+pub(super) fn draw(lines: &[String], title: &str, unit: &str, out: impl Write) -> io::Result<()> {
+    let mut options = Options::default();
+    options.title = visible(title);
+    options.count_name = unit.to_string();
+    options.name_type = "Function:".to_string();
+    // Makes the SVG reproducible.
+    options.deterministic = true;
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+}
+
 /// Returns a name without characters that end a frame or that XML forbids.
-pub(super) fn visible(name: &str) -> String {
+fn visible(name: &str) -> String {
     printable(name)
         .chars()
         .map(|character| match character {

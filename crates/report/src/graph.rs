@@ -22,7 +22,8 @@ use super::lines_text::put_value;
 use super::marker_text::MarkerText;
 use super::open::Open;
 use super::symbols::Symbols;
-use super::tasks::{Tasks, UNKNOWN, printable};
+use super::table::head;
+use super::tasks::{self, Tasks, printable};
 use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
 use crate::error::ReportError;
 use crate::shown::is_shown;
@@ -83,8 +84,8 @@ pub fn write_graph(
             false => document.events.iter().map(MarkerText::of).collect(),
         },
         symbols: Symbols::of(&document.events, printable),
-        tasks: Tasks::new(&document.threads, task),
-        width: task_width(document),
+        tasks: Tasks::new(&document.threads, tasks::name_and_id),
+        width: tasks::width(document),
         calls: Open::new(),
         unpaired: 0,
         step_ns: document.clock.step_ns(),
@@ -94,17 +95,6 @@ pub fn write_graph(
     let (_, health) = walk(trace, &functions, &mut printer)?;
     printer.footer(&health)?;
     Ok(health)
-}
-
-/// `orders-5574`
-fn task(comm: &str, tid: u32) -> String {
-    format!("{}-{tid}", printable(comm))
-}
-
-fn task_width(document: &Document) -> usize {
-    let named = Tasks::new(&document.threads, task).width();
-    // The kernel's widest pid, 4194304, for a thread without a name.
-    named.max(UNKNOWN.len() + 1 + 7)
 }
 
 /// Text that is the same for all occurrences of one event.
@@ -168,56 +158,36 @@ struct Printer<W> {
 
 impl<W: Write> Printer<W> {
     fn header(&mut self, document: &Document) -> io::Result<()> {
-        let mut text = format!(
-            "# tracer: capriole\n#\n# program: {} (pid {})\n",
-            printable(&document.target.command_line.join(" ")),
-            document.target.pid
-        );
-        if document.lost_events > 0 {
-            text += &format!("# LOST EVENTS: {}\n", document.lost_events);
-        }
-        for warning in &document.warnings {
-            text += &format!("# warning: {}\n", printable(warning));
-        }
-        if !document.complete {
-            text +=
-                "# warning: the recorder did not end this trace; its last moments may be missing\n";
-        }
-        text += &format!(
-            "#\n# CPU  {:<width$}      DURATION          FUNCTION CALLS\n",
-            "TASK-PID",
-            width = self.width
-        );
-        text += &format!(
+        let width = self.width;
+        self.lines.put(head(document).as_bytes());
+        self.lines.put_line(&format!(
+            "# CPU  {:<width$}      DURATION          FUNCTION CALLS",
+            "TASK-PID"
+        ))?;
+        self.lines.put_line(&format!(
             "# |    {:<width$}       |   |             |   |   |   |",
-            "   |",
-            width = self.width
-        );
-        self.lines.put(text.as_bytes());
-        self.lines.end()
+            "   |"
+        ))
     }
 
     fn footer(&mut self, health: &Health) -> io::Result<()> {
         if self.shows_steps {
             let text = format!("# the clock advances {} ns at once", self.step_ns);
-            self.lines.put(text.as_bytes());
-            self.lines.end()?;
+            self.lines.put_line(&text)?;
         }
         if self.unpaired > 0 {
             let text = match self.unpaired {
                 1 => "# 1 exit without an entry is not shown".to_string(),
                 more => format!("# {more} exits without an entry are not shown"),
             };
-            self.lines.put(text.as_bytes());
-            self.lines.end()?;
+            self.lines.put_line(&text)?;
         }
         if health.lost_events > 0 {
             let text = format!(
                 "# LOST {} EVENTS in all: there was no room for them in the buffers",
                 health.lost_events
             );
-            self.lines.put(text.as_bytes());
-            self.lines.end()?;
+            self.lines.put_line(&text)?;
         }
         self.lines.flush()
     }
@@ -434,7 +404,6 @@ impl<W: Write> Visitor for Printer<W> {
 
     fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
         let text = format!("CPU:{cpu} [LOST {events} EVENTS]");
-        self.lines.put(text.as_bytes());
-        self.lines.end()
+        self.lines.put_line(&text)
     }
 }

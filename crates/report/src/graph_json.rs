@@ -67,13 +67,11 @@ pub fn write_graph_json(
     let (_, health) = walk(trace, &functions, &mut printer)?;
     if printer.unpaired > 0 {
         let text = format!("{{\"unpaired_exits\":{}}}", printer.unpaired);
-        printer.lines.put(text.as_bytes());
-        printer.lines.end()?;
+        printer.lines.put_line(&text)?;
     }
     if health.lost_events > 0 {
         let text = format!("{{\"lost_events_total\":{}}}", health.lost_events);
-        printer.lines.put(text.as_bytes());
-        printer.lines.end()?;
+        printer.lines.put_line(&text)?;
     }
     printer.lines.flush()?;
     Ok(health)
@@ -176,7 +174,6 @@ impl<W: Write> Visitor for Printer<W> {
 
     fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
         let text = format!("{{\"lost_events\":{events},\"cpu\":{cpu}}}");
-        self.lines.put(text.as_bytes());
-        self.lines.end()
+        self.lines.put_line(&text)
     }
 }

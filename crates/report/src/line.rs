@@ -87,6 +87,12 @@ impl<W: Write> Lines<W> {
         self.put_decimal(ns % 1_000_000_000, 9);
     }
 
+    /// Appends the rest of a line, and ends it.
+    pub(super) fn put_line(&mut self, text: &str) -> io::Result<()> {
+        self.put(text.as_bytes());
+        self.end()
+    }
+
     /// Ends the line.
     #[inline]
     pub(super) fn end(&mut self) -> io::Result<()> {

@@ -66,12 +66,8 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
-            lines.put(b"{\"lost_events\":");
-            lines.put_decimal(event.lost_before, 1);
-            lines.put(b",\"cpu\":");
-            lines.put_decimal(u64::from(event.cpu), 1);
-            lines.put(b"}");
-            lines.end()?;
+            let (cpu, lost) = (event.cpu, event.lost_before);
+            lines.put_line(&format!("{{\"lost_events\":{lost},\"cpu\":{cpu}}}"))?;
         }
         let comm: &[u8] = match document.threads.contains_key(&event.tid) {
             true => comms.get(event.tid),
@@ -96,10 +92,8 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
         health.remarks.extend(backtraces.into_remarks());
     }
     if health.lost_events > 0 {
-        lines.put(b"{\"lost_events_total\":");
-        lines.put_decimal(health.lost_events, 1);
-        lines.put(b"}");
-        lines.end()?;
+        let lost = health.lost_events;
+        lines.put_line(&format!("{{\"lost_events_total\":{lost}}}"))?;
     }
     lines.flush()?;
     Ok(health)

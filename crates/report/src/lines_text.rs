@@ -28,7 +28,8 @@ use super::escape::put_escaped;
 use super::line::Lines;
 use super::marker_text::MarkerText;
 use super::symbols::Symbols;
-use super::tasks::{Tasks, UNKNOWN, printable};
+use super::table::head;
+use super::tasks::{self, Tasks, printable};
 use crate::error::ReportError;
 use crate::shown::{file_name, is_shown};
 use capriole_trace::Health;
@@ -62,14 +63,16 @@ pub fn write_text(
     let labels: Vec<Label> = document.events.iter().map(label).collect();
     let mut scratch = Vec::new();
     let symbols = Symbols::of(&document.events, printable);
-    let mut tasks = Tasks::new(&document.threads, task);
+    let mut tasks = Tasks::new(&document.threads, tasks::name_and_id);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;
     let mut backtraces = Backtraces::of(document);
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
-            put_lost(&mut lines, event.cpu, event.lost_before)?;
+            // In ftrace's wording.
+            let (cpu, lost) = (event.cpu, event.lost_before);
+            lines.put_line(&format!("CPU:{cpu} [LOST {lost} EVENTS]"))?;
         }
         put_event(
             &mut lines,
@@ -89,18 +92,13 @@ pub fn write_text(
         health.remarks.extend(backtraces.into_remarks());
     }
     if health.lost_events > 0 {
-        lines.put(b"# LOST ");
-        lines.put_decimal(health.lost_events, 1);
-        lines.put(b" EVENTS in all: there was no room for them in the buffers");
-        lines.end()?;
+        let lost = health.lost_events;
+        lines.put_line(&format!(
+            "# LOST {lost} EVENTS in all: there was no room for them in the buffers"
+        ))?;
     }
     lines.flush()?;
     Ok(health)
-}
-
-/// `sqlite3-12345`
-fn task(comm: &str, tid: u32) -> String {
-    format!("{}-{tid}", printable(comm))
 }
 
 /// The parts of a line that are the same for each record of an event.
@@ -153,12 +151,9 @@ struct Layout {
 
 impl Layout {
     fn new(document: &Document) -> Layout {
-        let named = Tasks::new(&document.threads, task).width();
-        // The kernel's widest pid, 4194304, for a thread without a name.
-        let unknown = UNKNOWN.len() + 1 + 7;
         let end = document.time.end_monotonic_ns / 1_000_000_000;
         Layout {
-            task: named.max(unknown),
+            task: tasks::width(document),
             seconds: end.max(1).ilog10() as usize + 1,
         }
     }
@@ -170,46 +165,20 @@ impl Layout {
     ) -> Result<(), ReportError> {
         let task = self.task + 2;
         let time = self.seconds + 10;
-        let mut header = format!(
-            "# tracer: capriole\n#\n# program: {} (pid {})\n",
-            printable(&document.target.command_line.join(" ")),
-            document.target.pid
-        );
-        if document.lost_events > 0 {
-            header += &format!("# LOST EVENTS: {}\n", document.lost_events);
-        }
-        for warning in &document.warnings {
-            header += &format!("# warning: {}\n", printable(warning));
-        }
-        if !document.complete {
-            header +=
-                "# warning: the recorder did not end this trace; its last moments may be missing\n";
-        }
-        header += &format!(
-            "#\n#{:>width$}   CPU#   {:>time$}  FUNCTION\n",
+        lines.put(head(document).as_bytes());
+        lines.put_line(&format!(
+            "#{:>width$}   CPU#   {:>time$}  FUNCTION",
             "TASK-PID",
             "TIMESTAMP",
             width = task - 1,
-        );
-        header += &format!(
+        ))?;
+        Ok(lines.put_line(&format!(
             "#{:>width$}     |    {:>time$}     |",
             "| |",
             "|",
             width = task - 3
-        );
-        lines.put(header.as_bytes());
-        Ok(lines.end()?)
+        ))?)
     }
-}
-
-/// Writes lost events in ftrace's wording.
-fn put_lost(lines: &mut Lines<impl Write>, cpu: u32, lost: u64) -> Result<(), ReportError> {
-    lines.put(b"CPU:");
-    lines.put_decimal(u64::from(cpu), 1);
-    lines.put(b" [LOST ");
-    lines.put_decimal(lost, 1);
-    lines.put(b" EVENTS]");
-    Ok(lines.end()?)
 }
 
 #[inline]

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::stack_flame::ways;
+use super::stack_names::functions;
 use super::summary::counted;
 use super::tasks::printable;
 use crate::error::ReportError;
@@ -66,11 +67,11 @@ impl StackCallers {
     ///
     /// If the trace cannot be read.
     pub fn of(trace: &Trace) -> Result<(StackCallers, Health), ReportError> {
-        let (ways, names, health) = ways(trace)?;
+        let (ways, stacks, health) = ways(trace)?;
         let mut all: BTreeMap<String, Counts> = BTreeMap::new();
         let mut events = 0;
         for (way, count) in ways {
-            let functions = names.of(&way);
+            let functions = functions(&stacks, &way);
             events += count;
             // Count each function and each call once per event, however often it occurs.
             let mut seen = HashSet::new();
@@ -140,30 +141,22 @@ impl fmt::Display for StackCallers {
         // No function has more events than the total.
         let width = self.events.to_string().len().max("events".len());
         writeln!(f, "{:>width$}  {:>width$}", "events", "own")?;
+        let put_edge = |f: &mut fmt::Formatter<'_>, arrow: &str, edge: &EventEdge| {
+            let name = edge.function.as_deref().map(printable);
+            let name = name.as_deref().unwrap_or("(no caller)");
+            let events = edge.events;
+            writeln!(f, "{events:>width$}  {:>width$}    {arrow} {name}", "")
+        };
         for function in &self.functions {
             writeln!(f)?;
-            let mut edge = |arrow: &str, edge: &EventEdge| {
-                let name = edge.function.as_deref().map(printable);
-                let name = name.as_deref().unwrap_or("(no caller)");
-                writeln!(
-                    f,
-                    "{:>width$}  {:>width$}    {arrow} {name}",
-                    edge.events, ""
-                )
-            };
             for caller in &function.callers {
-                edge("<-", caller)?;
+                put_edge(f, "<-", caller)?;
             }
             let (events, own) = (function.events, function.own_events);
             let name = printable(&function.function);
             writeln!(f, "{events:>width$}  {own:>width$}  {name}")?;
             for callee in &function.callees {
-                let name = callee
-                    .function
-                    .as_deref()
-                    .map(printable)
-                    .unwrap_or_default();
-                writeln!(f, "{:>width$}  {:>width$}    -> {name}", callee.events, "")?;
+                put_edge(f, "->", callee)?;
             }
         }
         Ok(())

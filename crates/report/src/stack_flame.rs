@@ -3,12 +3,11 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
-use super::flame::{Flame, visible};
-use super::stack_names::{Names, Way};
-use crate::callstack::{CallStacks, End};
+use super::flame::{Flame, draw, line};
+use super::stack_names::functions;
+use crate::callstack::{Backtrace, CallStacks};
 use crate::error::ReportError;
 use crate::shown::{call_stack, with_call_stacks};
 use capriole_trace::Health;
@@ -42,10 +41,10 @@ impl StackFlame {
     ///
     /// If the trace cannot be read.
     pub fn of(trace: &Trace) -> Result<(StackFlame, Health), ReportError> {
-        let (ways, names, health) = ways(trace)?;
+        let (ways, calls, health) = ways(trace)?;
         let mut stacks: HashMap<Vec<String>, u64> = HashMap::new();
         for (way, count) in ways {
-            let mut functions = names.of(&way);
+            let mut functions = functions(&calls, &way);
             if functions.len() > Flame::MOST_DEEP {
                 functions.truncate(Flame::MOST_DEEP);
                 functions.push(Flame::DEEPER.to_string());
@@ -71,26 +70,19 @@ impl StackFlame {
         if self.stacks.is_empty() {
             return Err(io::Error::other("there are no call stacks in the trace"));
         }
-        let line = |stack: &EventStack| {
-            let names: Vec<String> = stack.functions.iter().map(|name| visible(name)).collect();
-            format!("{} {}", names.join(";"), stack.events)
-        };
-        let lines: Vec<String> = self.stacks.iter().map(line).collect();
-        let mut options = Options::default();
-        options.title = visible(title);
-        options.count_name = "events".to_string();
-        options.name_type = "Function:".to_string();
-        // Makes the SVG reproducible.
-        options.deterministic = true;
-        flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+        let stacks = self.stacks.iter();
+        let lines: Vec<String> = stacks.map(|s| line(&s.functions, s.events)).collect();
+        draw(&lines, title, "events", out)
     }
 }
 
 /// Counts the events of each call path.
-pub(super) fn ways(trace: &Trace) -> Result<(HashMap<Way, u64>, Names, Health), ReportError> {
+pub(super) fn ways(
+    trace: &Trace,
+) -> Result<(HashMap<Backtrace, u64>, CallStacks, Health), ReportError> {
     let document = trace.document();
     let mut stacks = CallStacks::of(document);
-    let mut ways: HashMap<Way, u64> = HashMap::new();
+    let mut ways: HashMap<Backtrace, u64> = HashMap::new();
     let with = with_call_stacks(document).unwrap_or_default();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
@@ -101,14 +93,9 @@ pub(super) fn ways(trace: &Trace) -> Result<(HashMap<Way, u64>, Names, Health), 
             continue;
         };
         let backtrace = stacks.backtrace(event.info(), &stack);
-        let cut = (backtrace.end != End::Outermost).then_some(backtrace.end);
-        let way = Way {
-            calls: backtrace.calls,
-            cut,
-        };
-        *ways.entry(way).or_default() += 1;
+        *ways.entry(backtrace).or_default() += 1;
     }
     let mut health = events.health();
     health.remarks.extend_from_slice(stacks.remarks());
-    Ok((ways, Names::new(stacks), health))
+    Ok((ways, stacks, health))
 }

@@ -1,7 +1,28 @@
 //! Formats readable tables.
 
 use super::tasks::printable;
+use capriole_trace::Document;
 use std::fmt;
+
+/// Returns the first lines of a report as text, each a comment: the program, and remarks on the
+/// trace.
+pub(super) fn head(document: &Document) -> String {
+    let mut text = format!(
+        "# tracer: capriole\n#\n# program: {} (pid {})\n",
+        printable(&document.target.command_line.join(" ")),
+        document.target.pid
+    );
+    if document.lost_events > 0 {
+        text += &format!("# LOST EVENTS: {}\n", document.lost_events);
+    }
+    for warning in &document.warnings {
+        text += &format!("# warning: {}\n", printable(warning));
+    }
+    if !document.complete {
+        text += "# warning: the recorder did not end this trace; its last moments may be missing\n";
+    }
+    text + "#\n"
+}
 
 /// Writes a table with columns as wide as needed; the name comes last and may be long.
 pub(super) fn put_table(

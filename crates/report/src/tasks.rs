@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use capriole_trace::Document;
+
 /// Shown for a thread without a name, as in ftrace.
-pub(super) const UNKNOWN: &str = "<...>";
+const UNKNOWN: &str = "<...>";
 
 /// One label for each thread.
 pub(super) struct Tasks {
@@ -45,10 +47,22 @@ impl Tasks {
     }
 
     /// Returns the width of the widest label, in characters.
-    pub(super) fn width(&self) -> usize {
+    fn width(&self) -> usize {
         let width = |text: &Vec<u8>| String::from_utf8_lossy(text).chars().count();
         self.by_tid.values().map(width).max().unwrap_or(0)
     }
+}
+
+/// `orders-5574`
+pub(super) fn name_and_id(comm: &str, tid: u32) -> String {
+    format!("{}-{tid}", printable(comm))
+}
+
+/// Returns the width of the column of threads, each with name and id.
+pub(super) fn width(document: &Document) -> usize {
+    let named = Tasks::new(&document.threads, name_and_id).width();
+    // The kernel's widest pid, 4194304, for a thread without a name.
+    named.max(UNKNOWN.len() + 1 + 7)
 }
 
 pub(super) use capriole_text::printable;

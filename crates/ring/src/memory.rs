@@ -274,13 +274,6 @@ impl Memory {
             (index < packets).then_some(index)
         })
     }
-
-    /// Returns the number of free packets.
-    pub fn free_packets(&self) -> u32 {
-        (0..layout::MAX_PACKETS / 64)
-            .map(|i| self.load(header::FREE + i * 8).count_ones())
-            .sum()
-    }
 }
 
 impl Drop for Memory {

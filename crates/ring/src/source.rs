@@ -67,7 +67,7 @@ impl<S: Source> Source for Arc<S> {
 }
 
 /// Maximum number of CPUs in a session made by another process: the limit of Linux on x86-64.
-pub const MAX_CPUS: u32 = 8192;
+pub(crate) const MAX_CPUS: u32 = 8192;
 
 impl Geometry {
     /// Reads the geometry of a session made by another process from its header; returns it with the

@@ -62,7 +62,7 @@ pub struct Table {
 
 impl Table {
     /// Size in bytes of a row of the directory.
-    pub fn row_size(&self) -> u32 {
+    pub(crate) fn row_size(&self) -> u32 {
         directory::KEY as u32 + self.shape.key
     }
 
@@ -104,19 +104,9 @@ pub struct TooLarge;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
     tables: Vec<Table>,
-    /// Number of counters before those of the tables.
-    first: u32,
 }
 
 impl Tables {
-    /// Creates an empty set of tables, whose counters follow the first `counters` ones.
-    pub fn behind(counters: u32) -> Tables {
-        Tables {
-            tables: Vec::new(),
-            first: counters,
-        }
-    }
-
     /// Adds a table, in the first room that is large enough: between others, or behind them.
     ///
     /// # Errors
@@ -138,7 +128,7 @@ impl Tables {
         };
         let counters = rows.checked_mul(table.shape.cells).ok_or(TooLarge)?;
         let cells = self.tables.iter().map(Table::counters);
-        let first = first_gap(u64::from(self.first), cells, u64::from(counters));
+        let first = first_gap(cells, u64::from(counters));
         let first = u32::try_from(first).ok();
         table.first_cell = first
             .filter(|first| {
@@ -147,7 +137,7 @@ impl Tables {
             })
             .ok_or(TooLarge)?;
         let directories = self.tables.iter().map(Table::directory_range);
-        table.directory = first_gap(0, directories, table.directory_size());
+        table.directory = first_gap(directories, table.directory_size());
         self.tables.push(table);
         Ok(&self.tables[self.tables.len() - 1])
     }
@@ -158,15 +148,10 @@ impl Tables {
         self.tables.retain(|other| other != table);
     }
 
-    /// The tables, in the order in which they were added.
-    pub fn all(&self) -> &[Table] {
-        &self.tables
-    }
-
-    /// Number of counters up to the last table's end, including the ones before the tables.
+    /// Number of counters up to the last table's end.
     pub fn counters(&self) -> u32 {
         let ends = self.tables.iter().map(|table| table.counters().end as u32);
-        ends.max().unwrap_or(0).max(self.first)
+        ends.max().unwrap_or(0)
     }
 
     /// Size of the tables' directories in bytes, up to the end of the last.
@@ -176,12 +161,11 @@ impl Tables {
     }
 }
 
-/// Returns the start of the first gap of this size between ranges, or behind them; not below
-/// `least`.
-fn first_gap(least: u64, ranges: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
+/// Returns the start of the first gap of this size between ranges, or behind them.
+fn first_gap(ranges: impl Iterator<Item = Range<u64>>, size: u64) -> u64 {
     let mut ranges: Vec<Range<u64>> = ranges.filter(|range| !range.is_empty()).collect();
     ranges.sort_unstable_by_key(|range| range.start);
-    let mut start = least;
+    let mut start = 0;
     for range in ranges {
         if range.start >= start + size {
             break;
@@ -407,15 +391,15 @@ mod tests {
 
     #[test]
     fn rows_are_put_together_by_event_and_key() {
-        let mut tables = Tables::behind(5);
+        let mut tables = Tables::default();
         tables.add(shape(3..5, 0, 0)).expect("room");
         tables.add(shape(5..7, 16, 10)).expect("room");
         let (memory, geometry) = session(&tables);
         let reader = TableReader::new(memory.clone(), geometry);
-        let [plain, keyed] = tables.all() else {
+        let [plain, keyed] = &tables.tables[..] else {
             panic!("two tables")
         };
-        assert_eq!((keyed.rows, keyed.first_cell), (32, 5 + 6));
+        assert_eq!((keyed.rows, keyed.first_cell), (32, 6));
         for (cpu, value) in [(0, 10), (1, 20), (2, 5)] {
             for cell in 0..3 {
                 memory.store(geometry.counter(cpu, plain.cell(1, cell)), value);
@@ -461,13 +445,13 @@ mod tests {
         let all = 0..geometry.size();
         let bytes = |memory: &Memory| memory.written(all.clone()).iter().map(Range::len).sum();
         let before: usize = bytes(&memory);
-        let counter = geometry.counter(1, tables.all()[0].cell(50, 7));
+        let counter = geometry.counter(1, tables.tables[0].cell(50, 7));
         memory.store(counter, 3);
         let reader = TableReader::new(memory.clone(), geometry);
-        let rows = reader.read(&tables.all()[0]).rows;
+        let rows = reader.read(&tables.tables[0]).rows;
         assert_eq!(rows.len(), 100);
         assert_eq!((rows[50].cells[7], rows[51].cells[7]), (3, 0));
-        assert_eq!(reader.read(&tables.all()[1]).rows, []);
+        assert_eq!(reader.read(&tables.tables[1]).rows, []);
         let after: usize = bytes(&memory);
         // Only the directory's head and the rows on the page that was written, out of some 600
         // rows.
@@ -485,7 +469,7 @@ mod tests {
         for at in (from..geometry.packets_offset()).step_by(8) {
             memory.store(at, u64::MAX);
         }
-        let table = &tables.all()[0];
+        let table = &tables.tables[0];
         put(&memory, &geometry, table, 0, 2, &[7; 8]);
         memory.store_u32(from + directory::HEAD + directory::LENGTH, u32::MAX);
         let contents = TableReader::new(memory, geometry).read(table);
@@ -496,14 +480,14 @@ mod tests {
 
     #[test]
     fn the_room_of_a_removed_table_is_used_again() {
-        let mut tables = Tables::behind(3);
+        let mut tables = Tables::default();
         for (event, key) in [(0, 8), (1, 0), (2, 24), (3, 8)] {
             tables.add(shape(event..event + 1, key, 100)).expect("room");
         }
         let size = (tables.counters(), tables.directories());
         let (memory, geometry) = session(&tables);
         let reader = TableReader::new(memory.clone(), geometry);
-        for table in tables.all() {
+        for table in &tables.tables {
             for cpu in 0..3 {
                 memory.store(geometry.counter(cpu, table.cell(0, 2)), 7);
             }
@@ -518,8 +502,8 @@ mod tests {
                 );
             }
         }
-        let old = tables.all()[2].clone();
-        let before: Vec<Contents> = tables.all().iter().map(|t| reader.read(t)).collect();
+        let old = tables.tables[2].clone();
+        let before: Vec<Contents> = tables.tables.iter().map(|t| reader.read(t)).collect();
         tables.remove(&old);
         reader.clear(&old);
         let new = tables.add(shape(4..5, 16, 100)).expect("room").clone();
@@ -530,7 +514,7 @@ mod tests {
         assert_eq!((tables.counters(), tables.directories()), size);
         assert_eq!(reader.read(&new), Contents::default());
         // The others are as they were; and one that is too large for the gap goes behind them.
-        let after: Vec<Contents> = tables.all()[..3].iter().map(|t| reader.read(t)).collect();
+        let after: Vec<Contents> = tables.tables[..3].iter().map(|t| reader.read(t)).collect();
         assert_eq!(after, [&before[..2], &before[3..]].concat());
         tables.remove(&new);
         let larger = tables.add(shape(5..6, 24, 200)).expect("room");
@@ -546,7 +530,7 @@ mod tests {
         for keys in [1, 4, 5, 1000] {
             tables.add(shape(0..1, 24, keys)).expect("room");
         }
-        for pair in tables.all().windows(2) {
+        for pair in tables.tables.windows(2) {
             let directory = pair[0].directory + 64 + u64::from(pair[0].rows * pair[0].row_size());
             assert!(directory <= pair[1].directory, "{pair:?}");
             assert!(pair[0].cell(pair[0].rows, 0) <= pair[1].first_cell);
@@ -555,6 +539,6 @@ mod tests {
         for keys in [1 << 27, u32::MAX] {
             assert_eq!(tables.add(shape(0..1, 8, keys)), Err(TooLarge));
         }
-        assert_eq!(tables.all().len(), 4);
+        assert_eq!(tables.tables.len(), 4);
     }
 }

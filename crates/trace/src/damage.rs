@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::clock::ClockError;
 use crate::packet::HeaderFault;
@@ -80,6 +80,16 @@ pub enum TraceError {
     },
 }
 
+impl TraceError {
+    /// Returns the error for a file that cannot be opened or read.
+    pub(crate) fn file(path: &Path) -> impl Fn(io::Error) -> TraceError {
+        move |source| TraceError::File {
+            path: path.to_path_buf(),
+            source,
+        }
+    }
+}
+
 /// A place in a stream's file that could not be read. Reading continued after it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
@@ -154,11 +164,6 @@ pub struct Health {
 impl Health {
     /// Maximum number of damages kept individually.
     pub const MOST_SHOWN: usize = 20;
-
-    /// True if no events or packets were lost and no damage was found.
-    pub fn is_whole(&self) -> bool {
-        self.lost_events == 0 && self.lost_packets == 0 && self.damages == 0
-    }
 
     pub(crate) fn add(&mut self, damage: Damage) {
         self.damages += 1;

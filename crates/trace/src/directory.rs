@@ -97,9 +97,16 @@ pub enum DirectoryError {
     },
 }
 
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> DirectoryError {
+fn failed<E: Into<io::Error>>(
+    what: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> DirectoryError + use<E> {
     let path = path.to_path_buf();
-    move |source| DirectoryError::Io { what, path, source }
+    move |error| DirectoryError::Io {
+        what,
+        path,
+        source: error.into(),
+    }
 }
 
 /// An open trace directory for writing.
@@ -133,10 +140,8 @@ impl Directory {
             }
             None => {}
         }
-        let (name, new_path) = (
-            pending(&place.name),
-            path.with_file_name(pending(&place.name)),
-        );
+        let name = pending(&place.name);
+        let new_path = path.with_file_name(&name);
         let new = Place {
             directory: place.directory,
             name,
@@ -156,7 +161,7 @@ impl Directory {
         }
         // Arguments and addresses are secrets of the target: only the owner may read them.
         rustix::fs::mkdirat(&new.directory, &new.name, Mode::RWXU)
-            .map_err(|error| failed("create", path)(error.into()))?;
+            .map_err(failed("create", path))?;
         let opened = open_existing(&new, &new_path).and_then(|found| {
             let missing = || io::Error::from(Errno::NOENT);
             found.ok_or_else(missing).map_err(failed("open", &new_path))
@@ -182,7 +187,7 @@ impl Directory {
         let root = Locked::take(root).ok_or_else(|| DirectoryError::Busy(path.to_path_buf()))?;
         match rustix::fs::mkdirat(&root.0, INFO, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(error) => return Err(failed("create", &info_path)(error.into())),
+            Err(error) => return Err(failed("create", &info_path)(error)),
         }
         let info = open_directory(&root.0, OsStr::new(INFO)).map_err(|error| {
             // It is empty.
@@ -235,7 +240,7 @@ impl Directory {
             if let Some(old) = aside {
                 let _ = rustix::fs::renameat(directory, old, directory, name);
             }
-            failed("rename", path)(error.into())
+            failed("rename", path)(error)
         })
     }
 
@@ -353,7 +358,7 @@ fn open_existing(place: &Place, path: &Path) -> Result<Option<OwnedFd>, Director
     let stat = match place.stat() {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Ok(None),
-        Err(error) => return Err(failed("read", path)(error.into())),
+        Err(error) => return Err(failed("read", path)(error)),
     };
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(DirectoryError::NotADirectory(path.to_path_buf()));
@@ -423,21 +428,16 @@ fn type_at(directory: &OwnedFd, name: impl rustix::path::Arg) -> rustix::io::Res
 /// True if a directory is a trace made by this crate.
 fn is_trace(directory: &OwnedFd) -> bool {
     let described = || {
-        let info = open_directory(directory, OsStr::new(INFO)).ok()?;
-        Some(type_at(&info, JSON) == Ok(FileType::RegularFile))
+        let info = open_directory(directory, OsStr::new(INFO));
+        info.is_ok_and(|info| type_at(&info, JSON) == Ok(FileType::RegularFile))
     };
     let declared = || {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        if type_at(directory, METADATA) != Ok(FileType::RegularFile) {
-            return None;
-        }
-        let file = openat(directory, METADATA, flags, Mode::empty()).ok()?;
+        let file = open_file(directory, OsStr::new(METADATA), OFlags::RDONLY).ok()?;
         let mut text = Vec::new();
-        let file = File::from(file).take(MAX_HEAD);
-        { file }.read_to_end(&mut text).ok()?;
+        file.take(MAX_HEAD).read_to_end(&mut text).ok()?;
         Some(String::from_utf8_lossy(&text).contains("tracer_name = \"capriole\""))
     };
-    described() == Some(true) || declared() == Some(true)
+    described() || declared() == Some(true)
 }
 
 /// True if a recording holds the lock of a directory.
@@ -523,7 +523,7 @@ fn put_aside(place: &Place, trace: OwnedFd, path: &Path) -> Result<OsString, Dir
         remove(&old, older, &path.with_file_name(&old.name))?;
     }
     rustix::fs::renameat(&place.directory, &place.name, &old.directory, &old.name)
-        .map_err(|error| failed("rename", path)(error.into()))?;
+        .map_err(failed("rename", path))?;
     Ok(old.name)
 }
 
@@ -570,8 +570,7 @@ fn parts(trace: &OwnedFd, path: &Path) -> Result<Parts, DirectoryError> {
 /// Removes a trace, file by file, if its directory contains nothing else.
 fn remove(place: &Place, trace: OwnedFd, path: &Path) -> Result<(), DirectoryError> {
     empty(&trace, path)?;
-    unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR)
-        .map_err(|error| failed("remove", path)(error.into()))
+    unlinkat(&place.directory, &place.name, AtFlags::REMOVEDIR).map_err(failed("remove", path))
 }
 
 /// Removes the files of a trace, if its directory contains nothing else.
@@ -579,7 +578,7 @@ fn empty(trace: &OwnedFd, path: &Path) -> Result<(), DirectoryError> {
     let Parts { files, info } = parts(trace, path)?;
     let info_path = path.join(INFO);
     let unlink = |at: &OwnedFd, name: &OsStr, path: &Path, flags: AtFlags| {
-        unlinkat(at, name, flags).map_err(|error| failed("remove", path)(error.into()))
+        unlinkat(at, name, flags).map_err(failed("remove", path))
     };
     // The file that identifies it as a trace goes last: after a kill midway, the rest can still be
     // removed the next time.

@@ -132,7 +132,7 @@ pub struct MappingInfo {
 pub struct TraceInfo {
     /// The traced program.
     pub target: Target,
-    /// The first events; more may come with `TraceWriter::add_events`.
+    /// The events.
     pub events: Vec<EventInfo>,
     /// The clock as far as it is known at the start.
     pub clock: ClockModel,

@@ -81,13 +81,6 @@ impl Trace {
         &self.document
     }
 
-    /// Returns the event with this id.
-    pub fn event(&self, id: u32) -> Option<&EventInfo> {
-        self.table
-            .index(id)
-            .map(|index| &self.document.events[index])
-    }
-
     /// Returns all events of all streams from the beginning, in time order.
     ///
     /// # Errors
@@ -360,10 +353,7 @@ fn read_document(directory: &Path, path: &Path) -> Result<Document, TraceError> 
                 Err(_) => TraceError::NotFound(directory.to_path_buf()),
             }
         }
-        _ => TraceError::File {
-            path: path.to_path_buf(),
-            source,
-        },
+        _ => TraceError::file(path)(source),
     })?;
     parse_document(&text, path)
 }
@@ -393,13 +383,10 @@ struct Version {
 
 /// Returns CPU and lane of all streams in a directory, in order.
 fn list_streams(directory: &Path) -> Result<Vec<(u32, u32)>, TraceError> {
-    let failed = |source| TraceError::File {
-        path: directory.to_path_buf(),
-        source,
-    };
+    let failed = TraceError::file(directory);
     let mut streams = Vec::new();
-    for entry in fs::read_dir(directory).map_err(failed)? {
-        let name = entry.map_err(failed)?.file_name();
+    for entry in fs::read_dir(directory).map_err(&failed)? {
+        let name = entry.map_err(&failed)?.file_name();
         streams.extend(name.to_str().and_then(parse_file_name));
     }
     streams.sort_unstable();

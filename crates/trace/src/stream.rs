@@ -86,19 +86,15 @@ impl StreamReader {
         uuid: [u8; 16],
         is_exact: bool,
     ) -> Result<StreamReader, TraceError> {
-        let failed = |source| TraceError::File {
-            path: path.clone(),
-            source,
-        };
-        let file = files::open(&path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
+        let file = files::open(&path).map_err(TraceError::file(&path))?;
+        let metadata = file.metadata().map_err(TraceError::file(&path))?;
         Ok(StreamReader {
             path,
             cpu,
             lane,
             uuid,
             file,
-            length,
+            length: metadata.len(),
             next: 0,
             packet: None,
             buffer: Vec::new(),
@@ -182,12 +178,8 @@ impl StreamReader {
                 continue;
             }
             if time < self.last_time {
-                self.damage(
-                    packet.start + start as u64,
-                    DamageKind::TimeBackwards,
-                    0,
-                    health,
-                );
+                let kind = DamageKind::TimeBackwards;
+                self.damage(packet.start + start as u64, kind, 0, health);
             }
             self.last_time = time;
             return Ok(Some(Record {
@@ -330,10 +322,7 @@ impl StreamReader {
                 }
                 _ => source,
             };
-            TraceError::File {
-                path: self.path.clone(),
-                source,
-            }
+            TraceError::file(&self.path)(source)
         })
     }
 

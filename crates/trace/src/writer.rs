@@ -64,6 +64,12 @@ pub enum WriteError {
     PacketTooLarge(usize),
 }
 
+impl WriteError {
+    fn file(path: PathBuf) -> impl FnOnce(io::Error) -> WriteError {
+        move |source| WriteError::File { path, source }
+    }
+}
+
 /// A trace directory that is being written.
 ///
 /// The trace on disk can be read at any time, even after the writer was killed or the disk
@@ -174,11 +180,6 @@ impl TraceWriter {
         self.document.time.start_realtime_ns = realtime_ns;
     }
 
-    /// Returns the directory, as it was given to [`TraceWriter::create`].
-    pub fn path(&self) -> &Path {
-        self.directory.path()
-    }
-
     /// Returns the trace's UUID.
     pub fn uuid(&self) -> &[u8; 16] {
         &self.uuid
@@ -208,20 +209,6 @@ impl TraceWriter {
     /// Returns the totals written so far.
     pub fn totals(&self) -> Totals {
         self.totals
-    }
-
-    /// Declares more events; call it before the first packet with their records.
-    ///
-    /// # Errors
-    ///
-    /// If an id is already in use or a field cannot be recorded (then none is added), or if the
-    /// files cannot be written.
-    pub fn add_events(&mut self, events: &[EventInfo]) -> Result<(), WriteError> {
-        let mut table = self.table.clone();
-        add_events_to(&mut table, events)?;
-        self.table = table;
-        self.document.events.extend_from_slice(events);
-        self.describe()
     }
 
     /// Adds code mappings of the program, for call stacks. Ignores a mapping that overlaps a known
@@ -310,10 +297,7 @@ impl TraceWriter {
         };
         stream
             .and_then(|stream| stream.write_packet(meta, content, &self.table, &mut self.totals))
-            .map_err(|source| WriteError::File {
-                path: self.directory.path().join(name),
-                source,
-            })
+            .map_err(WriteError::file(self.directory.path().join(name)))
     }
 
     /// Writes the final description and closes the trace.
@@ -364,17 +348,11 @@ impl TraceWriter {
         let root = self.directory.path();
         self.directory
             .replace_metadata(&metadata(&self.document, &self.uuid))
-            .map_err(|source| WriteError::File {
-                path: root.join(METADATA),
-                source,
-            })?;
+            .map_err(WriteError::file(root.join(METADATA)))?;
         serde_json::to_vec_pretty(&self.document)
             .map_err(io::Error::from)
             .and_then(|json| self.directory.replace_json(&json))
-            .map_err(|source| WriteError::File {
-                path: json_path(root),
-                source,
-            })
+            .map_err(WriteError::file(json_path(root)))
     }
 }
 

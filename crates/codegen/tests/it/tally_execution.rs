@@ -124,7 +124,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     }
     let readable = |field: &Field| field.pointers.is_empty();
     let unreadable = (!fields[keys..recorded].iter().all(readable)).then(|| cell(1));
-    let mut tables = Tables::behind(random.below(20) as u32);
+    let mut tables = Tables::default();
     let shape = |cells| Shape {
         events: EVENTS,
         key: Tally::key_size(&fields[..keys]),

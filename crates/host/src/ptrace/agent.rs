@@ -5,6 +5,7 @@ use crate::host::{Caller, Calls, FramePlace, StoppedThread, StoppedThreads, Targ
 use crate::ptrace::inject::Injector;
 use crate::ptrace::requests;
 use crate::ptrace::threads::Stopped;
+use crate::stacks::own_stack;
 use crate::x86_64::frame::frame_size;
 use crate::x86_64::gadgets::Gadgets;
 use capriole_proc::maps::Mapping;
@@ -26,13 +27,9 @@ pub(super) struct Agent {
     gadgets: Gadgets,
 }
 
+/// Returns the mapping of the stack below which a thread's frame may be written.
 fn stack_of<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mapping> {
-    let (sp, base) = (thread.sp(), thread.thread_pointer());
-    let mapping = maps.iter().find(|m| m.contains(sp))?;
-    // A stack is the main thread's, or one on whose upper end the C library keeps its thread
-    // structure. Anything else (a goroutine's stack in the heap) has other data below it.
-    let is_stack = mapping.is_named("[stack]") || (mapping.contains(base) && base > sp);
-    (is_stack && mapping.perms.write && !mapping.perms.shared).then_some(mapping)
+    own_stack(maps, thread).filter(|m| m.perms.write && !m.perms.shared)
 }
 
 impl Agent {

@@ -127,6 +127,23 @@ impl<'a> Injector<'a> {
         }
     }
 
+    /// Sets the registers for calls, and blocks the thread's signals before the first; takes the step
+    /// `done` in between.
+    fn set_registers(&mut self, registers: &Registers, done: &str) -> Result<(), TargetError> {
+        let tid = self.tid;
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        requests::set_registers(tid, registers).map_err(fail("set the registers of"))?;
+        step(done);
+        if !self.hijacked {
+            // Set this only after the registers: if we die in between, the frame restores a mask that
+            // never changed.
+            self.hijacked = true;
+            requests::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
+            step("signals blocked");
+        }
+        Ok(())
+    }
+
     fn restore(&mut self) -> Result<(), TargetError> {
         if !std::mem::take(&mut self.hijacked) {
             return Ok(());
@@ -157,15 +174,7 @@ impl Calls for Injector<'_> {
         let tid = self.tid;
         let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
         let r = registers::for_call(self.original, number, arguments, self.syscall, self.stack);
-        requests::set_registers(tid, &r).map_err(fail("set the registers of"))?;
-        step("registers set for a call");
-        if !self.hijacked {
-            // Set this only after the registers: if we die in between, the frame restores a mask that
-            // never changed.
-            self.hijacked = true;
-            requests::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
-            step("signals blocked");
-        }
+        self.set_registers(&r, "registers set for a call")?;
         requests::cont_to_syscall(tid, 0).map_err(fail("resume"))?;
         self.until(Event::Syscall, true)?;
         step("at the call's entry");
@@ -194,13 +203,7 @@ impl Calls for Injector<'_> {
             table.number
         );
         let r = registers::for_table(self.original, table, self.home);
-        requests::set_registers(tid, &r).map_err(fail("set the registers of"))?;
-        step("registers set for many calls");
-        if !self.hijacked {
-            self.hijacked = true;
-            requests::set_signal_mask(tid, u64::MAX).map_err(fail("block the signals of"))?;
-            step("signals blocked");
-        }
+        self.set_registers(&r, "registers set for many calls")?;
         requests::cont(tid, 0).map_err(fail("resume"))?;
         step("many calls under way");
         let mut waited = 0;

@@ -26,12 +26,7 @@ impl RemoteMemory {
             .read(true)
             .write(true)
             .open(format!("/proc/{pid}/mem"))
-            .map_err(|source| TargetError::Memory {
-                pid,
-                what: "open",
-                address: 0,
-                source,
-            })?;
+            .map_err(TargetError::accessing(pid, "open", 0))?;
         Ok(RemoteMemory { file })
     }
 }

@@ -81,12 +81,12 @@ pub fn detach(tid: i32, signal: i32) -> Result<(), Errno> {
 }
 
 /// Changes the options given to [`seize`].
-pub fn set_options(tid: i32, options: libc::c_int) -> Result<(), Errno> {
+pub(crate) fn set_options(tid: i32, options: libc::c_int) -> Result<(), Errno> {
     request(libc::PTRACE_SETOPTIONS, tid, 0, options as usize)
 }
 
 /// Returns registers that are all zero.
-pub fn no_registers() -> Registers {
+pub(crate) fn no_registers() -> Registers {
     // SAFETY: the type is plain integers, for which zero is valid.
     unsafe { std::mem::zeroed() }
 }
@@ -112,7 +112,7 @@ pub fn registers(tid: i32) -> Result<Registers, Errno> {
 }
 
 /// Sets the general registers of a stopped thread.
-pub fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
+pub(crate) fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno> {
     let mut registers = *registers;
     transfer(libc::PTRACE_SETREGS, tid, 0, &mut registers)
 }
@@ -132,14 +132,14 @@ pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {
 }
 
 /// Returns the signals that a stopped thread blocks, bit `n - 1` for signal `n`.
-pub fn signal_mask(tid: i32) -> Result<u64, Errno> {
+pub(crate) fn signal_mask(tid: i32) -> Result<u64, Errno> {
     let mut mask = 0u64;
     transfer(libc::PTRACE_GETSIGMASK, tid, 8, &mut mask)?;
     Ok(mask)
 }
 
 /// Sets the signals that a stopped thread blocks.
-pub fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
+pub(crate) fn set_signal_mask(tid: i32, mask: u64) -> Result<(), Errno> {
     let mut mask = mask;
     transfer(libc::PTRACE_SETSIGMASK, tid, 8, &mut mask)
 }
@@ -156,7 +156,7 @@ struct RseqConfiguration {
 }
 
 /// Returns the registration of a stopped thread's restartable sequences (Linux 5.13).
-pub fn rseq_configuration(tid: i32) -> Result<Restartable, Errno> {
+pub(crate) fn rseq_configuration(tid: i32) -> Result<Restartable, Errno> {
     const PTRACE_GET_RSEQ_CONFIGURATION: libc::c_uint = 0x420f;
     let mut configuration = RseqConfiguration::default();
     let size = size_of::<RseqConfiguration>();

@@ -158,7 +158,7 @@ fn scheduled(tid: i32) -> Option<(u64, u64)> {
 }
 
 /// Returns the state letter of a thread; `X` if it is gone.
-pub fn thread_state(tid: i32) -> char {
+pub(crate) fn thread_state(tid: i32) -> char {
     std::fs::read_to_string(format!("/proc/{tid}/stat"))
         .ok()
         .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())

@@ -173,7 +173,7 @@ fn sleeps(tid: i32) -> bool {
 ///
 /// # Errors
 /// [`TargetError::Sandboxed`]
-pub fn check_filters(process: &Process) -> Result<(), TargetError> {
+pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
     let filtered = |tid: &u32| {
         let status = process.thread_status(*tid);
         status.is_ok_and(|status| status.seccomp == Seccomp::Filter)

@@ -28,10 +28,8 @@ pub(crate) fn is_orphan(
     let Ok(stack) = memory.read_some(registers.rsp, 14 * 8) else {
         return false;
     };
-    let words: Vec<u64> = stack
-        .chunks_exact(8)
-        .map(|w| w.iter().rev().fold(0, |word, b| word << 8 | u64::from(*b)))
-        .collect();
+    let words = stack.as_chunks().0.iter();
+    let words: Vec<u64> = words.map(|word| u64::from_le_bytes(*word)).collect();
     let is_context = |w: &[u64]| w[0] == UC_FLAGS && w[1] == 0 && w[3] as u32 == OUR_STACK_FLAGS;
     if !words.windows(4).any(is_context) {
         return false;
@@ -49,11 +47,15 @@ pub(crate) fn is_orphan(
         .any(|from| (from..from + 64).contains(&registers.rip))
 }
 
+/// Returns the components in use of an XSAVE area, one bit each (XSTATE_BV).
+fn features(xstate: &[u8]) -> u64 {
+    let word = xstate[XSAVE_BV..].first_chunk();
+    word.map_or(0, |word| u64::from_le_bytes(*word))
+}
+
 /// Size in bytes of an XSAVE area that holds every component in use.
 fn xstate_used(xstate: &[u8]) -> usize {
-    let mut bv = [0; 8];
-    bv.copy_from_slice(&xstate[XSAVE_BV..XSAVE_BV + 8]);
-    let bv = u64::from_le_bytes(bv);
+    let bv = features(xstate);
     let component = |i: u32| {
         let leaf = std::arch::x86_64::__cpuid_count(0xd, i);
         (leaf.ebx + leaf.eax) as usize
@@ -133,9 +135,7 @@ pub(crate) fn signal_frame(
     put(context + 296, &mask.to_le_bytes());
 
     put(fpstate, &xstate[..used]);
-    let mut features = [0; 8];
-    features.copy_from_slice(&xstate[XSAVE_BV..XSAVE_BV + 8]);
-    let features = u64::from_le_bytes(features) | 3;
+    let features = features(xstate) | 3;
     let sw = fpstate + XSAVE_SW_BYTES;
     put(sw, &FP_XSTATE_MAGIC1.to_le_bytes());
     put(sw + 4, &(used as u32 + 4).to_le_bytes());

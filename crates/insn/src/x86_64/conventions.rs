@@ -9,8 +9,6 @@ use crate::decode::{Code, Extent};
 /// One kind of bytes that a tool chain places at entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Convention {
-    /// Compiler option or attribute that produces them.
-    pub name: &'static str,
     /// Start of the pattern, in bytes from the entry.
     from: i64,
     /// Bytes of the pattern; `None` matches any byte.
@@ -32,38 +30,34 @@ const fn is(byte: u8) -> Option<u8> {
 /// callers that have them: `__cfi_NAME` (`-fsanitize=kcfi`), objects in the text, and the nops
 /// before an entry that `__patchable_function_entries` names (`-fpatchable-function-entry=N,M`),
 /// which the program itself may write to.
-pub const CONVENTIONS: &[Convention] = &[
-    // nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it differs. The nops
-    // before it align the entry.
+const CONVENTIONS: &[Convention] = &[
+    // `-fsanitize=kcfi`: nop; mov $HASH, %eax. Callers read the hash at -4 and run into ud2 if it
+    // differs. The nops before it align the entry.
     Convention {
-        name: "-fsanitize=kcfi",
         from: -6,
         pattern: &[is(0x90), is(0xb8), ANY, ANY, ANY, ANY],
         kept: (-5, 0),
         data: (-5, 0),
         goes_on: 0,
     },
-    // Clang 17 and later: 0xc105cafe and a hash, read at -8 and -4.
+    // `-fsanitize=function`: Clang 17 and later: 0xc105cafe and a hash, read at -8 and -4.
     Convention {
-        name: "-fsanitize=function",
         from: -8,
         pattern: &[is(0xfe), is(0xca), is(0x05), is(0xc1), ANY, ANY, ANY, ANY],
         kept: (-8, 0),
         data: (-8, 0),
         goes_on: 0,
     },
-    // Clang before 17: jmp .+8, "v2", and the location of the type description.
+    // `-fsanitize=function`: Clang before 17: jmp .+8, "v2", and the location of the type description.
     Convention {
-        name: "-fsanitize=function (v2)",
         from: 0,
         pattern: &[is(0xeb), is(0x06), is(b'v'), is(b'2')],
         kept: (0, 8),
         data: (2, 8),
         goes_on: 8,
     },
-    // Older Clang: jmp .+8, "FT", and the location of the type description.
+    // `-fsanitize=function`: Older Clang: jmp .+8, "FT", and the location of the type description.
     Convention {
-        name: "-fsanitize=function (FT)",
         from: 0,
         pattern: &[is(0xeb), is(0x06), is(b'F'), is(b'T')],
         kept: (0, 8),
@@ -73,7 +67,6 @@ pub const CONVENTIONS: &[Convention] = &[
     // 8-byte lea 0(%rsp), %rsp, which hooking code replaces with a jump to the 32 bytes before it
     // (`ms_hook_prologue` of GCC, for Wine).
     Convention {
-        name: "ms_hook_prologue",
         from: -1,
         pattern: &[
             is(0xcc),

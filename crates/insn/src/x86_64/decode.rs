@@ -1,9 +1,12 @@
 //! Pieces of code, their addresses, and single instructions in them.
 
-use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    Register,
+};
 
 /// The longest x86-64 instruction, in bytes (Intel SDM vol. 2, 2.3.11).
-pub const MAX_INSTRUCTION: usize = 15;
+pub(crate) const MAX_INSTRUCTION: usize = 15;
 
 /// A half-open range of run-time addresses, `start <= address < end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -126,6 +129,30 @@ impl<'a> Code<'a> {
         let is_code = !instruction.is_invalid() && self.data_in(extent).is_none();
         is_code.then_some(instruction)
     }
+}
+
+/// True for a call of any kind.
+#[must_use]
+pub fn is_call(instruction: &Instruction) -> bool {
+    let flow = instruction.flow_control();
+    matches!(flow, FlowControl::Call | FlowControl::IndirectCall)
+}
+
+/// True if an access may change the register or the memory.
+pub(crate) fn is_write(access: OpAccess) -> bool {
+    use OpAccess::{CondRead, NoMemAccess, None, Read};
+    !matches!(access, Read | CondRead | NoMemAccess | None)
+}
+
+/// True if the instruction may change a 64-bit register, or a part of it.
+pub(crate) fn changes(
+    instruction: &Instruction,
+    register: Register,
+    factory: &mut InstructionInfoFactory,
+) -> bool {
+    let used = factory.info(instruction).used_registers();
+    used.iter()
+        .any(|used| used.register().full_register() == register && is_write(used.access()))
 }
 
 /// True if the instruction does nothing but take up space: `nop` in its one-byte and multi-byte

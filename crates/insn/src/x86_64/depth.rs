@@ -10,11 +10,10 @@
 use std::collections::BTreeMap;
 
 use iced_x86::{
-    Code as Opcode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
-    Register,
+    Code as Opcode, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register,
 };
 
-use crate::decode::Code;
+use crate::decode::{Code, changes, is_call};
 use crate::flow::FunctionFlow;
 use crate::jump_table::Resolution;
 
@@ -88,21 +87,7 @@ pub(crate) fn grows(
     instruction: &Instruction,
     factory: &mut InstructionInfoFactory,
 ) -> Option<i64> {
-    if matches!(
-        instruction.flow_control(),
-        FlowControl::Call | FlowControl::IndirectCall
-    ) {
-        return Some(0);
-    }
-    let used = factory.info(instruction).used_registers();
-    let writes = used.iter().any(|used| {
-        used.register().full_register() == Register::RSP
-            && !matches!(
-                used.access(),
-                OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None
-            )
-    });
-    if !writes {
+    if is_call(instruction) || !changes(instruction, Register::RSP, factory) {
         return Some(0);
     }
     let constant = |instruction: &Instruction| {

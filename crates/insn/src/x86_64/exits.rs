@@ -37,6 +37,7 @@ use thiserror::Error;
 
 use crate::arch::depth::{Depths, grows};
 use crate::arch::sweep::{Kind, Record};
+use crate::ascending;
 use crate::decode::{Code, Extent, is_nop};
 use crate::flow::{FlowError, FunctionFlow, Hints, ReadMemory};
 use crate::jump_table::{IndirectJump, Resolution};
@@ -188,13 +189,37 @@ impl Exits {
         for flow in &flows {
             function.direct(flow, &depths, unknown, &mut found);
         }
-        found.exits.sort_unstable();
-        found.exits.dedup();
         found.undecided.sort_unstable_by_key(Undecided::address);
         found.undecided.dedup();
-        found.unreached.sort_unstable();
-        found.unreached.dedup();
-        Ok(found)
+        Ok(Self {
+            exits: ascending(found.exits),
+            unreached: ascending(found.unreached),
+            undecided: found.undecided,
+        })
+    }
+
+    fn add(&mut self, address: u64, kind: ExitKind, condition: Option<ConditionCode>) {
+        self.exits.push(Exit {
+            address,
+            kind,
+            condition,
+        });
+    }
+
+    /// Adds an indirect jump, which may be known to leave the function.
+    fn add_indirect(&mut self, at: u64, leaves: bool) {
+        match leaves {
+            true => self.add(at, ExitKind::TailCall, None),
+            false => self.undecided.push(Undecided::IndirectJump { at }),
+        }
+    }
+
+    /// Adds a jump out of the function, under the condition that [`leaves_if`] returns.
+    fn add_jump(&mut self, at: u64, condition: Option<Option<ConditionCode>>) {
+        match condition {
+            Some(condition) => self.add(at, ExitKind::TailCall, condition),
+            None => self.undecided.push(Undecided::Counted { at }),
+        }
     }
 
     /// True if control never leaves: the function loops forever, or ends the program.
@@ -328,14 +353,9 @@ impl Function<'_> {
                     Resolution::Pointer => self.no_pointer_leads_inside(),
                     Resolution::Unknown => false,
                 };
-                match (leaves, flow.is_reached(at)) {
-                    (true, true) => found.exits.push(Exit {
-                        address: at,
-                        kind: ExitKind::TailCall,
-                        condition: None,
-                    }),
-                    (false, true) => found.undecided.push(Undecided::IndirectJump { at }),
-                    (leaves, false) => unreached.push((at, leaves)),
+                match flow.is_reached(at) {
+                    true => found.add_indirect(at, leaves),
+                    false => unreached.push((at, leaves)),
                 }
             }
         }
@@ -343,14 +363,7 @@ impl Function<'_> {
         if unknown {
             // The unknown jump may lead to these.
             for (at, leaves) in unreached {
-                match leaves {
-                    true => found.exits.push(Exit {
-                        address: at,
-                        kind: ExitKind::TailCall,
-                        condition: None,
-                    }),
-                    false => found.undecided.push(Undecided::IndirectJump { at }),
-                }
+                found.add_indirect(at, leaves);
             }
         }
         unknown
@@ -385,11 +398,7 @@ impl Function<'_> {
             let at = record.address;
             match record.kind {
                 Kind::Stop => match stop(&instruction) {
-                    Stop::Return if counts => found.exits.push(Exit {
-                        address: at,
-                        kind: ExitKind::Return,
-                        condition: None,
-                    }),
+                    Stop::Return if counts => found.add(at, ExitKind::Return, None),
                     Stop::Return => found.unreached.push(at),
                     Stop::FarReturn if counts => found.undecided.push(Undecided::FarReturn { at }),
                     Stop::FarReturn | Stop::Never => {}
@@ -412,16 +421,9 @@ impl Function<'_> {
         for jump in &leaving {
             let at = jump.ip();
             let depth = depths.at(at).filter(|_| is_first);
-            match leaves_if(jump) {
-                _ if depth.is_some_and(|depth| depth != 0) => {
-                    found.undecided.push(Undecided::KeepsFrame { at });
-                }
-                Some(condition) => found.exits.push(Exit {
-                    address: at,
-                    kind: ExitKind::TailCall,
-                    condition,
-                }),
-                None => found.undecided.push(Undecided::Counted { at }),
+            match depth.is_some_and(|depth| depth != 0) {
+                true => found.undecided.push(Undecided::KeepsFrame { at }),
+                false => found.add_jump(at, leaves_if(jump)),
             }
         }
         if let Some(at) = flow.undecodable() {
@@ -475,14 +477,7 @@ impl Function<'_> {
             _ => Some(None),
         };
         found.exits.retain(|exit| exit.address != at);
-        match condition {
-            Some(condition) => found.exits.push(Exit {
-                address: at,
-                kind: ExitKind::TailCall,
-                condition,
-            }),
-            None => found.undecided.push(Undecided::Counted { at }),
-        }
+        found.add_jump(at, condition);
     }
 }
 

@@ -37,9 +37,7 @@
 //! All other jumps are either through a pointer exactly as it was loaded
 //! ([`Resolution::Pointer`]) or unknown.
 
-use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-};
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 mod bound;
 mod origin;
@@ -48,8 +46,10 @@ mod table;
 use self::table::Entry;
 pub use self::table::MAX_ENTRIES;
 use crate::arch::sweep::{Kind, Record};
-use crate::decode::{Code, Extent};
+use crate::ascending;
+use crate::decode::{Code, Extent, changes, is_call};
 use crate::flow::Hints;
+use crate::liveness::RegSet;
 
 /// Number of instructions searched before an indirect jump.
 const WINDOW: usize = 32;
@@ -97,21 +97,13 @@ pub(crate) fn resolve(
     if jumps.is_empty() {
         return Vec::new();
     }
-    let mut joins: Vec<u64> = records
+    let joins = records
         .iter()
         .filter(|r| r.kind.jumps_to_target() && extent.contains(r.target))
-        .map(|r| r.target)
-        .chain(hints.landing_pads.iter().copied())
-        .collect();
-    joins.sort_unstable();
-    joins.dedup();
-    let mut constants: Vec<u64> = records
-        .iter()
-        .filter(|r| r.kind == Kind::Constant)
-        .map(|r| r.target)
-        .collect();
-    constants.sort_unstable();
-    constants.dedup();
+        .map(|r| r.target);
+    let joins = ascending(joins.chain(hints.landing_pads.iter().copied()).collect());
+    let constants = records.iter().filter(|r| r.kind == Kind::Constant);
+    let constants = ascending(constants.map(|r| r.target).collect());
     let mut resolver = Resolver {
         code,
         records,
@@ -263,14 +255,10 @@ impl Resolver<'_> {
             }
         }
         let pointer = self.origins_are_pointers(jump, wanted);
-        (
-            None,
-            if pointer {
-                self.pointer()
-            } else {
-                Resolution::Unknown
-            },
-        )
+        match pointer {
+            true => (None, self.pointer()),
+            false => (None, Resolution::Unknown),
+        }
     }
 
     /// Resolves a target made by `add a, b` at index `add` of the window: one operand is an offset
@@ -349,22 +337,11 @@ impl Resolver<'_> {
     fn writes_at(&mut self, index: usize, register: Register) -> bool {
         let instruction = self.window[index];
         self.writes(&instruction, register)
-            || (is_call(&instruction) && !is_preserved(register.full_register()))
+            || (is_call(&instruction) && !RegSet::PRESERVED.contains(register))
     }
 
     fn writes(&mut self, instruction: &Instruction, register: Register) -> bool {
-        let register = register.full_register();
-        self.info
-            .info(instruction)
-            .used_registers()
-            .iter()
-            .any(|used| {
-                used.register().full_register() == register
-                    && !matches!(
-                        used.access(),
-                        OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
-                    )
-            })
+        changes(instruction, register.full_register(), &mut self.info)
     }
 
     /// Returns the address that `lea x(%rip)` of the window put in `register`; `None` if the
@@ -385,27 +362,6 @@ impl Resolver<'_> {
             _ => None,
         }
     }
-}
-
-fn is_call(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Call | FlowControl::IndirectCall
-    )
-}
-
-/// True if functions preserve the register under the System V ABI.
-fn is_preserved(register: Register) -> bool {
-    matches!(
-        register,
-        Register::RBX
-            | Register::RBP
-            | Register::RSP
-            | Register::R12
-            | Register::R13
-            | Register::R14
-            | Register::R15
-    )
 }
 
 /// True if the instruction writes all 64 bits of `register`, as its first operand.

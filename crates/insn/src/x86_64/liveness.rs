@@ -43,22 +43,10 @@ impl RegSet {
         self.0 & Self::of(register).0 != 0
     }
 
-    /// Returns the number of registers in the set.
-    #[must_use]
-    pub const fn len(self) -> u32 {
-        self.0.count_ones()
-    }
-
     /// True if the set is empty.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.0 == 0
-    }
-
-    /// Returns the registers that are not in the set.
-    #[must_use]
-    pub const fn complement(self) -> Self {
-        Self(!self.0)
     }
 
     /// Returns the 64-bit registers in the set, ascending by hardware number.
@@ -92,12 +80,6 @@ impl Live {
         gprs: RegSet::ALL,
         flags: true,
     };
-
-    /// Returns the registers that may be overwritten: all that are not live.
-    #[must_use]
-    pub const fn dead(&self) -> RegSet {
-        self.gprs.complement()
-    }
 }
 
 /// The six arithmetic flags.

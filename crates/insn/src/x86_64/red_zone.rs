@@ -9,12 +9,10 @@
 //! a use where there is none, but miss none that goes through the stack pointer or through a
 //! register that the stack pointer was copied to.
 
-use iced_x86::{
-    FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
-};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpKind, Register};
 
 use crate::arch::depth::grows;
-use crate::decode::{Code, Extent, is_padding};
+use crate::decode::{Code, Extent, is_padding, is_write};
 use crate::liveness::RegSet;
 
 /// True if code in `extent` may access memory below the stack pointer, or compute an address
@@ -121,14 +119,8 @@ fn follow_copies(
         Mnemonic::And => of_stack(instruction.op0_register(), copies),
         _ => false,
     };
-    let writes = |access| {
-        !matches!(
-            access,
-            OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess | OpAccess::None
-        )
-    };
     for used in factory.info(instruction).used_registers() {
-        if writes(used.access()) {
+        if is_write(used.access()) {
             copies.0 &= !RegSet::of(used.register().full_register()).0;
         }
     }

@@ -3,7 +3,8 @@
 use crate::support::elf::{Elf, find_library};
 use crate::support::random::listing;
 use capriole_insn::{
-    Code, Extent, LandingPadError, Live, RelocateError, landing_pads, live_among, live_at, relocate,
+    Code, Extent, LandingPadError, Live, RegSet, RelocateError, landing_pads, live_among, live_at,
+    relocate,
 };
 use iced_x86::{Instruction, Register};
 
@@ -49,7 +50,7 @@ fn live(bytes: &[u8]) -> Live {
 }
 
 fn dead(bytes: &[u8]) -> Vec<Register> {
-    live(bytes).dead().iter().collect()
+    crate::support::dead(&live(bytes)).iter().collect()
 }
 
 #[test]
@@ -171,14 +172,14 @@ fn what_is_alive() {
     let code = Code::new(&marked, START);
     for marker in [START, START + 1] {
         let live = live_among(&code, &code.extent(), START, &[marker]);
-        assert!(live.flags && live.dead().iter().next().is_none());
+        assert!(live.flags && live.gprs == RegSet::ALL);
     }
     // A note cannot refer to flags, so they are dead if they are overwritten after the marker:
     // nop; xor %ecx,%ecx; ret.
     let marked_flags = [0x90, 0x31, 0xc9, 0xc3];
     let flags = Code::new(&marked_flags, START);
     let at_marker = live_among(&flags, &flags.extent(), START, &[START]);
-    assert!(!at_marker.flags && at_marker.dead().iter().next().is_none());
+    assert!(!at_marker.flags && at_marker.gprs == RegSet::ALL);
     let behind = live_among(&code, &code.extent(), START, &[START + 8]);
     assert_eq!(behind, live(&marked));
     // cmove %ecx,%eax; xor %eax,%eax reads eax first.

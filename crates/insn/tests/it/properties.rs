@@ -133,7 +133,8 @@ proptest! {
                 model.insert(address);
             }
         }
-        prop_assert_eq!(targets.count(), model.len());
+        let is_right = |address| targets.contains(address) == model.contains(&address);
+        prop_assert!((text.start..text.end).all(is_right));
         let range = Extent::new(start, start + len);
         prop_assert_eq!(targets.any_in(range), model.range(start..start + len).next().copied());
     }

@@ -206,7 +206,9 @@ fn check_goto(elf: &Elf, name: &str, what: &str) {
         .for_each(|&p| targets.insert_pointer(p));
     // Without relocations, the file contains the addresses as they are.
     for (segment, _) in elf.data() {
-        targets.insert_pointers(segment);
+        for word in segment.as_chunks().0 {
+            targets.insert_pointer(u64::from_le_bytes(*word));
+        }
     }
     targets.set_pointers_known();
     for jump in flow.indirect_jumps() {

@@ -37,12 +37,15 @@ use super::beside::take_back;
 use super::code::{self, Facts, Made};
 use super::places::{AskedProbe, Place};
 use super::round::{Entry, Occupied, Part, neighbours};
-use super::{Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls};
+use super::{
+    Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls,
+    stub_addresses,
+};
 use crate::guards::uses_of;
 use crate::patch::Batch;
 use crate::recover;
 use crate::recover::sharing;
-use crate::session::{self, Agent};
+use crate::session::Agent;
 use crate::stubs::Stubs;
 use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
@@ -50,7 +53,6 @@ use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_ledger::{FAULTS, Identity, MAX_ARENAS, MAX_ENTRIES, MAX_STUBS};
 use capriole_ring::layout::State;
-use capriole_tactic::site::Tactic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -292,7 +294,7 @@ impl Attached {
         });
         self.take_dependents(&mut wanted);
         let (mut arriving, leaving) = self.plan(&mut wanted, stale, &mut failed)?;
-        self.refuse_breakpoints(&mut arriving)?;
+        self.refuse_breakpoints(&mut arriving);
         if arriving.is_empty() && leaving.is_empty() {
             failed.extend(self.settle());
             return Ok(failed);
@@ -307,11 +309,9 @@ impl Attached {
             .filter_map(|place| self.round.leave(*place))
             .collect();
         self.round.leaving = out.clone();
-        let needs_trap = |arrival: &Arrival| {
-            let made = self.round.entries[arrival.entry].made.as_ref();
-            made.is_ok_and(Made::needs_trap)
-        };
-        let needs_trap = arriving.iter().any(needs_trap);
+        let needs_trap = arriving
+            .iter()
+            .any(|arrival| self.round.needs_trap(arrival));
         let written = self.write_change(needs_trap);
         if let Err(error) = written {
             // Usually the program could not be stopped, and nothing has changed.
@@ -416,8 +416,7 @@ impl Attached {
             };
             if let Some(&entry) = variants.iter().find(fits) {
                 let now = &self.round.entries[entry];
-                let is_in = now.is_written() || now.state == SiteState::Waiting;
-                if before != Some(entry) || !is_in {
+                if before != Some(entry) || !now.is_in() {
                     arriving.push(Arrival {
                         place,
                         entry,
@@ -473,28 +472,23 @@ impl Attached {
     }
 
     /// Drops switches to entries that need a breakpoint, if none may be used now.
-    fn refuse_breakpoints(&mut self, arriving: &mut Vec<Arrival>) -> Result<(), TargetError> {
-        let entries = &self.round.entries;
-        let needs = |arrival: &Arrival| {
-            let made = entries[arrival.entry].made.as_ref();
-            made.is_ok_and(Made::needs_trap)
-        };
+    fn refuse_breakpoints(&mut self, arriving: &mut Vec<Arrival>) {
+        let needs = |arrival: &Arrival| self.round.needs_trap(arrival);
         if !arriving.iter().any(needs) {
-            return Ok(());
+            return;
         }
         let Err(reason) = breakpoints_allowed(&*self.host) else {
-            return Ok(());
+            return;
         };
         let refused = arriving.iter().filter(|arrival| needs(arrival));
-        for arrival in refused {
-            let error = match entries[arrival.entry].shape.tactic {
-                Tactic::Int3 | Tactic::Trapped => SiteError::Breakpoint(reason),
-                _ => SiteError::PageBoundary(reason),
-            };
-            self.round.failed.push((arrival.entry, error));
-        }
+        let refused: Vec<_> = refused
+            .map(|arrival| {
+                let tactic = self.round.entries[arrival.entry].shape.tactic;
+                (arrival.entry, SiteError::no_breakpoint(tactic, reason))
+            })
+            .collect();
         arriving.retain(|arrival| !needs(arrival));
-        Ok(())
+        self.round.failed.extend(refused);
     }
 
     /// Marks the probes that the last write has refused as not armed; returns them with the reasons,
@@ -509,7 +503,7 @@ impl Attached {
             let now = round.asked.places[place]
                 .current
                 .map(|now| &round.entries[now]);
-            let now = now.filter(|now| now.is_written() || now.state == SiteState::Waiting);
+            let now = now.filter(|now| now.is_in());
             for member in &round.entries[entry].members {
                 let is_in = now.is_some_and(|now| now.made.is_ok() && now.members.contains(member));
                 if !is_in {
@@ -567,17 +561,9 @@ impl Attached {
             make_no_calls(pid, remote, &self.memory)?;
             self.unguarded = true;
         }
-        let writes = |probe: &Probe| {
-            let placed = probe.shape.placed.as_ref();
-            placed.map_or(1, |placed| placed.writes.len()) + probe.counters.len()
-        };
+        let writes = |probe: &Probe| probe.writes() + probe.counters.len();
         let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;
-        let mut stubs: Vec<u64> = probes
-            .iter()
-            .flat_map(|probe| &probe.shape.placed)
-            .flat_map(|placed| placed.stubs.iter().map(|stub| stub.address))
-            .collect();
-        stubs.sort_unstable();
+        let stubs = stub_addresses(probes);
         let clusters = code::clusters(probes);
         let mut images = Vec::new();
         for cluster in &clusters {
@@ -639,16 +625,9 @@ impl Attached {
             return Ok(());
         }
         let stubs = Stubs::of(&stubs);
-        let batch = match (
-            self.filtered,
-            self.round.code.rows_room(pid, stubs.rows.len()),
-        ) {
-            (false, Some(table)) => Some(session::Batch {
-                code: self.round.code.entries().batch..self.round.code.entries().batch_home + 1,
-                table,
-            }),
-            _ => None,
-        };
+        let room = self.round.code.rows_room(pid, stubs.rows.len());
+        let room = room.filter(|_| !self.filtered);
+        let batch = room.map(|table| self.round.code.batch(table));
         let part = self.round.parts.last_mut().ok_or(no_ledger(pid))?;
         part.stubs += 1;
         let taken = agent.map_stubs(remote, &part.ledger, part.stubs - 1, &stubs, batch)?;
@@ -782,6 +761,12 @@ impl Attached {
 }
 
 impl super::round::Round {
+    /// True if a switch needs a breakpoint, even for a moment.
+    fn needs_trap(&self, arrival: &Arrival) -> bool {
+        let made = self.entries[arrival.entry].made.as_ref();
+        made.is_ok_and(Made::needs_trap)
+    }
+
     /// Has the next write switch a place to an entry.
     fn enter(&mut self, arrival: &mut Arrival) {
         let Arrival {

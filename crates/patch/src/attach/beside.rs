@@ -116,13 +116,12 @@ pub(super) struct Watched {
 impl Watched {
     fn of(round: &Round, memory: Box<dyn TargetMemory>) -> Watched {
         let mut all = Vec::new();
-        let made = round.entries.iter().filter_map(|e| e.made.as_ref().ok());
-        let changes = made.flat_map(|made| &made.changes);
+        let changes = round.entries.iter().flat_map(Entry::changes);
         let ours: BTreeSet<u64> = changes
             .flat_map(|change| change.address..change.address + change.len as u64)
             .collect();
         for (index, entry) in round.entries.iter().enumerate() {
-            let Ok(made) = &entry.made else { continue };
+            let changes = entry.changes();
             let mut expect = |address, bytes: &[u8]| {
                 all.push(Expected {
                     address,
@@ -132,9 +131,9 @@ impl Watched {
             };
             match entry.state {
                 SiteState::Waiting | SiteState::TakenOut | SiteState::Disarmed => {}
-                SiteState::StandIn => made.changes.iter().for_each(|c| expect(c.address, &[INT3])),
+                SiteState::StandIn => changes.iter().for_each(|c| expect(c.address, &[INT3])),
                 SiteState::Final => {
-                    for change in &made.changes {
+                    for change in changes {
                         expect(change.address, &change.after[..change.len]);
                     }
                     let placed = entry.shape.placed.iter();
@@ -212,9 +211,8 @@ impl Round {
     /// Returns the change found at a probe: (address, kind).
     fn how(&self, index: usize, batch: &mut Batch<'_>) -> (u64, How) {
         let entry = &self.entries[index];
-        let changes = entry.made.iter().flat_map(|made| &made.changes);
         let (mut at, mut how) = (entry.shape.covered.start, How::Behind);
-        for change in changes {
+        for change in entry.changes() {
             let found = batch.inspect(change);
             let is_int3 = batch.holds(change.address, &[INT3]) && change.after[0] != INT3;
             let one = match found {
@@ -313,13 +311,9 @@ impl Attached {
             self.standstill.all += stopped.resume();
             return Ok(Beside::Guard(guard.how));
         }
-        let changes = |index: &usize| {
-            let made = self.round.entries[*index].made.as_ref();
-            made.map_or(&[][..], |made| &made.changes)
-        };
         // One at a time: a probe that builds on another's jump is removed before it.
         for index in &all {
-            take_back(&mut batch, changes(index).iter())?;
+            take_back(&mut batch, self.round.entries[*index].changes().iter())?;
         }
         step("probes taken out beside another tool");
         self.standstill.all += stopped.resume();

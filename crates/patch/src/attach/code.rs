@@ -5,7 +5,7 @@ use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
 use crate::guards::Guarded;
 use crate::returns::Region;
-use crate::session::{Agent, SessionMemory};
+use crate::session::{Agent, Batch, SessionMemory, write};
 use crate::stubs::{Row, Stubs};
 use capriole_codegen::detour;
 use capriole_codegen::detour::{Chain, Compiler, Request, room};
@@ -657,10 +657,7 @@ impl Code {
                 continue;
             }
             if let Err(reason) = allowed {
-                *made = Err(match probe.shape.tactic.needs_trap() {
-                    true => SiteError::Breakpoint(reason),
-                    false => SiteError::PageBoundary(reason),
-                });
+                *made = Err(SiteError::no_breakpoint(probe.shape.tactic, reason));
                 continue;
             }
             traps.0.extend(ready.traps());
@@ -671,6 +668,15 @@ impl Code {
     /// Returns the resident's entries in the first arena.
     pub(super) fn entries(&self) -> resident::Entries {
         resident::entries(self.images[0].arena.start)
+    }
+
+    /// Returns the code for a batch of system calls whose rows are written to `table`.
+    pub(super) fn batch(&self, table: u64) -> Batch {
+        let entries = self.entries();
+        Batch {
+            code: entries.batch..entries.batch_home + 1,
+            table,
+        }
     }
 
     /// Returns an address in the first arena where a table can be written.
@@ -826,18 +832,15 @@ impl Code {
     /// Marks the changes of guards, unwinder probes and action probes; drops requested probes that
     /// would use a guard's bytes.
     pub(super) fn guard(&mut self, guarded: &Guarded) {
-        for index in &guarded.guards {
-            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
-            changes.for_each(|change| change.guard = true);
-        }
-        for index in &guarded.unwinders {
-            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
-            changes.for_each(|change| change.unwinder = true);
-        }
-        for index in &guarded.actions {
-            let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
-            changes.for_each(|change| change.action = true);
-        }
+        let mut mark = |guards: &[usize], mark: fn(&mut Change)| {
+            for index in guards {
+                let changes = self.made[*index].iter_mut().flat_map(|m| &mut m.changes);
+                changes.for_each(mark);
+            }
+        };
+        mark(&guarded.guards, |change| change.guard = true);
+        mark(&guarded.unwinders, |change| change.unwinder = true);
+        mark(&guarded.actions, |change| change.action = true);
         for index in &guarded.refused {
             self.made[*index] = Err(SiteError::Guarded);
         }
@@ -863,20 +866,4 @@ impl Code {
             }
         }
     }
-}
-
-fn write(
-    pid: i32,
-    remote: &dyn TargetMemory,
-    address: u64,
-    bytes: &[u8],
-) -> Result<(), TargetError> {
-    remote
-        .write(address, bytes)
-        .map_err(|source| TargetError::Memory {
-            pid,
-            what: "write",
-            address,
-            source,
-        })
 }

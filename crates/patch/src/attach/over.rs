@@ -103,7 +103,7 @@ impl Attached {
         {
             return Ok(false);
         }
-        match leave(&mut *stopped, &remote, &self.installed) {
+        match leave(&mut *stopped, &self.installed) {
             Ok(true) => unreferenced(&*stopped, &remote, process, &self.installed),
             Ok(false) | Err(TargetError::Unstoppable { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -123,22 +123,18 @@ impl Attached {
         if now.is_some_and(works) {
             return false;
         }
-        let made = |entry: &&Entry| entry.made.as_ref().ok().cloned();
-        let others: Vec<_> = others.iter().filter_map(made).collect();
-        old.iter().filter_map(made).all(|old| {
-            old.changes.iter().all(|change| {
-                // Where the bytes are prescribed, and for breakpoints, they are the same for all
-                // detours of a place. In the program they lead to the one that is in use now.
-                let leads_elsewhere = |batch: &mut Batch<'_>| {
-                    let changes = others.iter().flat_map(|other| &other.changes);
-                    let mut here = changes.filter(|other| {
-                        let told_apart = other.after != change.after || own && now.is_some();
-                        other.address == change.address && told_apart
-                    });
-                    here.any(|other| batch.inspect(other) == Found::After)
-                };
-                batch.inspect(change) == Found::Before || leads_elsewhere(batch)
-            })
+        old.iter().flat_map(|old| old.changes()).all(|change| {
+            // Where the bytes are prescribed, and for breakpoints, they are the same for all
+            // detours of a place. In the program they lead to the one that is in use now.
+            let leads_elsewhere = |batch: &mut Batch<'_>| {
+                let changes = others.iter().flat_map(|other| other.changes());
+                let mut here = changes.filter(|other| {
+                    let told_apart = other.after != change.after || own && now.is_some();
+                    other.address == change.address && told_apart
+                });
+                here.any(|other| batch.inspect(other) == Found::After)
+            };
+            batch.inspect(change) == Found::Before || leads_elsewhere(batch)
         })
     }
 }

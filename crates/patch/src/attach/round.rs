@@ -18,6 +18,7 @@ use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
 use crate::patch::Batch;
+use crate::session::write;
 use capriole_host::error::TargetError;
 use capriole_host::host::{StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
@@ -87,6 +88,17 @@ impl Entry {
             members: Vec::new(),
             kept: probe.points.iter().map(|p| (p.site, p.live.gprs)).collect(),
         }
+    }
+
+    /// Returns its changes; none if it was refused.
+    pub(super) fn changes(&self) -> &[Change] {
+        let made = self.made.as_ref();
+        made.map_or(&[], |made| &made.changes)
+    }
+
+    /// True if it is in the program, or waits for that.
+    pub(super) fn is_in(&self) -> bool {
+        self.is_written() || self.state == SiteState::Waiting
     }
 
     /// True if its bytes, or a breakpoint that stands in for them, are in the program.
@@ -212,10 +224,8 @@ impl Round {
             .iter()
             .copied()
             .filter(move |other| *other != index);
-        let made = others
-            .chain([index])
-            .filter_map(|i| self.entries[i].made.as_ref().ok());
-        made.flat_map(|made| &made.changes)
+        let all = others.chain([index]);
+        all.flat_map(|index| self.entries[index].changes())
     }
 
     /// True if the jump of the site of `index` is in the program.
@@ -471,8 +481,7 @@ impl Round {
         for number in 0..self.parts.len() {
             let own = arriving.iter().map(|i| &self.entries[*i]);
             let own = own.filter(|entry| !entry.journalled && entry.part == number);
-            let own = own.filter_map(|entry| entry.made.as_ref().ok());
-            let new: Vec<Change> = own.flat_map(|made| &made.changes).copied().collect();
+            let new: Vec<Change> = own.flat_map(Entry::changes).copied().collect();
             let journal: Vec<ledger::Entry> =
                 new.iter().copied().map(ledger::Entry::Change).collect();
             let part = &mut self.parts[number];
@@ -493,10 +502,7 @@ impl Round {
                 step("thread moved");
             }
         }
-        let changes = |index: &usize| {
-            let made = self.entries[*index].made.as_ref();
-            made.map_or(&[][..], |made| &made.changes)
-        };
+        let changes = |index: &usize| self.entries[*index].changes();
         let last = ready.iter().flat_map(changes).map(|c| c.phase).max();
         let phases = (0..=last.unwrap_or(0)).map(|phase| (false, phase));
         for rank in std::iter::once((true, 0)).chain(phases) {
@@ -543,9 +549,8 @@ impl Round {
     /// Returns the change that is in the program where `change`, of entry `index`, is to be written.
     fn replaced(&self, index: usize, change: &Change) -> Option<&Change> {
         let from = &self.entries[self.entries[index].from?];
-        let made = from.made.as_ref().ok()?;
         let is_in = from.state == SiteState::Final;
-        let mut changes = made.changes.iter().filter(|_| is_in);
+        let mut changes = from.changes().iter().filter(|_| is_in);
         changes.find(|old| old.address == change.address)
     }
 
@@ -560,12 +565,8 @@ impl Round {
         if leaving.is_empty() {
             return Ok(());
         }
-        let made = |index: &usize| self.entries[*index].made.as_ref().ok();
-        let changes: Vec<&Change> = leaving
-            .iter()
-            .filter_map(made)
-            .flat_map(|made| &made.changes)
-            .collect();
+        let entries = leaving.iter().map(|index| &self.entries[*index]);
+        let changes: Vec<&Change> = entries.flat_map(Entry::changes).collect();
         let last = changes.iter().map(|c| c.phase).max().unwrap_or(0);
         for phase in (0..=last).rev() {
             for change in changes.iter().filter(|change| change.phase == phase) {
@@ -606,14 +607,7 @@ impl Round {
                 continue;
             }
             for (address, bytes) in made.stubs() {
-                let address = *address;
-                let written = remote.write(address, bytes);
-                written.map_err(|source| TargetError::Memory {
-                    pid,
-                    what: "write",
-                    address,
-                    source,
-                })?;
+                write(pid, remote, *address, bytes)?;
                 step("stub led to another detour");
             }
         }
@@ -625,8 +619,7 @@ impl Round {
     fn wanted(&self, is_wanted: impl Fn(usize, &Entry) -> bool) -> BTreeSet<u64> {
         let entries = self.entries.iter().enumerate();
         let probed = entries.filter(|(index, entry)| {
-            let is_in = entry.is_written() || entry.state == SiteState::Waiting;
-            entry.made.is_ok() && is_in && is_wanted(*index, entry)
+            entry.made.is_ok() && entry.is_in() && is_wanted(*index, entry)
         });
         let counters = probed.flat_map(|(_, entry)| &entry.counters);
         counters.map(|counter| counter.address).collect()

@@ -81,14 +81,11 @@ impl State {
                 *own = None;
             }
         };
-        let general = self.general.iter_mut().flatten();
-        general
-            .zip(other.general.iter().flatten())
-            .for_each(|(own, other)| keep(own, other));
-        let vectors = self.vectors.iter_mut().flatten();
-        vectors
-            .zip(other.vectors.iter().flatten())
-            .for_each(|(own, other)| keep(own, other));
+        let own = self.general.iter_mut().flatten();
+        let own = own.chain(self.vectors.iter_mut().flatten());
+        let others = other.general.iter().flatten();
+        let others = others.chain(other.vectors.iter().flatten());
+        own.zip(others).for_each(|(own, other)| keep(own, other));
         for (at, own) in &mut self.stack {
             if other.stack.get(at) != Some(own) {
                 *own = (None, own.1);
@@ -168,10 +165,15 @@ impl<'b> Prologue<'b> {
         }
         self.left -= 1;
         let instruction = self.decoder.decode();
+        self.plain(&instruction)
+    }
+
+    /// Follows an instruction that continues to the next one; false if it may not.
+    fn plain(&mut self, instruction: &Instruction) -> bool {
         match instruction.flow_control() {
             _ if instruction.is_invalid() => return false,
-            FlowControl::Next => self.execute(&instruction),
-            FlowControl::Call | FlowControl::IndirectCall => self.call(&instruction),
+            FlowControl::Next => self.execute(instruction),
+            FlowControl::Call | FlowControl::IndirectCall => self.call(instruction),
             _ => return false,
         }
         true
@@ -180,13 +182,8 @@ impl<'b> Prologue<'b> {
     /// Merges the states of branches to this instruction.
     fn arrive(&mut self) {
         let ip = self.decoder.ip();
-        let (here, other) = std::mem::take(&mut self.waiting)
-            .into_iter()
-            .partition(|waiting| waiting.0 == ip);
-        self.waiting = other;
-        let here: Vec<(u64, State)> = here;
-        for (_, state) in &here {
-            self.state.merge(state);
+        for (_, state) in self.waiting.extract_if(.., |waiting| waiting.0 == ip) {
+            self.state.merge(&state);
         }
     }
 
@@ -194,16 +191,10 @@ impl<'b> Prologue<'b> {
     fn one(&mut self) -> bool {
         self.arrive();
         let instruction = self.decoder.decode();
-        if instruction.is_invalid() {
-            return false;
-        }
         match instruction.flow_control() {
-            FlowControl::Next => self.execute(&instruction),
-            FlowControl::ConditionalBranch => return self.branch(&instruction),
-            FlowControl::Call | FlowControl::IndirectCall => self.call(&instruction),
-            _ => return false,
+            FlowControl::ConditionalBranch => self.branch(&instruction),
+            _ => self.plain(&instruction),
         }
-        true
     }
 
     /// Forgets the result registers of a call. A compiler does not store a parameter from a

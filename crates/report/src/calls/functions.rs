@@ -158,11 +158,10 @@ impl Functions {
     /// of calls.
     pub fn have_stack_pointers(&self) -> bool {
         let parts = || self.parts.iter();
-        let whole =
-            |part: &Part| matches!(part, Part::Whole { site, .. } if site.stack_pointer.is_some());
-        let entry = |part: &Part| matches!(part, Part::Entry(s) if s.stack_pointer.is_some());
-        let exit =
-            |part: &Part| matches!(part, Part::Exit { site, .. } if site.stack_pointer.is_some());
+        let has = |site: &Site| site.stack_pointer.is_some();
+        let whole = |part: &Part| matches!(part, Part::Whole { site, .. } if has(site));
+        let entry = |part: &Part| matches!(part, Part::Entry(site) if has(site));
+        let exit = |part: &Part| matches!(part, Part::Exit { site, .. } if has(site));
         parts().any(entry) && parts().any(exit) || parts().any(whole)
     }
 
@@ -193,11 +192,6 @@ impl Functions {
         events
     }
 
-    /// Returns the number of functions.
-    pub fn len(&self) -> usize {
-        self.names.len()
-    }
-
     /// Returns the function names, all different, as in the entry events.
     pub fn names(&self) -> &[String] {
         &self.names
@@ -211,15 +205,11 @@ impl Functions {
 
 impl Site {
     fn new((pair, function): (u32, u32), event: &EventInfo) -> Site {
-        let field = |name: &str| {
-            let at = event.fields.iter().position(|field| field.name == name);
-            at.map(|at| at as u32)
-        };
         Site {
             pair,
             function,
-            stack_pointer: field(STACK_POINTER),
-            goroutine: field(GOROUTINE),
+            stack_pointer: field(event, STACK_POINTER),
+            goroutine: field(event, GOROUTINE),
         }
     }
 
@@ -250,11 +240,14 @@ impl Site {
 
 /// Returns the index of an exit event's duration field.
 fn duration(event: &EventInfo) -> Option<u32> {
-    let at = event
-        .fields
-        .iter()
-        .position(|field| field.name == DURATION)?;
-    matches!(event.role, Role::Return | Role::TailCall).then_some(at as u32)
+    let is_exit = matches!(event.role, Role::Return | Role::TailCall);
+    field(event, DURATION).filter(|_| is_exit)
+}
+
+/// Returns the index of a field.
+fn field(event: &EventInfo, name: &str) -> Option<u32> {
+    let at = event.fields.iter().position(|field| field.name == name);
+    at.map(|at| at as u32)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use super::functions::Site;
-use super::stacks::{Frame, Gone, Stack, Thread};
-use super::{Begin, Call, Exit, Visitor};
+use super::stacks::{Gone, Place, Stack, Thread};
+use super::{Exit, Visitor};
 use capriole_trace::Event;
 use goroutines::Goroutine;
 
@@ -38,14 +38,6 @@ pub(super) struct Pairing {
     next_stack: u64,
     /// Calls that were paired although their stack pointers differ.
     pub(super) moved: u64,
-}
-
-/// Thread, CPU and time of an event.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    tid: u32,
-    cpu: u32,
-    time: u64,
 }
 
 impl Pairing {
@@ -88,12 +80,7 @@ impl Pairing {
     /// Returns the place of an event. Time does not go backwards in a thread.
     fn place(&mut self, event: &Event<'_>) -> Place {
         let thread = self.threads.entry(event.tid).or_default();
-        thread.time = thread.time.max(event.tsc);
-        Place {
-            tid: event.tid,
-            cpu: event.cpu,
-            time: thread.time,
-        }
+        Place::of(event, &mut thread.time)
     }
 
     /// Handles an entry of a function.
@@ -138,35 +125,8 @@ impl Pairing {
             self.next_stack += 1;
             Stack::new(self.next_stack - 1)
         });
-        let parent = stack.frames.last_mut();
-        if let Some(parent) = &parent {
-            debug_assert!(parent.stack_pointer > stack_pointer);
-        }
-        let begin = Begin {
-            id: self.next_call,
-            parent: parent.as_ref().map(|parent| parent.begin.id),
-            stack: stack.id,
-            tid: place.tid,
-            cpu: place.cpu,
-            function: site.function as usize,
-            caller: parent.as_ref().map(|parent| parent.begin.function),
-            time: parent
-                .as_ref()
-                .map_or(place.time, |parent| place.time.max(parent.last)),
-            depth: stack.frames.len(),
-            recursive: stack.has(site.function),
-        };
-        if let Some(parent) = stack.frames.last_mut() {
-            parent.last = begin.time;
-        }
-        stack.push(Frame {
-            stack_pointer,
-            pair: site.pair,
-            begin,
-            last: begin.time,
-            children: 0,
-            losses,
-        });
+        debug_assert!(stack.low().is_none_or(|low| low > stack_pointer));
+        let begin = stack.enter(self.next_call, site, stack_pointer, losses, place);
         thread.current = Some(key);
         self.next_call += 1;
         visitor.begin(&begin, event)
@@ -522,29 +482,12 @@ fn close(
     let Some(stack) = thread.stacks.get_mut(&high) else {
         return Ok(());
     };
-    let Some(frame) = stack.pop() else {
+    let Some(call) = stack.leave(exit, losses, place) else {
         return Ok(());
     };
-    let end = match exit {
-        Exit::Abandoned => frame.last,
-        _ => place.time.max(frame.last),
-    };
-    let duration = end - frame.begin.time;
-    if let Some(parent) = stack.frames.last_mut() {
-        parent.children += duration;
-        parent.last = parent.last.max(end);
-    } else {
+    if stack.frames.is_empty() {
         thread.stacks.remove(&high);
         thread.current = thread.current.filter(|current| *current != high);
     }
-    let call = Call {
-        begin: frame.begin,
-        end,
-        exit,
-        tid: place.tid,
-        cpu: place.cpu,
-        own: duration - frame.children,
-        doubtful: frame.losses != losses,
-    };
     visitor.end(&call, event)
 }

@@ -2,7 +2,31 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::Begin;
+use capriole_trace::Event;
+
+use super::functions::Site;
+use super::{Begin, Call, Exit};
+
+/// Thread, CPU and time of an event.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub(super) tid: u32,
+    pub(super) cpu: u32,
+    pub(super) time: u64,
+}
+
+impl Place {
+    /// Returns the place of an event. Time does not go backwards where the latest event was at
+    /// `latest`, which is updated.
+    pub(super) fn of(event: &Event<'_>, latest: &mut u64) -> Place {
+        *latest = event.tsc.max(*latest);
+        Place {
+            tid: event.tid,
+            cpu: event.cpu,
+            time: *latest,
+        }
+    }
+}
 
 /// An open call.
 #[derive(Debug, Clone)]
@@ -37,12 +61,48 @@ impl Stack {
         }
     }
 
-    pub(super) fn push(&mut self, frame: Frame) {
-        *self.open.entry(frame.begin.function as u32).or_default() += 1;
-        self.frames.push(frame);
+    /// Begins call number `id` inside the innermost one.
+    pub(super) fn enter(
+        &mut self,
+        id: u64,
+        site: &Site,
+        stack_pointer: u64,
+        losses: u64,
+        place: Place,
+    ) -> Begin {
+        let recursive = self.has(site.function);
+        let depth = self.frames.len();
+        let parent = self.frames.last_mut();
+        let mut begin = Begin {
+            id,
+            parent: parent.as_ref().map(|parent| parent.begin.id),
+            stack: self.id,
+            tid: place.tid,
+            cpu: place.cpu,
+            function: site.function as usize,
+            caller: parent.as_ref().map(|parent| parent.begin.function),
+            time: place.time,
+            depth,
+            recursive,
+        };
+        if let Some(parent) = parent {
+            begin.time = begin.time.max(parent.last);
+            parent.last = begin.time;
+        }
+        *self.open.entry(site.function).or_default() += 1;
+        self.frames.push(Frame {
+            stack_pointer,
+            pair: site.pair,
+            begin,
+            last: begin.time,
+            children: 0,
+            losses,
+        });
+        begin
     }
 
-    pub(super) fn pop(&mut self) -> Option<Frame> {
+    /// Ends the innermost call.
+    pub(super) fn leave(&mut self, exit: Exit, losses: u64, place: Place) -> Option<Call> {
         let frame = self.frames.pop()?;
         let function = frame.begin.function as u32;
         if let Some(count) = self.open.get_mut(&function) {
@@ -51,7 +111,26 @@ impl Stack {
                 self.open.remove(&function);
             }
         }
-        Some(frame)
+        let end = match exit {
+            Exit::Abandoned => frame.last,
+            Exit::Returned | Exit::TailCall | Exit::Open | Exit::ThreadEnded => {
+                place.time.max(frame.last)
+            }
+        };
+        let duration = end - frame.begin.time;
+        if let Some(parent) = self.frames.last_mut() {
+            parent.children += duration;
+            parent.last = parent.last.max(end);
+        }
+        Some(Call {
+            begin: frame.begin,
+            end,
+            exit,
+            tid: place.tid,
+            cpu: place.cpu,
+            own: duration - frame.children,
+            doubtful: frame.losses != losses,
+        })
     }
 
     /// True if a call of this function is open.

@@ -17,14 +17,16 @@ use std::io;
 
 use super::functions::{Functions, Part, Site};
 use super::pairing::{GO, LEAST_REACH, REACH_IN_GO};
-use super::stacks::{Frame, Stack};
-use super::{Begin, Call, Exit, Visitor};
+use super::stacks::{Place, Stack};
+use super::{Begin, Exit, Visitor};
 use crate::error::ReportError;
 use capriole_trace::EventInfo;
 use capriole_trace::{Event, Kept, Trace};
 
 /// Greatest distance of a call below its caller, in bytes: the usual size of a stack.
 const REACH: u64 = 8 << 20;
+/// Number of losses of events that is passed on for all calls: both ends of each are certain.
+const LOSSES: u64 = 0;
 /// Number of open calls examined when looking for calls on other stacks.
 const LOOKED_AT: usize = 16;
 
@@ -247,30 +249,12 @@ impl Whole {
                 }
             }
         };
-        let parent = busy.stack.frames.last_mut();
-        let begin = Begin {
-            id: self.next_call,
-            parent: parent.as_ref().map(|parent| parent.begin.id),
-            stack: busy.stack.id,
+        let place = Place {
             tid: event.tid,
             cpu: event.cpu,
-            function: call.site.function as usize,
-            caller: parent.as_ref().map(|parent| parent.begin.function),
-            time: (parent.as_ref()).map_or(call.time, |parent| call.time.max(parent.last)),
-            depth: busy.ends.len(),
-            recursive: busy.stack.has(call.site.function),
+            time: call.time,
         };
-        if let Some(parent) = busy.stack.frames.last_mut() {
-            parent.last = begin.time;
-        }
-        busy.stack.push(Frame {
-            stack_pointer,
-            pair: call.site.pair,
-            begin,
-            last: begin.time,
-            children: 0,
-            losses: 0,
-        });
+        let begin = (busy.stack).enter(self.next_call, &call.site, stack_pointer, LOSSES, place);
         busy.ends.push(call.end);
         let key = (stack_pointer, busy.stack.id);
         home.insert(key, busy);
@@ -303,17 +287,20 @@ impl Whole {
         let Some(key) = own.map(|(key, _)| *key) else {
             return visitor.unpaired(site.function as usize, event);
         };
-        self.close(home, key, exit, event.tsc, event.tid, Some(event), visitor)
+        let place = Place {
+            tid: event.tid,
+            cpu: event.cpu,
+            time: event.tsc,
+        };
+        self.close(home, key, exit, place, Some(event), visitor)
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn close(
         &mut self,
         home: Option<u32>,
         key: Key,
         exit: Exit,
-        time: u64,
-        tid: u32,
+        place: Place,
         event: Option<&Event<'_>>,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
@@ -322,28 +309,15 @@ impl Whole {
             return Ok(());
         };
         busy.ends.pop();
-        let Some(frame) = busy.stack.pop() else {
+        let Some(call) = busy.stack.leave(exit, LOSSES, place) else {
             return Ok(());
         };
-        let end = time.max(frame.last);
-        let duration = end - frame.begin.time;
-        self.current.remove(&tid);
-        if let Some(parent) = busy.stack.frames.last_mut() {
-            parent.children += duration;
-            parent.last = parent.last.max(end);
-            let key = (parent.stack_pointer, busy.stack.id);
+        self.current.remove(&place.tid);
+        if let Some(low) = busy.stack.low() {
+            let key = (low, busy.stack.id);
             stacks.insert(key, busy);
-            self.current.insert(tid, (home, key));
+            self.current.insert(place.tid, (home, key));
         }
-        let call = Call {
-            begin: frame.begin,
-            end,
-            exit,
-            tid,
-            cpu: event.map_or(frame.begin.cpu, |event| event.cpu),
-            own: duration - frame.children,
-            doubtful: false,
-        };
         visitor.end(&call, event)
     }
 
@@ -356,11 +330,14 @@ impl Whole {
     ) -> io::Result<()> {
         self.begin_until(u64::MAX, events, visitor)?;
         // Exits that the first pass found and that the trace no longer contains.
-        while let Some((home, key, tid)) = self.homes.iter().find_map(|(home, stacks)| {
-            let (key, busy) = stacks.first_key_value()?;
-            Some((*home, *key, busy.stack.frames.last()?.begin.tid))
-        }) {
-            self.close(home, key, Exit::Open, time, tid, None, visitor)?;
+        while let Some((home, key, Begin { tid, cpu, .. })) =
+            self.homes.iter().find_map(|(home, stacks)| {
+                let (key, busy) = stacks.first_key_value()?;
+                Some((*home, *key, busy.stack.frames.last()?.begin))
+            })
+        {
+            let place = Place { tid, cpu, time };
+            self.close(home, key, Exit::Open, place, None, visitor)?;
         }
         Ok(())
     }

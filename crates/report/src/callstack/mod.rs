@@ -60,7 +60,7 @@ pub enum End {
 }
 
 /// The chain of calls that led to an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Backtrace {
     /// The numbers of the calls, innermost first; [`CallStacks::call`] resolves them. A
     /// place has the same number in all backtraces.

@@ -107,7 +107,7 @@ impl Module {
     /// unreadable.
     fn for_unwinding(&self, contents: &Contents) -> ForUnwinding<Arc<[u8]>> {
         let file = &contents.file;
-        let information = file.call_frame_information().ok().flatten();
+        let information = file.eh_frame().ok().flatten();
         let (at, eh_frame) = information.unzip();
         let base = file.link_range().start;
         let range = |at: u64, bytes: &Vec<u8>| at..at.saturating_add(bytes.len() as u64);

@@ -156,12 +156,11 @@ impl CallStacks {
             Ok(Some(_)) => Step::End(End::Unknown),
             Ok(None) | Err(framehop::Error::ReturnAddressIsNull) => {
                 let module = self.module(place.lookup());
-                Step::End(
-                    match module.is_some_and(|m| m.can_be_outermost(place.lookup())) {
-                        true => End::Outermost,
-                        false => End::Unknown,
-                    },
-                )
+                let outermost = module.is_some_and(|m| m.can_be_outermost(place.lookup()));
+                Step::End(match outermost {
+                    true => End::Outermost,
+                    false => End::Unknown,
+                })
             }
             Err(_) => Step::End(copy.end()),
         }

@@ -64,7 +64,7 @@ fn babeltrace_reads_the_same_events_at_the_same_times() {
             seconds.parse::<i128>().unwrap() * 1_000_000_000 + fraction.parse::<i128>().unwrap();
         assert_eq!(ns, babeltrace_ns(wanted.0));
         // Floating point has 53 bits, and the ticks use 51 before the multiplication.
-        let exact = common::clock().ctf_ns(wanted.0);
+        let exact = common::ctf_ns(&common::clock(), wanted.0);
         assert!((ns - exact).abs() <= 2, "{ns} {exact}");
     }
     // Each stream lost 5 and then 2 events, and babeltrace2 complains about nothing else.

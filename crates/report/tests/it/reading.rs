@@ -38,11 +38,6 @@ fn what_was_written_is_read_in_time_order() {
     assert_eq!(document.exit, common::finish().exit);
     assert_eq!(document.clock, common::clock());
     assert_eq!((document.complete, document.lost_events), (true, 35));
-    assert_eq!(
-        trace.event(70_000).unwrap().name,
-        "operator new[](unsigned long)"
-    );
-    assert!(trace.event(3).is_none());
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Reasons why a tactic, or a whole site, was not used.
 
-use std::fmt;
-
 use capriole_insn::{Extent, RelocateError};
+use thiserror::Error;
 
 /// A reason not to use a tactic at a site. `Display` gives one line for people to read;
 /// [`key`](Self::key) is a word for counting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Refusal {
     /// The site is not inside the given function.
+    #[error("{site:#x} is not inside the function {function}")]
     OutsideFunction {
         /// The site.
         site: u64,
@@ -16,6 +16,7 @@ pub enum Refusal {
         function: Extent,
     },
     /// The site is in the middle of an instruction.
+    #[error("{site:#x} is in the middle of the instruction at {:#x}; the next one begins at {:#x}", instruction.start, instruction.end)]
     NotABoundary {
         /// The site.
         site: u64,
@@ -24,124 +25,159 @@ pub enum Refusal {
     },
     /// Some bytes of the function do not decode: the starts and targets of the instructions after
     /// them are unknown.
+    #[error("the bytes at {at:#x} are no known instruction")]
     Undecodable {
         /// The first such byte.
         at: u64,
     },
     /// A jump leads into the middle of an instruction: data is interleaved with the code, or
     /// instructions overlap.
+    #[error(
+        "a jump leads into the middle of an instruction at {at:#x}, so data may stand between the code"
+    )]
     OverlappingCode {
         /// Target of the jump into this function.
         at: u64,
     },
     /// No control flow is known to reach the site. It may be data.
+    #[error("nothing is known to lead to {site:#x}, so it may be data")]
     NotReached {
         /// The site.
         site: u64,
     },
     /// No function is known at the site, and nothing proves that an instruction begins there.
+    #[error(
+        "no function is known at {site:#x}, and no call, jump, line or table of the file shows that an instruction begins there"
+    )]
     NotShown {
         /// The site.
         site: u64,
     },
     /// The site is in code that must not change, for instance a restartable
     /// sequence or Capriole's own code.
+    #[error("the code at {range} must not be changed")]
     Forbidden {
         /// The forbidden range.
         range: Extent,
     },
     /// There are no nops at the site that could hold a jump.
+    #[error("no nops at the site")]
     NoReservedBytes,
     /// There are nops, but fewer than the jump needs.
+    #[error("only {} of nops at the site, 5 are needed", counted(*bytes))]
     NopsTooShort {
         /// Number of bytes of nops at the site.
         bytes: u64,
     },
     /// The instruction is shorter than the jump.
+    #[error("the instruction has {}, 5 are needed", counted(*bytes))]
     ShortInstruction {
         /// Its length in bytes.
         bytes: u64,
     },
     /// The tactic applies only to instructions of another length.
+    #[error("the instruction has {}", counted(*bytes))]
     OtherLength {
         /// The instruction's length in bytes.
         bytes: u64,
     },
     /// The bytes after the instruction make the jump lead to addresses that are in
     /// use or do not exist.
+    #[error("the bytes behind the instruction would lead the jump to addresses that are in use")]
     NoStubAddress,
     /// Another probe changes some of the bytes, or relies on them.
+    #[error("another probe changes the byte at {at:#x} or relies on it")]
     BytesInUse {
         /// The first such byte.
         at: u64,
     },
     /// The jump before another site nearby serves this one as well.
+    #[error("the jump at {at:#x}, before another site, leads here as well")]
     SharedJump {
         /// Address of that jump.
         at: u64,
     },
     /// No instruction or unused bytes in reach of a short jump could make room.
+    #[error("no instruction or unused bytes nearby could make room for the jump")]
     NoNeighbour,
     /// The bytes lie in two pages, and no order of writing them keeps the program runnable if the
     /// writer is killed in between.
+    #[error("the bytes that would change lie on both sides of {at:#x}, in two pages")]
     PageBoundary {
         /// The start of the second page.
         at: u64,
     },
     /// An instruction cannot be run elsewhere.
+    #[error("cannot be run elsewhere: {0}")]
     NotRelocatable(RelocateError),
     /// Something jumps to, or points at, an address that the jump would cover.
+    #[error("something may jump to {at:#x}, which would be covered")]
     BranchTarget {
         /// That address.
         at: u64,
     },
     /// A static marker, where other tools may write, would be covered.
+    #[error(
+        "there is a static marker at {at:#x}, where other tools may write, which would be covered"
+    )]
     MarkerInside {
         /// Its address.
         at: u64,
     },
     /// A covered call that is not the last covered instruction: it would return into the middle of
     /// the jump.
+    #[error("the call at {at:#x} would return into the covered bytes")]
     CallInside {
         /// Its address.
         at: u64,
     },
     /// Control flow ends before five bytes are covered, and what follows is not unused padding.
+    #[error("less than 5 bytes up to {at:#x}, and no unused padding follows")]
     EndsTooSoon {
         /// The address after the last instruction that could be covered.
         at: u64,
     },
     /// An indirect jump of the function could lead to a covered instruction.
+    #[error(
+        "the indirect jump at {at:#x} is not understood and might lead to a covered instruction"
+    )]
     UnresolvedIndirectJump {
         /// The address of the jump.
         at: u64,
     },
     /// Code elsewhere jumps into this function and has an indirect jump that
     /// is not understood: it may be a part of this function.
+    #[error("code that jumps to {at:#x} contains an indirect jump that is not understood")]
     UnresolvedPartJump {
         /// Target of that jump.
         at: u64,
     },
     /// Not all jump targets in the object could be found, for the given reason.
+    #[error("not all jumps of the object are known: {0}")]
     TargetsUnknown(&'static str),
     /// Go's runtime stops goroutines at any instruction and saves its address.
+    #[error("Go's scheduler may interrupt a goroutine between the covered instructions")]
     GoPreemption,
     /// With a shadow stack, a call cannot be displaced: its return address must
     /// be pushed by a `call`.
+    #[error("the call at {at:#x} cannot be displaced in a program with a shadow stack")]
     ShadowStack {
         /// The address of the call.
         at: u64,
     },
     /// The program itself has a breakpoint (`int3`) there, such as `__builtin_debugtrap` or
     /// padding.
+    #[error("the instruction at {at:#x} is a breakpoint (int3) of the program itself")]
     BreakpointPresent {
         /// Its address.
         at: u64,
     },
     /// Breakpoints were not enabled.
+    #[error("breakpoints are used only on request")]
     BreakpointsOff,
     /// The program is traced by a debugger or forbids the handler that breakpoints need; the
     /// message tells which.
+    #[error("breakpoints cannot be used: {0}")]
     TrapUnusable(&'static str),
 }
 
@@ -195,124 +231,14 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OutsideFunction { site, function } => {
-                write!(f, "{site:#x} is not inside the function {function}")
-            }
-            Self::NotABoundary { site, instruction } => write!(
-                f,
-                "{site:#x} is in the middle of the instruction at {:#x}; the next one begins at {:#x}",
-                instruction.start, instruction.end
-            ),
-            Self::Undecodable { at } => {
-                write!(f, "the bytes at {at:#x} are no known instruction")
-            }
-            Self::OverlappingCode { at } => write!(
-                f,
-                "a jump leads into the middle of an instruction at {at:#x}, so data may stand between the code"
-            ),
-            Self::NotReached { site } => write!(
-                f,
-                "nothing is known to lead to {site:#x}, so it may be data"
-            ),
-            Self::NotShown { site } => write!(
-                f,
-                "no function is known at {site:#x}, and no call, jump, line or table of the file shows that an instruction begins there"
-            ),
-            Self::Forbidden { range } => {
-                write!(f, "the code at {range} must not be changed")
-            }
-            Self::NoReservedBytes => f.write_str("no nops at the site"),
-            Self::NopsTooShort { bytes } => {
-                let plural = if *bytes == 1 { "" } else { "s" };
-                write!(
-                    f,
-                    "only {bytes} byte{plural} of nops at the site, 5 are needed"
-                )
-            }
-            Self::ShortInstruction { bytes } => {
-                let plural = if *bytes == 1 { "" } else { "s" };
-                write!(f, "the instruction has {bytes} byte{plural}, 5 are needed")
-            }
-            Self::OtherLength { bytes } => {
-                let plural = if *bytes == 1 { "" } else { "s" };
-                write!(f, "the instruction has {bytes} byte{plural}")
-            }
-            Self::NoStubAddress => f.write_str(
-                "the bytes behind the instruction would lead the jump to addresses that are in use",
-            ),
-            Self::BytesInUse { at } => {
-                write!(
-                    f,
-                    "another probe changes the byte at {at:#x} or relies on it"
-                )
-            }
-            Self::SharedJump { at } => {
-                write!(
-                    f,
-                    "the jump at {at:#x}, before another site, leads here as well"
-                )
-            }
-            Self::NoNeighbour => {
-                f.write_str("no instruction or unused bytes nearby could make room for the jump")
-            }
-            Self::PageBoundary { at } => {
-                write!(
-                    f,
-                    "the bytes that would change lie on both sides of {at:#x}, in two pages"
-                )
-            }
-            Self::NotRelocatable(reason) => write!(f, "cannot be run elsewhere: {reason}"),
-            Self::BranchTarget { at } => {
-                write!(f, "something may jump to {at:#x}, which would be covered")
-            }
-            Self::MarkerInside { at } => write!(
-                f,
-                "there is a static marker at {at:#x}, where other tools may write, which would be covered"
-            ),
-            Self::CallInside { at } => {
-                write!(f, "the call at {at:#x} would return into the covered bytes")
-            }
-            Self::EndsTooSoon { at } => write!(
-                f,
-                "less than 5 bytes up to {at:#x}, and no unused padding follows"
-            ),
-            Self::UnresolvedIndirectJump { at } => write!(
-                f,
-                "the indirect jump at {at:#x} is not understood and might lead to a covered instruction"
-            ),
-            Self::UnresolvedPartJump { at } => write!(
-                f,
-                "code that jumps to {at:#x} contains an indirect jump that is not understood"
-            ),
-            Self::TargetsUnknown(why) => {
-                write!(f, "not all jumps of the object are known: {why}")
-            }
-            Self::GoPreemption => f.write_str(
-                "Go's scheduler may interrupt a goroutine between the covered instructions",
-            ),
-            Self::ShadowStack { at } => write!(
-                f,
-                "the call at {at:#x} cannot be displaced in a program with a shadow stack"
-            ),
-            Self::BreakpointPresent { at } => {
-                write!(
-                    f,
-                    "the instruction at {at:#x} is a breakpoint (int3) of the program itself"
-                )
-            }
-            Self::BreakpointsOff => f.write_str("breakpoints are used only on request"),
-            Self::TrapUnusable(why) => write!(f, "breakpoints cannot be used: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
-
 impl From<RelocateError> for Refusal {
     fn from(reason: RelocateError) -> Self {
         Self::NotRelocatable(reason)
     }
+}
+
+/// `1 byte`, `2 bytes`
+fn counted(bytes: u64) -> String {
+    let plural = if bytes == 1 { "" } else { "s" };
+    format!("{bytes} byte{plural}")
 }

@@ -221,7 +221,7 @@ impl Tactic {
 
     /// Returns the use of the covered bytes after the first one.
     #[must_use]
-    pub const fn interior(self) -> Interior {
+    pub(crate) const fn interior(self) -> Interior {
         self.properties().interior
     }
 
@@ -240,7 +240,7 @@ impl Tactic {
 
     /// True if the covered bytes have no effect: a thread anywhere inside can go on after them.
     #[must_use]
-    pub const fn covers_nops(self) -> bool {
+    pub(crate) const fn covers_nops(self) -> bool {
         self.properties().covers_nops
     }
 }

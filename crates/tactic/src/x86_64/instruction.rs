@@ -4,6 +4,7 @@ use capriole_insn::decode::is_nop;
 use capriole_insn::{Code, Extent};
 use iced_x86::{FlowControl, Mnemonic};
 
+pub(crate) use capriole_insn::decode::is_call;
 pub(crate) use iced_x86::Instruction;
 
 /// True if control never continues past the instruction.
@@ -11,14 +12,6 @@ pub(crate) fn ends_flow(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
         FlowControl::Return | FlowControl::UnconditionalBranch | FlowControl::IndirectBranch
-    )
-}
-
-/// True for a call.
-pub(crate) fn is_call(instruction: &Instruction) -> bool {
-    matches!(
-        instruction.flow_control(),
-        FlowControl::Call | FlowControl::IndirectCall
     )
 }
 

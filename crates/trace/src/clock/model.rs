@@ -111,40 +111,6 @@ impl ClockModel {
         let ns = u128::from(self.step) * u128::from(NANOSECONDS);
         u64::try_from(ns.div_ceil(u128::from(self.freq_hz))).unwrap_or(u64::MAX)
     }
-
-    /// Converts a TSC value as a CTF reader does: ns since 1970-01-01 UTC along one line, rounded
-    /// down. Differs from the piecewise conversion by the rounding of the frequency (at most 1 us
-    /// an hour) and by adjustments of the system time during the recording.
-    pub fn ctf_ns(&self, tsc: u64) -> i128 {
-        let ticks = u128::from(self.offset_cycles) + u128::from(tsc);
-        let ns = ticks * u128::from(NANOSECONDS) / u128::from(self.freq_hz);
-        i128::from(self.offset_s) * i128::from(NANOSECONDS) + ns as i128
-    }
-
-    /// Returns the drift of the clock: the largest relative difference between the slope over one
-    /// second or more and the overall slope, in parts per million; 0 with fewer than three points.
-    ///
-    /// NTP slewing stays below 500; a larger drift means that the TSC is not a usable clock on this
-    /// machine, or that the machine was suspended or migrated.
-    pub fn drift_ppm(&self) -> u64 {
-        let points = &self.sync_points;
-        let (Some(first), Some(last)) = (points.first(), points.last()) else {
-            return 0;
-        };
-        let whole = i128::from(frequency(*first, *last));
-        let mut worst = 0;
-        let mut from = *first;
-        for point in points {
-            if point.monotonic_ns - from.monotonic_ns < NANOSECONDS {
-                continue;
-            }
-            let slope = i128::from(frequency(from, *point));
-            worst =
-                worst.max((slope - whole).unsigned_abs() * 1_000_000 / whole.unsigned_abs().max(1));
-            from = *point;
-        }
-        u64::try_from(worst).unwrap_or(u64::MAX)
-    }
 }
 
 /// Returns the ticks per second between two points, rounded to the nearest.

@@ -60,28 +60,31 @@ pub(super) fn hot(
     a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
     let done = mark(a)?;
     Ok(Labels {
-        begin,
-        done,
-        value: (done, 5),
-        sequence: Some(SequenceLabels {
-            start: counters.start,
-            abort: cold.abort,
-            after_abort: cold.after_abort,
-            descriptor: counters.descriptor,
-            other: counters.base,
-            streams: None,
-            commit: None,
-        }),
-        locked: None,
-        more: Vec::new(),
+        sequence: Some(counters.sequence(cold.abort, cold.after_abort)),
+        ..Labels::new(begin, done, (done, 5))
     })
 }
 
 /// Labels at the start of a restartable sequence. `descriptor` and `base` mark the end of a rel32.
 pub(super) struct OwnCounters {
-    pub descriptor: CodeLabel,
-    pub start: CodeLabel,
-    pub base: CodeLabel,
+    descriptor: CodeLabel,
+    start: CodeLabel,
+    base: CodeLabel,
+}
+
+impl OwnCounters {
+    /// Returns the labels of the whole sequence, with the label where it continues after an abort.
+    pub fn sequence(self, abort: CodeLabel, after_abort: Option<CodeLabel>) -> SequenceLabels {
+        SequenceLabels {
+            start: self.start,
+            abort,
+            after_abort,
+            descriptor: self.descriptor,
+            other: self.base,
+            streams: None,
+            commit: None,
+        }
+    }
 }
 
 /// Begins a restartable sequence, and loads the address of this CPU's counters into `r`. A thread
@@ -168,14 +171,7 @@ pub(super) fn locked(
     let value = (mark(a)?, 8);
     lock_add(a, frame.pointer)?;
     let done = mark(a)?;
-    Ok(Labels {
-        begin,
-        done,
-        value,
-        sequence: None,
-        locked: None,
-        more: Vec::new(),
-    })
+    Ok(Labels::new(begin, done, value))
 }
 
 /// Emits `lock addq $1, (pointer)`.

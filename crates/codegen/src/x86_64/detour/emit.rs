@@ -146,6 +146,18 @@ pub(super) struct Labels {
 }
 
 impl Labels {
+    /// Returns the labels of code without a sequence or a call, and with no further words to patch.
+    pub(super) fn new(begin: CodeLabel, done: CodeLabel, value: (CodeLabel, usize)) -> Labels {
+        Labels {
+            begin,
+            done,
+            value,
+            sequence: None,
+            locked: None,
+            more: Vec::new(),
+        }
+    }
+
     /// Returns the positions of the labels; `offset` gives the position of one.
     pub(super) fn resolve(
         &self,

@@ -56,12 +56,5 @@ pub(super) fn early(
     a.call(qword_ptr(words.routine))?;
     Frame::move_stack(a, 16)?;
     let done = mark(a)?;
-    Ok(Labels {
-        begin,
-        done,
-        value: (words.behind, 8),
-        sequence: None,
-        locked: None,
-        more: Vec::new(),
-    })
+    Ok(Labels::new(begin, done, (words.behind, 8)))
 }

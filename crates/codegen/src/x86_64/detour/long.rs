@@ -60,11 +60,8 @@ pub(super) fn hot(
     a.jae(before.out)?;
     bind(a, &mut done)?;
     Ok(Labels {
-        begin,
-        done,
-        value: (before.event, 4),
-        sequence: None,
         locked: before.called,
         more,
+        ..Labels::new(begin, done, (before.event, 4))
     })
 }

@@ -145,9 +145,7 @@ pub(super) fn hot(
     a.add_instruction(store32(pos, place32)?)?;
     let done = mark(a)?;
     Ok(Labels {
-        begin,
-        done,
-        value,
+        more,
         sequence: Some(SequenceLabels {
             start,
             abort: cold.abort,
@@ -157,8 +155,7 @@ pub(super) fn hot(
             streams: Some(streams),
             commit: Some(commit),
         }),
-        locked: None,
-        more,
+        ..Labels::new(begin, done, value)
     })
 }
 
@@ -282,11 +279,8 @@ pub(super) fn locked(
     Frame::move_stack(a, below)?;
     let done = mark(a)?;
     Ok(Labels {
-        begin,
-        done,
-        value: (value, 8),
-        sequence: None,
         locked: Some(called),
         more,
+        ..Labels::new(begin, done, (value, 8))
     })
 }

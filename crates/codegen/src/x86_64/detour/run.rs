@@ -14,7 +14,7 @@ use super::emit::{Labels, mark};
 use super::frame::Frame;
 use crate::runtime::Runtime;
 use iced_x86::code_asm::*;
-use iced_x86::{IcedError, Instruction};
+use iced_x86::{Code, IcedError, Instruction};
 
 /// Set in the program's address if the stack pointer is below the red zone
 /// (`RUN_RED_ZONE` of the resident).
@@ -39,8 +39,7 @@ pub(super) fn early(
     program: CodeLabel,
 ) -> Result<Labels, IcedError> {
     let begin = mark(a)?;
-    let push = Instruction::with1(iced_x86::Code::Pushq_imm32, event as i32)?;
-    a.add_instruction(push)?;
+    a.add_instruction(Instruction::with1(Code::Pushq_imm32, event as i32)?)?;
     let value = mark(a)?;
     a.push(qword_ptr(program))?;
     a.call(runtime.run)?;
@@ -48,12 +47,8 @@ pub(super) fn early(
     Frame::move_stack(a, 16)?;
     let done = mark(a)?;
     Ok(Labels {
-        begin,
-        done,
-        value: (value, 4),
-        sequence: None,
         locked: Some(called),
-        more: Vec::new(),
+        ..Labels::new(begin, done, (value, 4))
     })
 }
 

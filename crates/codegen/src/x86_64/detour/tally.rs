@@ -25,7 +25,7 @@
 //! read after the tag (reading it before only finds the row).
 
 use super::count::own_counters;
-use super::emit::{Labels, Links, Patch, RSEQ_SIGNATURE, SequenceLabels, at, bind, fs, mark};
+use super::emit::{Labels, Links, Patch, RSEQ_SIGNATURE, at, bind, fs, mark};
 use super::frame::Frame;
 use super::run::Apart;
 use super::{run, timing, word};
@@ -185,20 +185,10 @@ pub(super) fn hot(
     bind(a, &mut done)?;
     tags.push((before.way.event, Patch::Event));
     Ok(Labels {
-        begin,
-        done,
-        value: (mark(a)?, behind),
-        sequence: Some(SequenceLabels {
-            start: counters.start,
-            abort: before.way.out,
-            after_abort: None,
-            descriptor: counters.descriptor,
-            other: counters.base,
-            streams: None,
-            commit: None,
-        }),
+        sequence: Some(counters.sequence(before.way.out, None)),
         locked: before.way.called,
         more: tags,
+        ..Labels::new(begin, done, (mark(a)?, behind))
     })
 }
 

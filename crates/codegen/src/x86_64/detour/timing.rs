@@ -118,12 +118,8 @@ pub(super) fn enter(
     a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, time, Register::RAX)?)?;
     let done = mark(a)?;
     Ok(Labels {
-        begin,
-        done,
-        value: (call, 4),
-        sequence: None,
-        locked: None,
         more,
+        ..Labels::new(begin, done, (call, 4))
     })
 }
 

@@ -41,12 +41,5 @@ pub(super) fn hot(a: &mut CodeAssembler, rseq: Option<i32>) -> Result<Labels, Ic
         bind(a, &mut done)?;
     }
     let done = mark(a)?;
-    Ok(Labels {
-        begin,
-        done,
-        value: (begin, 0),
-        sequence: None,
-        locked: None,
-        more: Vec::new(),
-    })
+    Ok(Labels::new(begin, done, (begin, 0)))
 }

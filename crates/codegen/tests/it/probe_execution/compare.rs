@@ -30,7 +30,7 @@ impl Loose {
     /// Registers and flags that a detour may change at a site where `live` is live.
     pub fn behind(live: &Live) -> Self {
         Self {
-            gprs: live.dead().0,
+            gprs: !live.gprs.0,
             flags: if live.flags { 0 } else { ARITHMETIC },
         }
     }

@@ -1,9 +1,10 @@
 //! Number of entries of a jump table, from the comparison that guards it.
 
-use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpAccess, OpKind, Register};
+use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
+use super::Resolver;
 use super::table::MAX_ENTRIES;
-use super::{Resolver, is_call};
+use crate::decode::{is_call, is_write};
 
 /// Where the table index was held at an earlier point of the backward search.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,16 +116,8 @@ impl Resolver<'_> {
     }
 
     fn stores(&mut self, instruction: &Instruction) -> bool {
-        self.info
-            .info(instruction)
-            .used_memory()
-            .iter()
-            .any(|memory| {
-                !matches!(
-                    memory.access(),
-                    OpAccess::Read | OpAccess::CondRead | OpAccess::NoMemAccess
-                )
-            })
+        let mut used = self.info.info(instruction).used_memory().iter();
+        used.any(|memory| is_write(memory.access()))
     }
 }
 

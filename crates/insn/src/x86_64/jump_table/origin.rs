@@ -5,9 +5,10 @@ use std::collections::HashSet;
 
 use iced_x86::{ConditionCode, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
-use crate::decode::is_padding;
+use crate::decode::{is_call, is_padding};
+use crate::liveness::RegSet;
 
-use super::{Resolver, is_call, is_preserved, writes_whole};
+use super::{Resolver, writes_whole};
 
 /// Maximum number of (instruction, register) pairs examined.
 const LIMIT: usize = 4096;
@@ -126,7 +127,7 @@ impl Resolver<'_> {
         if is_call(&instruction) {
             return match register {
                 Register::RAX => Origin::Pointer,
-                _ if is_preserved(register) => Origin::Same([Some(register), None]),
+                _ if RegSet::PRESERVED.contains(register) => Origin::Same([Some(register), None]),
                 _ => Origin::Other,
             };
         }

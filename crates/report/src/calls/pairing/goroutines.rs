@@ -21,10 +21,10 @@
 
 use std::io;
 
-use super::{Pairing, Place};
+use super::Pairing;
 use crate::calls::functions::Site;
-use crate::calls::stacks::{Frame, Stack};
-use crate::calls::{Begin, Call, Exit, Visitor};
+use crate::calls::stacks::{Frame, Place, Stack};
+use crate::calls::{Exit, Visitor};
 use capriole_trace::Event;
 
 /// The smallest stack of a goroutine, in bytes (`stackMin` in runtime/stack.go).
@@ -49,16 +49,6 @@ impl Goroutine {
             pieces: vec![0],
             moved: false,
             time: 0,
-        }
-    }
-
-    /// Returns the place of an event. Time does not go backwards in a goroutine.
-    fn place(&mut self, event: &Event<'_>) -> Place {
-        self.time = self.time.max(event.tsc);
-        Place {
-            tid: event.tid,
-            cpu: event.cpu,
-            time: self.time,
         }
     }
 
@@ -107,30 +97,10 @@ impl Goroutine {
         event: Option<&Event<'_>>,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
-        let Some(frame) = self.stack.pop() else {
-            return Ok(());
-        };
-        let end = match exit {
-            Exit::Abandoned => frame.last,
-            Exit::Returned | Exit::TailCall | Exit::Open | Exit::ThreadEnded => {
-                place.time.max(frame.last)
-            }
-        };
-        let duration = end - frame.begin.time;
-        if let Some(parent) = self.stack.frames.last_mut() {
-            parent.children += duration;
-            parent.last = parent.last.max(end);
+        match self.stack.leave(exit, losses, place) {
+            Some(call) => visitor.end(&call, event),
+            None => Ok(()),
         }
-        let call = Call {
-            begin: frame.begin,
-            end,
-            exit,
-            tid: place.tid,
-            cpu: place.cpu,
-            own: duration - frame.children,
-            doubtful: frame.losses != losses,
-        };
-        visitor.end(&call, event)
     }
 }
 
@@ -149,7 +119,7 @@ impl Pairing {
             self.next_stack += 1;
             Goroutine::new(self.next_stack - 1)
         });
-        let place = own.place(event);
+        let place = Place::of(event, &mut own.time);
         let ends = own.piece().first().zip(own.piece().last());
         match ends.map(|(first, last)| (first.stack_pointer, last.stack_pointer)) {
             None => {}
@@ -169,30 +139,8 @@ impl Pairing {
                 }
             }
         }
-        let parent = own.stack.frames.last_mut();
-        let begin = Begin {
-            id: self.next_call,
-            parent: parent.as_ref().map(|parent| parent.begin.id),
-            stack: own.stack.id,
-            tid: place.tid,
-            cpu: place.cpu,
-            function: site.function as usize,
-            caller: parent.as_ref().map(|parent| parent.begin.function),
-            time: (parent.as_ref()).map_or(place.time, |parent| place.time.max(parent.last)),
-            depth: own.stack.frames.len(),
-            recursive: own.stack.has(site.function),
-        };
-        if let Some(parent) = own.stack.frames.last_mut() {
-            parent.last = begin.time;
-        }
-        own.stack.push(Frame {
-            stack_pointer,
-            pair: site.pair,
-            begin,
-            last: begin.time,
-            children: 0,
-            losses,
-        });
+        let call = self.next_call;
+        let begin = own.stack.enter(call, site, stack_pointer, losses, place);
         self.next_call += 1;
         visitor.begin(&begin, event)
     }
@@ -211,7 +159,7 @@ impl Pairing {
         let Some(own) = self.goroutines.get_mut(&goroutine) else {
             return visitor.unpaired(site.function as usize, event);
         };
-        let place = own.place(event);
+        let place = Place::of(event, &mut own.time);
         let own_pair = |frame: &Frame| frame.pair == site.pair;
         let here = |frame: &Frame| frame.stack_pointer == stack_pointer && own_pair(frame);
         let found = match own.moved {

@@ -30,6 +30,15 @@ pub fn clock() -> ClockModel {
     ClockModel::from_points(vec![point(0), point(10)], 0).unwrap()
 }
 
+/// Converts a TSC value as a CTF reader does: ns since 1970-01-01 UTC along one line, rounded down.
+/// Differs from the piecewise conversion by the rounding of the frequency (at most 1 us an hour) and
+/// by adjustments of the system time during the recording.
+pub fn ctf_ns(model: &ClockModel, tsc: u64) -> i128 {
+    let ticks = u128::from(model.offset_cycles) + u128::from(tsc);
+    let ns = ticks * 1_000_000_000 / u128::from(model.freq_hz);
+    i128::from(model.offset_s) * 1_000_000_000 + ns as i128
+}
+
 pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
     EventInfo {
         id,
