@@ -102,8 +102,8 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
     let started = Instant::now();
     let objects = Objects::of_process(process)?;
     let planner = Planner::of_process(process).with_breakpoints(false);
-    let spec = EventSpec::parse(event)?;
-    let mut found = resolve(&objects, &spec)?;
+    let probe = Arc::new(EventSpec::parse(event)?.into());
+    let mut found = resolve(&objects, &probe)?;
     let all = found.len();
     if all > sites {
         let wanted = |index: &usize| (index + 1) * sites / all > index * sites / all;
@@ -119,18 +119,18 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .map(|((site, plan), id)| Selected {
             id,
             definition: 0,
-            text: String::new(),
+            probe: Arc::clone(&probe),
             origin: Origin::User { named: false },
             part: Part::Point,
             call: None,
             site,
             fields: Arc::default(),
-            given_name: None,
             counter: None,
             fate: plan.into(),
         })
         .collect();
-    let probes = select::probes(&selected, Selected::record_all(&selected));
+    let works = selected.iter().map(|event| vec![event.record()]);
+    let probes = select::probes(&selected, works.collect());
     let guards = guards::threads(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();

@@ -4,31 +4,23 @@ use super::reading::Reading;
 use super::{Arguments, Outcome};
 use crate::Usage;
 use anyhow::Context;
-use capriole::aggregate::AggregateTable;
-use capriole::event::CallSpec;
-use capriole::fields::{Purpose, Reader};
-use capriole::machine;
-use capriole::slots::Area;
-use capriole::{calls, slots};
+use capriole::aggregate::Source;
+use capriole::event::Event;
+use capriole::options;
+use capriole::plan::{Planned, Probed, Request};
+use capriole::probe::{
+    Action, Aggregate, Base, FieldType, Guard, KeyKind, Map, Probe as BuiltProbe, Shown, Value,
+};
+use capriole::select::Mode;
+use capriole::{ProbeOptions, Returns};
 use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
     TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
-use capriole_codegen::runtime::ClockReading;
-use capriole_codegen::work::Work;
-use capriole_event::EventSpec;
-use capriole_host::ptrace;
 use capriole_object::Objects;
-use capriole_patch::attach::{Attached, Probe, attach};
-use capriole_planner::guards;
-use capriole_planner::planner::{Plan, Planner};
-use capriole_planner::resolve::{Site, followed, resolve};
-use capriole_planner::unwinders;
+use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
-use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
-use capriole_ring::tables::{TableReader, Tables};
-use capriole_tactic::site::{Shape, Tactic};
 use capriole_trace::write_file;
 use std::process::Command;
 use std::time::Duration;
@@ -36,13 +28,17 @@ use std::time::Duration;
 /// Work of one of our own probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Aggregates, with these aggregates and keys; counts if there are none.
-    Add(&'static str),
-    /// Records these fields.
-    Record(&'static str),
+    /// Counts; by key, the lowest byte of the first argument.
+    Count { keyed: bool },
+    /// Adds up the second argument.
+    Sum,
+    /// Histogram of the second argument; by the same key.
+    Histogram { keyed: bool },
+    /// Records so many arguments.
+    Record(u8),
     /// Records [`TEXT`], from memory.
     Text,
-    /// Records nothing: no hit passes the filter.
+    /// Records nothing: no hit passes the guard.
     Reject,
     /// Records two arguments, reached by a breakpoint.
     Breakpoint,
@@ -61,26 +57,70 @@ fn only(symbol: &str) -> String {
     format!("{head}[{last}]")
 }
 
+/// Returns a probe at the entry of a function that reads so many arguments.
+fn entry(function: Function, arguments: u8) -> BuiltProbe {
+    let probe = BuiltProbe::at_function("", only(function.symbol()));
+    (1..=arguments).fold(probe, |probe, number| {
+        probe.value(format!("arg{number}"), Value::argument(number))
+    })
+}
+
+/// Returns a probe that updates a table of its own.
+fn update(probe: BuiltProbe, keyed: bool, aggregate: Option<Aggregate>) -> BuiltProbe {
+    let key = Value::argument(1).typed(FieldType::number(Shown::Unsigned, 1));
+    let (probe, keys) = match keyed {
+        true => (probe.value("key", key), vec![KeyKind::from("key")]),
+        false => (probe, Vec::new()),
+    };
+    probe.update(Map::Own, keys, aggregate)
+}
+
 impl Kind {
-    /// Returns the event at a function, and the size of its records in bytes. [`TEXT`] is at the
+    /// Returns the probes at a function, and the size of their records in bytes. [`TEXT`] is at the
     /// address `text`.
-    fn event(self, function: Function, text: u64) -> (String, usize) {
-        let symbol = only(function.symbol());
-        let fields = |fields: &str| format!(":{symbol} {fields}");
+    fn probes(self, function: Function, text: u64) -> (Vec<BuiltProbe>, usize) {
+        let of_second = || entry(function, 0).value("n", Value::argument(2));
+        let leaving = || BuiltProbe::at_return("", only(function.symbol()));
         match self {
-            Kind::Add(of) => (fields(of), record_size(0)),
-            Kind::Record(of) => (fields(of), record_size(of.split_whitespace().count())),
-            Kind::Breakpoint => (fields("$arg1 $arg2"), record_size(2)),
-            Kind::Both | Kind::Stack => (fields("$arg1 $arg2"), record_size(2) + record_size(1)),
-            Kind::Time => (format!("latency(:{symbol})"), record_size(0)),
-            Kind::Reject => (
-                fields("$arg1 if arg1 == 0x8000000000000001"),
-                record_size(1),
+            Kind::Count { keyed } => {
+                let probe = update(entry(function, 0), keyed, None);
+                (vec![probe], record_size(0))
+            }
+            Kind::Sum => {
+                let probe = update(of_second(), false, Some(Aggregate::sum("n")));
+                (vec![probe], record_size(0))
+            }
+            Kind::Histogram { keyed } => {
+                let probe = update(of_second(), keyed, Some(Aggregate::histogram("n")));
+                (vec![probe], record_size(0))
+            }
+            Kind::Time => {
+                let probe = leaving().value("ns", Value::latency());
+                let probe = update(probe, false, Some(Aggregate::histogram("ns")));
+                (vec![probe], record_size(0))
+            }
+            Kind::Record(of) => (
+                vec![entry(function, of).record()],
+                record_size(usize::from(of)),
             ),
+            Kind::Breakpoint => (vec![entry(function, 2).record()], record_size(2)),
+            Kind::Both | Kind::Stack => {
+                let result = Value::result().typed(FieldType::X64);
+                let exit = leaving().value("ret", result).record();
+                (
+                    vec![entry(function, 2).record(), exit],
+                    record_size(2) + record_size(1),
+                )
+            }
+            Kind::Reject => {
+                let none = Guard::equal("arg1", 0x8000_0000_0000_0001_u64);
+                (vec![entry(function, 1).when(none).record()], record_size(1))
+            }
             // The mask of fields that could not be read, the length, the string.
             Kind::Text => {
                 let size = record_size(1) + (4 + TEXT.len() - 1).next_multiple_of(8);
-                (fields(&format!("text=@{text:#x}:string")), size)
+                let text = Value::from(Base::Address(text)).typed(FieldType::STRING);
+                (vec![entry(function, 0).value("text", text).record()], size)
             }
         }
     }
@@ -93,47 +133,70 @@ struct Ours {
     armed: Option<Armed>,
 }
 
-struct Armed {
-    attached: Attached,
+/// One of our own probes in a process.
+pub struct Armed {
+    probed: Probed,
     /// If it records: a reader that takes the packets as `record` does, but only counts.
     reading: Option<Reading>,
-    /// If it aggregates: the table of its aggregates.
-    kept: Option<AggregateTable>,
-    /// True if nothing may be recorded.
-    rejects: bool,
+    /// The tables of its aggregates.
+    source: Source,
 }
 
 impl Armed {
-    fn new(
-        attached: Attached,
-        kind: Kind,
-        kept: Option<AggregateTable>,
-        record_bytes: usize,
-    ) -> Armed {
-        let reading = kept.is_none();
-        let reading = reading.then(|| Reading::start(&attached, record_bytes));
-        Armed {
-            attached,
+    /// Attaches the probes of some events, whose records have this size in bytes; `None` if they
+    /// record nothing.
+    pub fn new(
+        process: &Process,
+        events: &[Event],
+        options: &ProbeOptions,
+        returns: Returns,
+        record_bytes: Option<usize>,
+    ) -> anyhow::Result<Armed> {
+        let clock = events.iter().any(Event::is_timed).then(options::clock);
+        let clock = clock.transpose()?;
+        let request = Request {
+            events,
+            options,
+            mode: Mode {
+                first_id: 1,
+                ..Mode::new(returns)
+            },
+            messages: false,
+            keys: KEYS,
+            clock: clock.as_ref(),
+        };
+        let planned = Planned::new(process, &request)?;
+        let geometry = planned.geometry(64 << 20);
+        let mut probed = planned.attach(process, None, geometry)?;
+        if let Some(reason) = probed.dropped.iter().flatten().next() {
+            let reason = reason.to_string();
+            probed.detach()?;
+            anyhow::bail!("{reason}");
+        }
+        let source = Source::new(&mut probed);
+        let reading = record_bytes.map(|bytes| Reading::start(&probed.attached, bytes));
+        Ok(Armed {
+            probed,
             reading,
-            kept,
-            rejects: kind == Kind::Reject,
-        }
+            source,
+        })
     }
 
-    fn hits(&self) -> u64 {
-        match (&self.reading, &self.kept) {
-            (Some(reading), _) => reading.hits(),
-            (None, Some(kept)) => {
-                let memory = &self.attached.memory;
-                kept.hits(&TableReader::new(memory.memory.clone(), memory.geometry))
-            }
-            (None, None) => 0,
-        }
+    /// Returns the number of hits that were recorded, or else counted.
+    pub fn hits(&self) -> u64 {
+        let reading = self.reading.as_ref();
+        reading.map_or_else(|| self.source.hits(), Reading::hits)
     }
 
-    fn disarm(self) -> Result<(), String> {
+    /// Returns the number of sites with a probe.
+    pub fn sites(&self) -> usize {
+        self.probed.selected.len()
+    }
+
+    /// Takes the probes out.
+    pub fn disarm(self) -> Result<(), String> {
         let joined = self.reading.map_or(Ok(()), Reading::end);
-        self.attached.detach().map_err(|e| e.to_string())?;
+        self.probed.detach().map_err(|e| e.to_string())?;
         joined
     }
 }
@@ -153,142 +216,38 @@ impl Ours {
 
     fn attach(&mut self, info: &TargetInfo) -> anyhow::Result<()> {
         let process = Process::open(info.pid)?;
-        let objects = Objects::of_process(&process)?;
-        let site = |event: &str| -> anyhow::Result<(EventSpec, Site)> {
-            let spec = EventSpec::parse(event).map_err(|e| anyhow::anyhow!("{e}"))?;
-            let mut sites = resolve(&objects, &spec)?.into_iter();
-            Ok((spec, sites.next().context("no site")?))
-        };
         let text = match self.kind {
             Kind::Text => {
                 // The target runs this same executable, mapped elsewhere.
-                let (_, there) = site(&format!(":{}", only(self.function.symbol())))?;
+                let objects = Objects::of_process(&process)?;
+                let there = resolve(&objects, &entry(self.function, 0))?.remove(0);
                 let here = self.function.address();
                 let text = std::ptr::from_ref(&TEXT) as u64;
                 there.address.wrapping_add(text.wrapping_sub(here))
             }
             _ => 0,
         };
-        let (event, record_bytes) = self.kind.event(self.function, text);
-        let planner = Planner::of_process(&process);
-        let mut guards = guards::find(&objects, &planner);
-        if self.kind == Kind::Stack {
-            guards = guards.with_unwinders(unwinders::find(&objects, &planner)?);
-        }
-        let mut tables = Tables::default();
-        let mut kept = None;
-        let mut probes = Vec::new();
-        let mut add = |site: &Site, work: Vec<Work>| -> anyhow::Result<()> {
-            let plan = planner.plan(site)?;
-            let plan = match self.kind {
-                Kind::Breakpoint => as_breakpoint(plan),
-                _ => plan,
-            };
-            probes.push(Probe::new(plan, site.object.range()).with(work));
-            Ok(())
+        let (probes, record_bytes) = self.kind.probes(self.function, text);
+        let records = probes.iter().any(|p| p.actions == [Action::Record]);
+        let events: Vec<Event> = probes.into_iter().map(Event::from).collect();
+        let options = ProbeOptions {
+            breakpoints: true,
+            only_breakpoints: self.kind == Kind::Breakpoint,
+            ..ProbeOptions::default()
         };
-        let mut sum = |spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Count).fields(spec, site, Area::default())?;
-            let made = AggregateTable::new(spec, &[&fields], 1..2, KEYS, &mut tables)?;
-            let work = made.work(1, &fields)?;
-            kept = Some(made);
-            Ok(work)
+        let returns = match self.kind {
+            Kind::Stack => Returns::Stack,
+            _ => Returns::Exits,
         };
-        let record = |id: u32, spec: &EventSpec, site: &Site| -> anyhow::Result<Vec<Work>> {
-            let fields = Reader::new(Purpose::Record).fields(spec, site, Area::default())?;
-            Ok(vec![fields.fetch.work(id)?])
-        };
-        match self.kind {
-            Kind::Add(_) => {
-                let (spec, site) = site(&event)?;
-                add(&site, sum(&spec, &site)?)?;
-            }
-            Kind::Time => {
-                let CallSpec { begin, exit, .. } =
-                    calls::latency(&event)?.context("it times calls")?;
-                let entry = begin.context("calls are timed from their entry on")?;
-                let at = resolve(&objects, &entry)?.remove(0);
-                let call = slots::number(at.address, Area::default());
-                add(
-                    &at,
-                    vec![Work::Enter {
-                        call,
-                        kept: Vec::new(),
-                        filter: None,
-                    }],
-                )?;
-                for at in resolve(&objects, &exit)? {
-                    add(&at, sum(&exit, &at)?)?;
-                }
-            }
-            Kind::Both => {
-                let (spec, at) = site(&event)?;
-                add(&at, record(1, &spec, &at)?)?;
-                let (spec, at) = site(&format!(
-                    ":{}%return $retval:x64",
-                    only(self.function.symbol())
-                ))?;
-                add(&at, record(2, &spec, &at)?)?;
-            }
-            _ => {
-                let (spec, site) = site(&event)?;
-                add(&site, record(1, &spec, &site)?)?;
-            }
-        }
-        if self.kind == Kind::Stack {
-            let event = format!(":{}%return $retval:x64", only(self.function.symbol()));
-            let spec = EventSpec::parse(&event).map_err(|e| anyhow::anyhow!("{e}"))?;
-            let (at, refused) = followed(&objects, &spec)?
-                .into_iter()
-                .next()
-                .context("it is there")?;
-            refused.map_or(Ok(()), Err)?;
-            let returns = record(2, &spec, &at)?;
-            let points = probes.iter_mut().flat_map(|probe| &mut probe.points);
-            points.for_each(|point| point.returns = returns.clone());
-        }
-        let timed = self.kind == Kind::Time;
-        let cpus = machine::possible_cpus();
-        let attached = attach(
-            &ptrace::host(&process),
-            probes,
-            &guards,
-            ClockReading::default(),
-            |journal| {
-                let geometry = Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables);
-                if timed {
-                    geometry.with_frames(1, 0)
-                } else {
-                    geometry
-                }
-            },
-        )?;
-        if let Some(error) = attached.outcomes.iter().find_map(|o| o.as_ref().err()) {
-            let error = error.to_string();
-            attached.detach()?;
-            anyhow::bail!("{error}");
-        }
-        self.armed = Some(Armed::new(attached, self.kind, kept, record_bytes));
+        let record_bytes = records.then_some(record_bytes);
+        self.armed = Some(Armed::new(
+            &process,
+            &events,
+            &options,
+            returns,
+            record_bytes,
+        )?);
         Ok(())
-    }
-}
-
-/// Returns the plan with its site reached by a breakpoint.
-fn as_breakpoint(plan: Plan) -> Plan {
-    let shape = plan.shape;
-    let first = shape.displaced.first().copied();
-    let start = shape.covered.start;
-    let resume = first.map_or(shape.resume, |i| i.next_ip());
-    Plan {
-        shape: Shape {
-            tactic: Tactic::Int3,
-            covered: capriole_insn::Extent::new(start, start + 1),
-            resume,
-            displaced: first.into_iter().collect(),
-            placed: None,
-            ..shape
-        },
-        ..plan
     }
 }
 
@@ -301,7 +260,7 @@ impl BenchProbe for Ours {
         let Some(armed) = &self.armed else {
             return Ok(None);
         };
-        match (armed.rejects, armed.hits()) {
+        match (self.kind == Kind::Reject, armed.hits()) {
             (false, hits) => Ok(Some(hits)),
             (true, 0) => Ok(None),
             (true, hits) => Err(format!("{hits} hits passed the filter")),
@@ -319,8 +278,6 @@ impl Drop for Ours {
     }
 }
 
-/// All arguments passed in registers.
-const SIX: &str = "$arg1 $arg2 $arg3 $arg4 $arg5 $arg6";
 /// Keys that the tables have room for.
 pub const KEYS: u32 = 1024;
 /// Minimum number of rounds.
@@ -349,27 +306,32 @@ fn rows_of_one_thread() -> Vec<Row> {
         .position(|r| r.name().starts_with("kernel."))
         .unwrap_or(rows.len());
     let ours = [
-        Ours::row("capriole.count", Function::Count, Kind::Add("")),
+        Ours::row(
+            "capriole.count",
+            Function::Count,
+            Kind::Count { keyed: false },
+        ),
         Ours::row(
             "capriole.count_by_key",
             Function::ByKey,
-            Kind::Add("by key=$arg1:u8"),
+            Kind::Count { keyed: true },
         ),
-        Ours::row("capriole.sum", Function::Sum, Kind::Add("sum(n=$arg2)")),
-        Ours::row("capriole.hist", Function::Hist, Kind::Add("hist(n=$arg2)")),
+        Ours::row("capriole.sum", Function::Sum, Kind::Sum),
+        Ours::row(
+            "capriole.hist",
+            Function::Hist,
+            Kind::Histogram { keyed: false },
+        ),
         Ours::row(
             "capriole.hist_by_key",
             Function::HistByKey,
-            Kind::Add("hist(n=$arg2) by key=$arg1:u8"),
+            Kind::Histogram { keyed: true },
         ),
         Ours::row("capriole.reject", Function::Reject, Kind::Reject),
-        Ours::row("capriole.record0", Function::Record0, Kind::Record("")),
-        Ours::row(
-            "capriole.record2",
-            Function::Record2,
-            Kind::Record("$arg1 $arg2"),
-        ),
-        Ours::row("capriole.record6", Function::Record6, Kind::Record(SIX)),
+        Ours::row("capriole.record0", Function::Record0, Kind::Record(0)),
+        Ours::row("capriole.record2", Function::Record2, Kind::Record(2)),
+        // All arguments passed in registers.
+        Ours::row("capriole.record6", Function::Record6, Kind::Record(6)),
         Ours::row("capriole.entry_exit", Function::EntryExit, Kind::Both),
         Ours::row("capriole.return.stack", Function::ReturnStack, Kind::Stack),
         Ours::row("capriole.latency", Function::Latency, Kind::Time),

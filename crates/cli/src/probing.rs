@@ -80,6 +80,7 @@ impl From<ProbeFlags> for ProbeOptions {
             keep_going: flags.keep_going,
             trust_address: flags.trust_address,
             ordered_clock: flags.ordered_clock,
+            ..ProbeOptions::default()
         }
     }
 }
@@ -184,7 +185,7 @@ pub fn say_dropped(probed: &Probed) {
     if !probed.impossible.is_empty() {
         let definitions = probed.selected.iter();
         let definitions = definitions.filter(|event| !event.origin.is_implied());
-        let definitions: HashSet<&str> = definitions.map(|e| e.text.as_str()).collect();
+        let definitions: HashSet<&str> = definitions.map(|e| e.probe.label.as_str()).collect();
         let all = definitions.len() + probed.impossible.len();
         tell!(
             "capriole: left out: {} of {}:",

@@ -1,10 +1,11 @@
 //! Aggregates that the program keeps in session memory: tables, and the rows read from them.
 
-pub mod counting;
+pub mod maps;
 pub mod model;
 pub mod source;
 pub mod table;
 
+pub use maps::{Maps, Own};
 pub use model::{Bucket, Group, Histogram, Measure, Row, Snapshot};
 pub use source::Source;
 pub use table::AggregateTable;

@@ -1,17 +1,16 @@
-//! Calls from entry to exit: a function that the user names becomes one event at its entry and one
+//! Calls from entry to exit: a function that the user names becomes one probe at its entry and one
 //! at its exits.
 
 use crate::definitions::{LATENCY_OF, parse_plain};
-use crate::entry;
 use crate::error::{Context, Result, bail};
-use crate::event::CallSpec;
+use crate::event::Event;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
-    Aggregate, At, Base, Comparison, EntryValue, EventSpec, Fetch, FetchArg, FieldType, Filter,
-    Function, Gpr, Operand, Place,
+    Action, Aggregate, Aggregation, At, Base, Entry, FetchArg, FieldType, Fields, Gpr, Guard, Map,
+    Place, Probe, Value,
 };
 
-/// Builds the entry and exit events of a function for `record --graph`. With `least`, a call is
+/// Builds the event of a function's entry and exits for `record --graph`. With `least`, a call is
 /// recorded at its exit only, with the entry's fields, and only if it took at least that many
 /// ticks of the time stamp counter.
 ///
@@ -20,97 +19,59 @@ use capriole_event::{
 ///
 /// # Errors
 /// The event cannot be parsed, or is not at a function.
-pub fn graph(text: &str, least: Option<u64>) -> Result<CallSpec> {
-    let spec = parse_plain(&[text.to_owned()], &[])?.remove(0);
-    let (mut entry, mut exit) = both(spec)?;
-    let stack = argument(STACK, Base::StackPointer, Some(FieldType::X64));
-    exit.name = exit.name.map(|name| format!("{name}__return"));
-    // Its type comes from debug information.
-    let result = argument(RESULT, Base::Retval, None);
-    let Some(least) = least else {
-        let begin = entry.filter.is_some().then(|| EventSpec {
-            keeps: Some(0),
-            name: None,
-            ..entry.clone()
-        });
-        // Go's functions keep the goroutine in this register.
-        let goroutine = argument(GOROUTINE, Base::Register(Gpr::R14), Some(FieldType::X64));
-        let own = [stack, goroutine];
-        entry.arguments.splice(0..0, own.clone());
-        exit.arguments = own.to_vec();
-        if begin.is_some() {
-            let since = argument(SINCE, Base::Latency, Some(FieldType::U64));
-            exit.arguments.push(since);
-            exit.filter = Some(at_least(SINCE, 0));
-        }
-        exit.arguments.push(result);
-        return Ok(CallSpec {
-            entry: Some(entry),
-            begin,
-            exit,
-            timed: false,
-        });
+pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
+    let (mut entry, begun, exit) = ends(text)?;
+    let exit = Probe {
+        name: exit.name.as_ref().map(|name| format!("{name}__return")),
+        ..exit
     };
-    let time = argument(DURATION, Base::Latency, Some(FieldType::U64));
-    exit.arguments = vec![stack, time];
-    exit.arguments.extend(entry.arguments.iter().map(at_entry));
-    exit.arguments.push(result);
-    exit.filter = Some(at_least(DURATION, least));
-    Ok(CallSpec {
-        entry: None,
-        begin: Some(beginning(entry, &exit)),
-        exit,
-        timed: false,
-    })
-}
-
-/// Turns the event at an entry into one that begins calls, and keeps the values that the exit
-/// needs. Its own fields stay, for the filter.
-fn beginning(entry: EventSpec, exit: &EventSpec) -> EventSpec {
-    let kept = entry::all_kept(exit);
-    let keeps = Some(kept.len());
-    let mut arguments = entry::arguments(kept);
-    arguments.extend(entry.arguments);
-    EventSpec {
-        keeps,
-        arguments,
-        ..entry
-    }
-}
-
-/// Builds a filter: true if the field is at least `value`, false if it cannot be read.
-fn at_least(field: &str, value: u64) -> Filter {
-    Filter::Compare {
-        field: field.to_owned(),
-        at: 0,
-        comparison: Comparison::GreaterOrEqual,
-        operand: Operand::Number {
-            value,
-            negative: false,
-        },
-    }
+    let stack = Value::from(Base::StackPointer).typed(FieldType::X64);
+    let Some(least) = least else {
+        // Go's functions keep the goroutine in this register.
+        let goroutine = Value::from(Base::Register(Gpr::R14)).typed(FieldType::X64);
+        let mut exit = exit.value(STACK, stack).value(GOROUTINE, goroutine);
+        let own = exit.values.clone();
+        if begun.guard.is_some() {
+            exit = exit
+                .value(SINCE, Value::latency())
+                .when(Guard::at_least(SINCE, 0));
+            exit.entry = Some(Entry {
+                name: None,
+                ..begun
+            });
+        }
+        entry.values.splice(0..0, own);
+        // The type of the result comes from debug information.
+        let exit = exit.value(RESULT, Value::result()).record();
+        return Ok(Event::of_calls(entry.record(), exit));
+    };
+    let mut exit = exit.value(STACK, stack).value(DURATION, Value::latency());
+    exit.values.extend(begun.values.iter().map(at_entry));
+    exit.entry = Some(begun);
+    let exit = exit.when(Guard::at_least(DURATION, least));
+    Ok(exit.value(RESULT, Value::result()).record().into())
 }
 
 /// Wraps a field of the entry as a field of the exit.
 fn at_entry(argument: &FetchArg) -> FetchArg {
-    let value = EntryValue {
-        fetch: argument.fetch.clone(),
-        field_type: argument.field_type,
-    };
+    let FetchArg {
+        name,
+        named,
+        fetch,
+        field_type,
+    } = argument.clone();
     FetchArg {
-        fetch: Fetch {
-            base: Base::Entry(Box::new(value)),
-            derefs: Vec::new(),
-        },
-        ..argument.clone()
+        name,
+        named,
+        ..Value { fetch, field_type }.at_entry().into()
     }
 }
 
-/// Builds the entry and exit events for `latency(EVENT) [by KEYS]`; `None` for any other event.
+/// Builds the probe for `latency(EVENT) [by KEYS]`; `None` for any other event.
 ///
 /// # Errors
 /// The event is `latency(...)` and cannot be parsed, or is not at a function.
-pub fn latency(text: &str) -> Result<Option<CallSpec>> {
+pub fn latency(text: &str) -> Result<Option<Probe>> {
     let Some(inside) = text.trim().strip_prefix(LATENCY_OF) else {
         return Ok(None);
     };
@@ -122,8 +83,8 @@ pub fn latency(text: &str) -> Result<Option<CallSpec>> {
         );
     };
     let (inside, rest) = (&inside[..end], inside[end + 1..].trim());
-    let spec = parse_plain(&[inside.to_owned()], &[])?.remove(0);
-    if let (None, Some(unused)) = (&spec.filter, spec.arguments.first()) {
+    let (_, begun, mut exit) = ends(inside)?;
+    if let (None, Some(unused)) = (&begun.guard, begun.values.first()) {
         bail!(
             Unsuitable,
             "`{text}`: the field `{}` would not be used: inside latency(...) fields are for the \
@@ -131,21 +92,21 @@ pub fn latency(text: &str) -> Result<Option<CallSpec>> {
             unused.name
         );
     }
-    let (mut entry, mut exit) = both(spec)?;
-    entry.text = text.to_owned();
-    exit.text = text.to_owned();
+    exit.entry = Some(begun);
+    let mut aggregation = Aggregation::default();
     if !rest.is_empty() {
         // Keys are parsed as those of any event at a return.
-        let keys = EventSpec::parse(&format!(":f%return {rest}"));
+        let keys = Fields::parse_at_return(text, text.trim_end().len() - rest.len());
         let keys = keys.with_context(|| format!("`{rest}` behind latency(...); {form}"))?;
-        if keys.filter.is_some() || !keys.aggregation.aggregates.is_empty() {
+        if keys.filtered || !keys.aggregation.aggregates.is_empty() {
             bail!(
                 Unsuitable,
                 "`{rest}`: a filter belongs inside the parentheses; {form}"
             );
         }
+        aggregation = keys.aggregation;
         let keyed = |argument: &FetchArg| {
-            let keys = &keys.aggregation.keys;
+            let keys = &aggregation.keys;
             keys.iter().any(|key| key.name() == argument.name)
         };
         if let Some(unused) = keys.arguments.iter().find(|argument| !keyed(argument)) {
@@ -156,63 +117,50 @@ pub fn latency(text: &str) -> Result<Option<CallSpec>> {
                 unused.name
             );
         }
-        exit.arguments = keys.arguments;
-        exit.aggregation.keys = keys.aggregation.keys;
+        exit.values = keys.arguments;
     }
-    let begin = Some(beginning(entry, &exit));
-    let time = argument(LATENCY, Base::Latency, Some(FieldType::U64));
-    exit.arguments.push(time);
-    exit.aggregation.aggregates.push(Aggregate {
-        function: Function::Histogram,
-        field: Some(LATENCY.to_owned()),
-        at: 0,
-    });
-    Ok(Some(CallSpec {
-        entry: None,
-        begin,
-        exit,
-        timed: true,
-    }))
+    aggregation.aggregates.push(Aggregate::histogram(LATENCY));
+    exit.actions = vec![Action::Update {
+        map: Map::Own,
+        aggregation,
+    }];
+    let exit = exit.value(LATENCY, Value::latency());
+    Ok(Some(exit.labelled(text)))
 }
 
-/// Splits an event into those of the function's entry and exits; fields and filter stay with the
-/// entry.
-fn both(spec: EventSpec) -> Result<(EventSpec, EventSpec)> {
+/// Parses an event at a function, and splits it into a probe at the entry, the condition for the
+/// exits, which has the event's values and filter, and a probe at the exits without values. None of
+/// them has an action yet.
+fn ends(text: &str) -> Result<(Probe, Entry, Probe)> {
+    let spec = parse_plain(&[text.to_owned()], &[])?.remove(0);
+    let entry = Probe {
+        of_calls: true,
+        actions: Vec::new(),
+        ..spec.into()
+    };
     let function = matches!(
-        spec.place,
+        entry.place,
         Place::Symbol { offset: 0, .. } | Place::FileOffset(_)
     );
-    if spec.at == At::Return || !function {
+    if entry.at == At::Return || !function {
         bail!(
             Unsuitable,
             "event `{}`: calls are those of a function; write its name without an offset or a return",
-            spec.text
+            entry.label
         );
     }
-    let entry = EventSpec {
-        of_calls: true,
-        ..spec
+    let begun = Entry {
+        name: entry.name.clone(),
+        values: entry.values.clone(),
+        guard: entry.guard.clone(),
     };
-    let exit = EventSpec {
+    let exit = Probe {
         at: At::Return,
-        arguments: Vec::new(),
-        filter: None,
+        values: Vec::new(),
+        guard: None,
         ..entry.clone()
     };
-    Ok((entry, exit))
-}
-
-fn argument(name: &str, base: Base, field_type: Option<FieldType>) -> FetchArg {
-    FetchArg {
-        name: name.to_owned(),
-        named: true,
-        fetch: Fetch {
-            base,
-            derefs: Vec::new(),
-        },
-        field_type,
-        at: 0,
-    }
+    Ok((entry, begun, exit))
 }
 
 /// Finds the parenthesis that closes the one just before `text`.

@@ -1,7 +1,9 @@
 //! Events as texts: single ones, and those of definition files.
 
 use crate::advice::{Advice, Message};
+use crate::calls;
 use crate::error::{Code, Context, Error, Result, bail, message_of};
+use crate::event::Event;
 use capriole_event::{EventSpec, ParseError, definition_lines, definitions};
 use capriole_proc::files;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,34 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> Result<Vec<EventSpec
     Ok(parsed)
 }
 
+/// Parses events whose hits are counted: those of the command line, then those of definition files.
+///
+/// # Errors
+/// An event cannot be parsed.
+pub fn parse_counted(events: &[String], files: &[PathBuf]) -> Result<Vec<Event>> {
+    let mut definitions = Vec::new();
+    for text in events {
+        definitions.push(match calls::latency(text)? {
+            Some(timed) => timed.into(),
+            None => EventSpec::parse(text)?.counted().into(),
+        });
+    }
+    for file in files {
+        let InFile { events, latencies } = in_file(file)?;
+        let mut all: Vec<(usize, Event)> = Vec::new();
+        for (line, text) in latencies {
+            let timed = calls::latency(&text);
+            let timed = timed.with_context(|| format!("{}: line {line}", file.display()))?;
+            all.extend(timed.map(|timed| (line, timed.into())));
+        }
+        let others = events.into_iter();
+        all.extend(others.map(|(line, spec)| (line, spec.counted().into())));
+        all.sort_by_key(|(line, _)| *line);
+        definitions.extend(all.into_iter().map(|(_, event)| event));
+    }
+    Ok(definitions)
+}
+
 /// Joins the errors of a definition file, each with its line.
 fn in_lines(file: &Path, errors: impl IntoIterator<Item = (usize, Message)>) -> Message {
     let mut all = Message::from(format!("{}: ", file.display()));
@@ -58,7 +88,7 @@ fn in_lines(file: &Path, errors: impl IntoIterator<Item = (usize, Message)>) -> 
 
 /// Checks that an event has neither aggregates nor keys.
 fn plain(spec: &EventSpec) -> Result<(), Message> {
-    let Some(column) = spec.aggregation.at() else {
+    let Some(column) = spec.aggregation_column() else {
         return Ok(());
     };
     Err(not_recorded(ParseError {

@@ -1,8 +1,7 @@
-//! Values that an event at a function's exits takes from its entry (`$entry:NAME`): a separate
-//! event at the entry keeps them; it begins calls and records nothing.
+//! Values that a probe at a function's exits takes from its entry (`$entry:NAME`): a separate
+//! probe at the entry keeps them; it begins calls and records nothing.
 
-use crate::event::{CallSpec, Event};
-use capriole_event::{Aggregation, At, Base, EntryValue, EventSpec, Fetch, FetchArg, FieldType};
+use capriole_event::{Action, At, Base, Fetch, FetchArg, FieldType, Probe, Value};
 
 /// A value that is kept, and its requested type.
 pub type Kept = (Fetch, Option<FieldType>);
@@ -12,7 +11,7 @@ pub fn kept(argument: &FetchArg) -> Option<Kept> {
     let Base::Entry(entry) = &argument.fetch.base else {
         return None;
     };
-    let EntryValue { fetch, field_type } = &**entry;
+    let Value { fetch, field_type } = &**entry;
     // A dereference at the exit starts at a kept address.
     let wanted = match argument.fetch.derefs.is_empty() {
         true => argument.field_type.or(*field_type),
@@ -24,9 +23,9 @@ pub fn kept(argument: &FetchArg) -> Option<Kept> {
 
 /// Returns all values that the fields of an exit need from the entry, each once, with the field's
 /// name.
-pub fn all_kept(exit: &EventSpec) -> Vec<(String, Kept)> {
+pub fn all_kept(exit: &Probe) -> Vec<(String, Kept)> {
     let mut all: Vec<(String, Kept)> = Vec::new();
-    for argument in &exit.arguments {
+    for argument in &exit.values {
         if let Some(kept) = kept(argument)
             && !all.iter().any(|(_, known)| *known == kept)
         {
@@ -36,47 +35,33 @@ pub fn all_kept(exit: &EventSpec) -> Vec<(String, Kept)> {
     all
 }
 
-/// Returns the fields of the entry that keep these values.
-pub fn arguments(kept: Vec<(String, Kept)>) -> Vec<FetchArg> {
-    let argument = |(name, (fetch, field_type))| FetchArg {
-        name,
-        named: false,
-        fetch,
-        field_type,
-        at: 0,
-    };
-    kept.into_iter().map(argument).collect()
-}
-
-/// Returns the event at the entry that keeps the values for an event at the exits, if it needs any.
-fn begin(exit: &EventSpec) -> Option<EventSpec> {
+/// Returns the probe at the entry that begins the calls of a probe at the exits, if that needs any:
+/// for values from there, for durations, or for a condition at the entry.
+pub fn keeping(exit: &Probe) -> Option<Probe> {
     let kept = all_kept(exit);
-    if exit.at != At::Return || kept.is_empty() {
+    let timed = |value: &FetchArg| value.fetch.base == Base::Latency;
+    let needed = !kept.is_empty() || exit.entry.is_some() || exit.values.iter().any(timed);
+    if exit.at != At::Return || !needed {
         return None;
     }
-    Some(EventSpec {
+    let actions = vec![Action::Keep(kept.len())];
+    let kept = kept
+        .into_iter()
+        .map(|(name, (fetch, field_type))| FetchArg {
+            name,
+            named: false,
+            fetch,
+            field_type,
+        });
+    let entry = exit.entry.clone().unwrap_or_default();
+    Some(Probe {
         at: At::Entry,
         of_calls: true,
-        keeps: Some(kept.len()),
-        name: None,
-        arguments: arguments(kept),
-        aggregation: Aggregation::default(),
-        filter: None,
+        name: entry.name,
+        values: kept.chain(entry.values).collect(),
+        guard: entry.guard,
+        entry: None,
+        actions,
         ..exit.clone()
     })
-}
-
-/// Returns the event, with an event at the entry that begins its calls if it needs values from
-/// there.
-pub fn with_entry(spec: EventSpec) -> Event {
-    match begin(&spec) {
-        None => spec.into(),
-        begin => CallSpec {
-            entry: None,
-            begin,
-            exit: spec,
-            timed: false,
-        }
-        .into(),
-    }
 }

@@ -3,7 +3,7 @@
 use crate::advice::{Advice, Message, Words};
 use capriole_codegen::detour::CompileError;
 use capriole_dwarf::{DebugError, VariableError};
-use capriole_event::{Instead, ParseError};
+use capriole_event::{Instead, ParseError, ProbeError};
 use capriole_host::TargetError;
 use capriole_object::ObjectError;
 use capriole_planner::resolve::ResolveError;
@@ -385,6 +385,7 @@ macro_rules! from {
 
 from! {
     ParseError => Syntax,
+    ProbeError => Unsuitable,
     ObjectError => Object,
     DebugError => Object,
     VariableError => Field,

@@ -1,126 +1,92 @@
 //! The user's events with everything that is probed for each of them.
 
+use crate::entry;
 use crate::names::DURATION;
-use capriole_event::EventSpec;
+use capriole_event::{Base, EventSpec, Probe};
+use std::sync::Arc;
 
-/// One event of the user's.
+/// One event of the user's: its probe, and those that serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// Hits of places, each by itself.
-    Single(Box<EventSpec>),
-    /// Calls of functions, from entry to exit.
-    Calls(Box<CallSpec>),
+pub struct Event {
+    /// All that is probed, in the order in which it is numbered; never empty. The last is the one
+    /// whose hits are recorded or counted: at the exits, for calls.
+    probes: Vec<Arc<Probe>>,
 }
 
-/// Calls of functions: the events at their entry and at their exits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallSpec {
-    /// Records each call at its entry.
-    pub entry: Option<EventSpec>,
-    /// Begins calls at the entry, for the exits: it has [`EventSpec::keeps`], and records nothing.
-    pub begin: Option<EventSpec>,
-    /// Records or counts each call at its exits.
-    pub exit: EventSpec,
-    /// True if the exits aggregate the duration of calls.
-    pub timed: bool,
-}
-
-/// One of the events that are probed for an event of the user's.
-#[derive(Debug, Clone, Copy)]
-pub enum EventPart<'a> {
-    /// An event by itself.
-    Single(&'a EventSpec),
-    /// Records each call at its entry.
-    Entry(&'a EventSpec),
-    /// Begins calls at the entry.
-    Begin {
-        /// The event.
-        spec: &'a EventSpec,
-        /// True if the exits record whole calls, so that the entry is described in the trace.
-        whole: bool,
-    },
-    /// Records or counts each call at its exits.
-    Exit(&'a EventSpec),
+impl From<Probe> for Event {
+    /// Adds a probe at the entry that begins the calls, if the probe needs values from there.
+    fn from(probe: Probe) -> Event {
+        let probes = entry::keeping(&probe).into_iter().chain([probe]);
+        Event {
+            probes: probes.map(Arc::new).collect(),
+        }
+    }
 }
 
 impl From<EventSpec> for Event {
     fn from(spec: EventSpec) -> Event {
-        Event::Single(Box::new(spec))
-    }
-}
-
-impl From<CallSpec> for Event {
-    fn from(calls: CallSpec) -> Event {
-        Event::Calls(Box::new(calls))
+        Event::from(Probe::from(spec))
     }
 }
 
 impl Event {
-    /// Returns the event whose hits are recorded or counted: at the exits, for calls.
+    /// Creates an event with a probe by itself, whatever it needs from the entry.
     #[must_use]
-    pub fn spec(&self) -> &EventSpec {
-        match self {
-            Event::Single(spec) => spec,
-            Event::Calls(calls) => &calls.exit,
+    pub fn alone(probe: Probe) -> Event {
+        Event {
+            probes: vec![Arc::new(probe)],
         }
     }
 
-    /// Returns the source text.
+    /// Creates the event of calls that are recorded at both ends.
     #[must_use]
-    pub fn text(&self) -> &str {
-        &self.spec().text
+    pub fn of_calls(entry: Probe, exit: Probe) -> Event {
+        let mut event = Event::from(exit);
+        event.probes.insert(0, Arc::new(entry));
+        event
+    }
+
+    /// Returns the probe whose hits are recorded or counted.
+    #[must_use]
+    pub fn probe(&self) -> &Arc<Probe> {
+        &self.probes[self.probes.len() - 1]
+    }
+
+    /// Returns all that is probed, in the order in which it is numbered.
+    #[must_use]
+    pub fn probes(&self) -> &[Arc<Probe>] {
+        &self.probes
+    }
+
+    /// Returns its name in messages.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.probe().label
     }
 
     /// True if it was added without an event of the user's.
     #[must_use]
     pub fn is_implied(&self) -> bool {
-        self.spec().implied
+        self.probe().implied
     }
 
     /// True if the duration of calls is aggregated.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        matches!(self, Event::Calls(calls) if calls.timed)
+        let probe = self.probe();
+        let aggregates = probe.aggregations().flat_map(|all| &all.aggregates);
+        aggregates
+            .filter_map(|aggregate| probe.find(aggregate.field.as_ref()?))
+            .any(|value| value.fetch.base == Base::Latency)
     }
 
-    /// Returns all that is probed for the event, in the order in which it is numbered.
-    pub fn parts(&self) -> impl Iterator<Item = EventPart<'_>> {
-        let parts = match self {
-            Event::Single(spec) => [Some(EventPart::Single(spec)), None, None],
-            Event::Calls(calls) => [
-                calls.entry.as_ref().map(EventPart::Entry),
-                calls.begin.as_ref().map(|spec| EventPart::Begin {
-                    spec,
-                    whole: calls.records_whole(),
-                }),
-                Some(EventPart::Exit(&calls.exit)),
-            ],
-        };
-        parts.into_iter().flatten()
-    }
-}
-
-impl CallSpec {
     /// True if the exits record whole calls, with their duration, and the entry records nothing.
-    fn records_whole(&self) -> bool {
-        has_duration(&self.exit)
+    pub(crate) fn records_whole(&self) -> bool {
+        has_duration(self.probe())
     }
 }
 
-impl<'a> EventPart<'a> {
-    /// Returns the event that is probed.
-    #[must_use]
-    pub fn spec(self) -> &'a EventSpec {
-        match self {
-            EventPart::Single(spec)
-            | EventPart::Entry(spec)
-            | EventPart::Begin { spec, .. }
-            | EventPart::Exit(spec) => spec,
-        }
-    }
-}
-
-/// True if an event at exits records how long calls took.
-pub(crate) fn has_duration(exit: &EventSpec) -> bool {
-    exit.arguments.iter().any(|a| a.name == DURATION)
+/// True if a probe at exits records how long calls took.
+pub(crate) fn has_duration(exit: &Probe) -> bool {
+    exit.find(DURATION).is_some()
 }

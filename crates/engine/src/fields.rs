@@ -1,4 +1,4 @@
-//! Translates the fields and filter of an event into the fetches and condition of its probe.
+//! Translates the values, guard and actions of a probe into the fetches and condition of its work.
 
 use crate::advice::Advice;
 use crate::content::content;
@@ -11,8 +11,8 @@ use capriole_codegen::fetch::{Content, Fetch, Field, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{
-    At, Base, Comparison, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Filter,
-    Function, Gpr, KeyKind, Operand,
+    Action, Aggregation, At, Base, Comparison, Element, Fetch as Asked, FetchArg, FieldType,
+    Function, Gpr, Guard, KeyKind, Operand, Probe,
 };
 use capriole_insn::ExitKind;
 use capriole_object::Convention;
@@ -25,7 +25,7 @@ use std::path::PathBuf;
 /// Content of a thread id or a CPU number.
 const WORD: Content = Content::Number(Width::WORD);
 
-/// Fields that an event records at a site.
+/// Fields of a probe's first action at a site: those that it records, or aggregates, or keeps.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct Fields {
     /// Names and types of the fields, for the trace.
@@ -37,16 +37,8 @@ pub struct Fields {
     pub keys: usize,
     /// printf format of the first fields: all arguments of a marker that has a format.
     pub format: Option<TextFormat>,
-}
-
-/// Use of an event's hits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Purpose {
-    /// Each hit is recorded, with all fields.
-    #[default]
-    Record,
-    /// Hits are counted, and aggregates are updated.
-    Count,
+    /// Fields of the probe's other actions, in their order.
+    pub more: Vec<Fields>,
 }
 
 impl Fields {
@@ -61,6 +53,11 @@ impl Fields {
             },
             ..Fields::default()
         }
+    }
+
+    /// Returns the fields of each of the probe's actions, in their order.
+    pub fn all(&self) -> impl Iterator<Item = &Fields> {
+        std::iter::once(self).chain(&self.more)
     }
 
     /// Returns the names of the aggregated fields.
@@ -87,10 +84,9 @@ impl Fields {
     }
 }
 
-/// Translates events to fields. Debug information is opened once for each object.
+/// Translates probes to fields. Debug information is opened once for each object.
 #[derive(Default)]
 pub struct Reader<'a> {
-    purpose: Purpose,
     debug: HashMap<PathBuf, Debug<'a>>,
     /// Values that the event's fields need from the entry, and the area of its call slots.
     kept: Vec<entry::Kept>,
@@ -98,34 +94,26 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader for events with this purpose.
-    pub fn new(purpose: Purpose) -> Reader<'a> {
-        Reader {
-            purpose,
-            ..Reader::default()
-        }
-    }
-
-    /// Returns the fields and the filter of an event at a site. Calls that the event begins or ends
+    /// Returns the fields and the guard of a probe at a site. Calls that the probe begins or ends
     /// have their slots in `area`.
     ///
     /// # Errors
-    /// A part of the event cannot be recorded there; the error has its source text and the reason.
-    pub fn fields(&mut self, spec: &EventSpec, site: &'a Site, area: Area) -> Result<Fields> {
+    /// A part of the probe cannot be recorded there; the error has its label and the reason.
+    pub fn fields(&mut self, probe: &Probe, site: &'a Site, area: Area) -> Result<Fields> {
         self.area = area;
-        self.kept = entry::all_kept(spec).into_iter().map(|(_, k)| k).collect();
-        self.read(spec, site)
-            .with_context(|| format!("event `{}`", spec.text))
+        self.kept = entry::all_kept(probe).into_iter().map(|(_, k)| k).collect();
+        self.read(probe, site)
+            .with_context(|| format!("event `{}`", probe.label))
     }
 
-    fn read(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
-        if spec.at == At::Return {
-            known_at_return(spec)?;
+    fn read(&mut self, probe: &Probe, site: &'a Site) -> Result<Fields> {
+        if probe.at == At::Return {
+            known_at_return(probe)?;
         }
         if let Some(marker) = &site.marker {
-            marker::expected(spec, marker)?;
+            marker::expected(probe, marker)?;
         }
-        if let Some(argument) = needed_result(spec)
+        if let Some(argument) = needed_result(probe)
             && is_tail_jump(site)
         {
             bail!(
@@ -133,34 +121,41 @@ impl<'a> Reader<'a> {
                 "a jump to another function has no result yet, which `{argument}` asks for"
             );
         }
-        if let Some(keeps) = spec.keeps {
-            return self.entered(spec, keeps, site);
+        let mut all = Vec::new();
+        for action in &probe.actions {
+            all.push(match action {
+                Action::Record => self.recorded(probe, site)?,
+                Action::Update { aggregation, .. } => self.counted(probe, aggregation, site)?,
+                Action::Keep(kept) => self.entered(probe, *kept, site)?,
+            });
         }
-        match self.purpose {
-            Purpose::Record => self.recorded(spec, site),
-            Purpose::Count => self.counted(spec, site),
-        }
+        let mut all = all.into_iter();
+        let first = all.next().unwrap_or_else(|| Fields::at(site));
+        Ok(Fields {
+            more: all.collect(),
+            ..first
+        })
     }
 
-    fn recorded(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
+    fn recorded(&mut self, probe: &Probe, site: &'a Site) -> Result<Fields> {
         let mut fields = Fields::at(site);
         let tail = is_tail_jump(site);
-        let go = spec.of_calls && is_go(site);
+        let go = probe.of_calls && is_go(site);
         let there = |argument: &&FetchArg| match argument.name.as_str() {
-            names::GOROUTINE if spec.of_calls => go,
+            names::GOROUTINE if probe.of_calls => go,
             _ => !tail || argument.fetch.base != Base::Retval,
         };
-        for argument in spec.arguments.iter().filter(there) {
+        for argument in probe.values.iter().filter(there) {
             self.push(argument, site, &mut fields)?;
         }
-        let first = spec.arguments.first();
+        let first = probe.values.first();
         if let Some(marker) = &site.marker
             && first.is_some_and(|argument| argument.fetch.base == Base::AllArguments)
         {
             fields.format = marker::text_format(marker, site);
         }
         fields.fetch.recorded = fields.fetch.fields.len();
-        fields.filter(spec)?;
+        fields.filter(probe)?;
         // Parts that do not fit together fail here, before anything else is prepared.
         let made = fields.fetch.work(0);
         made.map_err(|error| fields.not_compiled(&error))?;
@@ -168,14 +163,14 @@ impl<'a> Reader<'a> {
     }
 
     /// Translates the values kept from the entry to the exit, and the fields that the filter needs.
-    fn entered(&mut self, spec: &EventSpec, keeps: usize, site: &'a Site) -> Result<Fields> {
+    fn entered(&mut self, probe: &Probe, keeps: usize, site: &'a Site) -> Result<Fields> {
         let mut fields = Fields::default();
-        let (kept, asked) = spec.arguments.split_at(keeps);
+        let (kept, asked) = probe.values.split_at(keeps);
         for argument in kept {
             self.push(argument, site, &mut fields)?;
         }
         fields.fetch.recorded = fields.fetch.fields.len();
-        let names = spec.filter.as_ref().map(|filter| filter.names());
+        let names = probe.guard.as_ref().map(|filter| filter.names());
         for argument in asked {
             let named = names.iter().flatten().any(|name| *name == argument.name);
             let everything = argument.fetch.base == Base::AllArguments;
@@ -183,7 +178,7 @@ impl<'a> Reader<'a> {
                 self.push(argument, site, &mut fields)?;
             }
         }
-        fields.filter(spec)?;
+        fields.filter(probe)?;
         let made = fields.fetch.enter(0);
         made.map_err(|error| fields.not_compiled(&error))?;
         fields.infos.truncate(fields.fetch.recorded);
@@ -191,20 +186,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Rejects words that are neither an aggregate, nor a key, nor a field that could be recorded.
-    fn refuse_unknown(&mut self, spec: &EventSpec, site: &'a Site) -> Result<()> {
-        let keys = spec.aggregation.keys.iter();
-        let keys = keys.filter_map(|key| match &key.kind {
-            KeyKind::Field(name) => Some(name),
-            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu => None,
-        });
-        let values = spec.aggregation.aggregates.iter();
-        let values = values.filter_map(|aggregate| aggregate.field.as_ref());
-        let used: Vec<&String> = keys.chain(values).collect();
+    fn refuse_unknown(&mut self, probe: &Probe, site: &'a Site) -> Result<()> {
+        let used = aggregated(probe);
         let tail = is_tail_jump(site);
-        for argument in &spec.arguments {
+        for argument in &probe.values {
             let base = &argument.fetch.base;
             let elsewhere = *base == Base::AllArguments || tail && *base == Base::Retval;
-            if elsewhere || used.contains(&&argument.name) {
+            if elsewhere || used.contains(&argument.name.as_str()) {
                 continue;
             }
             let read = self.push(argument, site, &mut Fields::at(site));
@@ -220,20 +208,29 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Translates a counted event: first the keys, then the aggregated fields, then those that only
+    /// Translates an update: first the keys, then the aggregated fields, then those that only
     /// the filter needs.
-    fn counted(&mut self, spec: &EventSpec, site: &'a Site) -> Result<Fields> {
+    fn counted(
+        &mut self,
+        probe: &Probe,
+        aggregation: &Aggregation,
+        site: &'a Site,
+    ) -> Result<Fields> {
         let is_stack = |argument: &&FetchArg| matches!(argument.fetch.base, Base::CallStack(_));
-        if let Some(stack) = spec.arguments.iter().find(is_stack) {
+        let recorded = probe.actions.contains(&Action::Record);
+        if let Some(stack) = probe.values.iter().find(is_stack)
+            && !recorded
+        {
             let error = err!(Field, "`{stack}` cannot be counted");
             return Err(error.advise(Advice::RecordAndReportStacks));
         }
         let mut fields = Fields::at(site);
-        let named = |name: &str| spec.arguments.iter().find(|a| a.name == name);
-        for key in &spec.aggregation.keys {
-            let (source, content, field_type) = match &key.kind {
+        for key in &aggregation.keys {
+            let (source, content, field_type) = match key {
                 KeyKind::Field(name) => {
-                    let argument = named(name).ok_or_else(|| err!(Field, "a key is a field"))?;
+                    let argument = probe
+                        .find(name)
+                        .ok_or_else(|| err!(Field, "a key is a field"))?;
                     self.push(argument, site, &mut fields)?;
                     continue;
                 }
@@ -249,14 +246,14 @@ impl<'a> Reader<'a> {
             fields.push(key.name(), field, field_type);
         }
         fields.keys = fields.infos.len();
-        for aggregate in &spec.aggregation.aggregates {
+        for aggregate in &aggregation.aggregates {
             let Some(name) = &aggregate.field else {
                 continue;
             };
             if fields.value_names().contains(&name.as_str()) {
                 continue;
             }
-            match named(name) {
+            match probe.find(name) {
                 Some(argument) => self.push(argument, site, &mut fields)?,
                 None => bail!(Field, "`{aggregate}` asks for a field that there is not"),
             }
@@ -270,12 +267,14 @@ impl<'a> Reader<'a> {
             return Err(error.advise(Advice::RecordShowsEach));
         }
         fields.fetch.recorded = fields.fetch.fields.len();
-        self.refuse_unknown(spec, site)?;
-        let Some(filter) = &spec.filter else {
+        if !recorded {
+            self.refuse_unknown(probe, site)?;
+        }
+        let Some(filter) = &probe.guard else {
             return Ok(fields);
         };
         let infos = fields.infos.len();
-        for argument in &spec.arguments {
+        for argument in &probe.values {
             let everything = argument.fetch.base == Base::AllArguments;
             // A key string is cut; the filter needs more of it, so fetch it again.
             let mut infos = fields.infos.iter();
@@ -284,7 +283,7 @@ impl<'a> Reader<'a> {
                 self.push(argument, site, &mut fields)?;
             }
         }
-        fields.filter(spec)?;
+        fields.filter(probe)?;
         fields.infos.truncate(infos);
         Ok(fields)
     }
@@ -515,8 +514,8 @@ impl Fields {
     }
 
     /// Sets the event's filter, a condition on these fields.
-    fn filter(&mut self, spec: &EventSpec) -> Result<()> {
-        if let Some(filter) = &spec.filter {
+    fn filter(&mut self, probe: &Probe) -> Result<()> {
+        if let Some(filter) = &probe.guard {
             self.fetch.condition = Some(self.condition(filter)?);
         }
         Ok(())
@@ -524,15 +523,15 @@ impl Fields {
 
     /// Translates a filter on these fields. The thread's name becomes a field that is fetched and
     /// not recorded.
-    fn condition(&mut self, filter: &Filter) -> Result<Condition> {
-        let all = |fields: &mut Fields, of: &[Filter]| -> Result<Vec<Condition>> {
+    fn condition(&mut self, filter: &Guard) -> Result<Condition> {
+        let all = |fields: &mut Fields, of: &[Guard]| -> Result<Vec<Condition>> {
             of.iter().map(|part| fields.condition(part)).collect()
         };
         Ok(match filter {
-            Filter::Not(inner) => Condition::Not(Box::new(self.condition(inner)?)),
-            Filter::And(of) => Condition::All(all(self, of)?),
-            Filter::Or(of) => Condition::Any(all(self, of)?),
-            Filter::Compare {
+            Guard::Not(inner) => Condition::Not(Box::new(self.condition(inner)?)),
+            Guard::And(of) => Condition::All(all(self, of)?),
+            Guard::Or(of) => Condition::Any(all(self, of)?),
+            Guard::Compare {
                 field,
                 comparison,
                 operand,
@@ -687,8 +686,8 @@ pub fn is_untyped_result(argument: &FetchArg) -> bool {
 }
 
 /// Refuses fields that are known at a function's entry only.
-fn known_at_return(spec: &EventSpec) -> Result<()> {
-    for argument in &spec.arguments {
+fn known_at_return(probe: &Probe) -> Result<()> {
+    for argument in &probe.values {
         match &argument.fetch.base {
             Base::Argument(_) | Base::AllArguments => bail!(
                 Field,
@@ -720,20 +719,28 @@ fn known_at_return(spec: &EventSpec) -> Result<()> {
 
 /// Returns an argument that reads the function's result and that the event needs: its filter, a
 /// key or an aggregate uses it.
-fn needed_result(spec: &EventSpec) -> Option<&FetchArg> {
-    let filtered = spec.filter.as_ref().map(|filter| filter.names());
+fn needed_result(probe: &Probe) -> Option<&FetchArg> {
+    let filtered = probe.guard.as_ref().map(|filter| filter.names());
     let filtered = filtered.unwrap_or_default();
-    let aggregation = &spec.aggregation;
-    let keys = aggregation.keys.iter().filter_map(|key| match &key.kind {
-        KeyKind::Field(name) => Some(name.as_str()),
-        _ => None,
-    });
-    let aggregated = aggregation.aggregates.iter();
-    let aggregated = aggregated.filter_map(|aggregate| aggregate.field.as_deref());
-    let asked: Vec<&str> = filtered.into_iter().chain(keys).chain(aggregated).collect();
-    spec.arguments
+    let asked: Vec<&str> = filtered.into_iter().chain(aggregated(probe)).collect();
+    probe
+        .values
         .iter()
         .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
+}
+
+/// Returns the names of the values that are keys or aggregated.
+fn aggregated(probe: &Probe) -> Vec<&str> {
+    fn names(of: &Aggregation) -> Vec<&str> {
+        let keys = of.keys.iter().filter_map(|key| match key {
+            KeyKind::Field(name) => Some(name.as_str()),
+            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu => None,
+        });
+        let values = of.aggregates.iter();
+        keys.chain(values.filter_map(|aggregate| aggregate.field.as_deref()))
+            .collect()
+    }
+    probe.aggregations().flat_map(names).collect()
 }
 
 /// Convention by which a function gets its arguments in registers.

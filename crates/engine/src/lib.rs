@@ -40,6 +40,38 @@
 //! # }
 //! ```
 //!
+//! # Probes without text
+//!
+//! What the text of an event is parsed to can also be built: a [`Probe`], whose place, values, guard
+//! and actions are plain data ([`probe`]). A probe may do several things at a hit, and several probes
+//! may update one map:
+//!
+//! ```
+//! use capriole::probe::{Aggregate, Guard, KeyKind, Map, Value};
+//! use capriole::{Probe, Session};
+//!
+//! /// Adds the sizes of requests up, by thread.
+//! fn requests(function: &str) -> Probe {
+//!     Probe::at_function("libc", function)
+//!         .value("size", Value::argument(1))
+//!         .update(Map::shared("sizes"), [KeyKind::Thread], [Aggregate::sum("size")])
+//! }
+//!
+//! fn run(pid: u32) -> capriole::Result<()> {
+//!     let mut session = Session::attach(pid)?;
+//!     session.add_probes(&[requests("malloc"), requests("valloc")])?;
+//!     std::thread::sleep(std::time::Duration::from_secs(1));
+//!     for row in session.map("sizes").into_iter().flat_map(|map| map.rows) {
+//!         println!("{:?}: {} calls, {:?}", row.keys, row.calls, row.measures);
+//!     }
+//!     Ok(())
+//! }
+//!
+//! let large = requests("malloc").when(Guard::greater("size", 4096)).record();
+//! assert_eq!(large.check(), Ok(()));
+//! assert_eq!(large.label, "libc:malloc");
+//! ```
+//!
 //! # Calls
 //!
 //! Entries and exits, with the return value; or only calls that take long:
@@ -87,9 +119,10 @@
 //!
 //! | layer | module | from, to |
 //! | --- | --- | --- |
-//! | parse | [`definitions`], [`calls`], [`entry`] | text, [`event`]s |
-//! | select | [`select`], [`fields`], [`marker`] | events, sites with plans and fields |
-//! | insert | [`plan`] | plans, probes in a process |
+//! | parse | [`definitions`], [`calls`] | text, [`probe`]s |
+//! | lower | [`event`], [`entry`] | probes, with those at the entry that serve them |
+//! | select | [`select`], [`fields`], [`marker`] | probes, sites with plans and fields |
+//! | insert | [`plan`], [`aggregate::maps`] | plans and tables, probes in a process |
 //! | read | [`session`], [`record`], [`aggregate`] | session memory, records, rows |
 //!
 //! The command `capriole` is written in the layers; other programs use [`Session`].
@@ -111,6 +144,7 @@ pub mod message;
 pub mod names;
 pub mod options;
 pub mod plan;
+pub mod probe;
 pub mod program;
 pub mod record;
 pub mod returns;
@@ -123,6 +157,7 @@ pub mod watch;
 pub use aggregate::{Bucket, Group, Histogram, Measure, Row};
 pub use error::{Code, Error, Result};
 pub use options::ProbeOptions;
+pub use probe::Probe;
 pub use returns::Returns;
 pub use session::{Added, EventId, Happened, Options, Record, Session, Status};
 pub use value::Value;

@@ -4,7 +4,7 @@ use crate::content::content;
 use crate::error::{Result, bail, err};
 use capriole_codegen::fetch::{Field, Source};
 use capriole_event::{
-    Base, Bits, Element, EventSpec, Fetch as Asked, FetchArg, FieldType, Place as Asking, Shown,
+    Base, Bits, Element, Fetch as Asked, FetchArg, FieldType, Place as Asking, Probe, Shown,
 };
 use capriole_object::markers::format;
 use capriole_object::markers::format::{Conversion, conversions};
@@ -49,11 +49,11 @@ pub fn list(marker: &Marker) -> String {
 }
 
 /// Refuses a marker whose arguments differ from those the event expects.
-pub fn expected(spec: &EventSpec, marker: &Marker) -> Result<()> {
+pub fn expected(probe: &Probe, marker: &Marker) -> Result<()> {
     let Asking::Static {
         format: Some(expected),
         ..
-    } = &spec.place
+    } = &probe.place
     else {
         return Ok(());
     };

@@ -3,8 +3,8 @@
 
 use crate::advice::Advice;
 use crate::error::{Error, Result, bail, err};
-use crate::event::{Event, EventPart};
-use capriole_event::{EventSpec, FieldType, ObjectRef};
+use crate::event::Event;
+use capriole_event::{FieldType, ObjectRef, Probe};
 use capriole_host::TargetError;
 use capriole_host::ptrace;
 use capriole_object::Objects;
@@ -28,19 +28,17 @@ const NOTES: &str = ".note.capriole";
 
 /// Returns an event for the program's own messages for each object that has some, except for
 /// objects where the user's events select these markers and so choose the fields.
-pub fn events(objects: &Objects, asked: &[Event]) -> Vec<EventSpec> {
-    let Ok(spec) = EventSpec::parse(&format!("usdt::{PROVIDER}:{NAME}")) else {
-        return Vec::new();
-    };
+pub fn events(objects: &Objects, asked: &[Event]) -> Vec<Probe> {
+    let probe = Probe::at_marker("", PROVIDER, NAME).all_arguments();
+    let probe = probe.record().labelled(format!("usdt::{PROVIDER}:{NAME}"));
     let asked: Vec<Site> = asked
         .iter()
-        .flat_map(Event::parts)
-        .map(EventPart::spec)
-        .filter(|spec| spec.matches_marker(PROVIDER, NAME))
+        .flat_map(Event::probes)
+        .filter(|asked| asked.place.matches_marker(PROVIDER, NAME))
         .flat_map(|asked| {
-            let texts = EventSpec {
+            let texts = Probe {
                 object: asked.object.clone(),
-                ..spec.clone()
+                ..probe.clone()
             };
             // Errors are reported when the user's event itself is resolved.
             resolve(objects, &texts).unwrap_or_default()
@@ -51,15 +49,15 @@ pub fn events(objects: &Objects, asked: &[Event]) -> Vec<EventSpec> {
         let file = object.file();
         let has = |markers: &Markers| {
             let mut all = markers.all.iter();
-            all.any(|marker| spec.matches_marker(&marker.provider, &marker.name))
+            all.any(|marker| probe.place.matches_marker(&marker.provider, &marker.name))
         };
         let has_texts = file.section(NOTES).is_some() && file.markers().is_ok_and(has);
         has_texts && !is_asked(object.path())
     });
-    let event = |path: String| EventSpec {
+    let event = |path: String| Probe {
         object: ObjectRef::Path(path),
         implied: true,
-        ..spec.clone()
+        ..probe.clone()
     };
     let mut paths: Vec<String> = with_notes
         .filter_map(|object| Some(object.path().to_str()?.to_owned()))

@@ -24,6 +24,8 @@ pub struct ProbeOptions {
     /// Read the clock only after all earlier loads of the thread have completed: times of different
     /// CPUs then agree with the order of events, at a cost of some nanoseconds per event
     pub ordered_clock: bool,
+    /// Reach every site by a breakpoint, also where a jump can be placed: for measurements
+    pub only_breakpoints: bool,
 }
 
 /// Environment variable for tests: the time stamp counter advances in steps of this many ticks.

@@ -2,8 +2,10 @@
 //! [`Probed`] once the probes are in.
 
 use crate::advice::{Advice, Message, Words};
+use crate::aggregate::{Maps, Own};
 use crate::error::{Code, Context, Error, Result};
 use crate::event::Event;
+use crate::machine::possible_cpus;
 use crate::message;
 use crate::options::ProbeOptions;
 use crate::select::{self, Impossible, Mode, Probes, Selected};
@@ -22,6 +24,7 @@ use capriole_planner::planner::Planner;
 use capriole_planner::unwinders;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
+use capriole_trace::clock::Clock;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,6 +37,12 @@ pub struct Planned {
     pub dropped: Vec<Option<Message>>,
     /// Events that select nothing that can be probed, with `--keep-going`.
     impossible: Vec<Impossible>,
+    /// The room for tables, and the shared ones, with those of these events.
+    pub(crate) maps: Maps,
+    /// The tables of these events' own maps.
+    pub own: Vec<Own>,
+    /// True if some work needs packets, to record or to assemble values.
+    fetches: bool,
     probes: Probes,
     guards: Guards,
     clock: ClockReading,
@@ -69,32 +78,33 @@ pub struct Request<'a> {
     pub mode: Mode,
     /// True if the program's own messages are recorded as well.
     pub messages: bool,
+    /// Number of keys that each new table has room for.
+    pub keys: u32,
+    /// Clock that shows durations in maps in ns; needed only for [`Event::is_timed`].
+    pub clock: Option<&'a Clock>,
 }
 
 impl Planned {
-    /// Finds and plans the sites of events; `works` returns the work for the probe of each, or
-    /// why that cannot be done.
+    /// Finds and plans the sites of events, and makes the work for the probe of each.
     ///
     /// # Errors
     /// An event is not found, or was named and cannot be probed; with
-    /// [`ProbeOptions::keep_going`], only if none can be probed.
-    pub fn new(
-        process: &Process,
-        request: &Request<'_>,
-        works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
-    ) -> Result<Planned> {
+    /// [`ProbeOptions::keep_going`], only if none can be probed. Or there is not enough room for the
+    /// tables.
+    pub fn new(process: &Process, request: &Request<'_>) -> Result<Planned> {
         let objects = Objects::of_process(process)?;
-        Planned::of(&objects, process, request, true, works)
+        Planned::of(&objects, process, request, true, Maps::default())
     }
 
-    /// Does the work of [`Planned::new`] with these objects of the process. Probes that are added to
-    /// a session need no guards (`guarded`): they have those of its attach.
+    /// Does the work of [`Planned::new`] with these objects of the process, and these maps of the
+    /// session. Probes that are added to a session need no guards (`guarded`): they have those of
+    /// its attach.
     pub(crate) fn of(
         objects: &Objects,
         process: &Process,
         request: &Request<'_>,
         guarded: bool,
-        works: impl FnOnce(&[Selected]) -> Result<Vec<Result<Vec<Work>>>>,
+        mut maps: Maps,
     ) -> Result<Planned> {
         let Request { options, mode, .. } = *request;
         let planner = Planner::of_process(process)
@@ -116,8 +126,14 @@ impl Planned {
         if options.keep_going {
             select::keep_going(&mut selected);
         }
+        if options.only_breakpoints {
+            selected
+                .iter_mut()
+                .for_each(|event| event.fate.by_breakpoint());
+        }
         select::refuse_named(&selected)?;
-        let found = works(&selected)?;
+        let own = maps.make(request.events, &selected, request.keys, request.clock)?;
+        let found = maps.works(&selected, &own);
         let mut works = Vec::with_capacity(found.len());
         for (event, work) in selected.iter_mut().zip(found) {
             works.push(match work {
@@ -129,6 +145,8 @@ impl Planned {
             });
         }
         select::refuse_named(&selected)?;
+        let plain = |work: &Work| matches!(work, Work::Count { .. });
+        let fetches = !works.iter().flatten().all(plain);
         let probes = select::probes(&selected, works);
         let mut guards = match guarded {
             true => guards::find(objects, &planner),
@@ -150,6 +168,9 @@ impl Planned {
             selected,
             dropped,
             impossible,
+            maps,
+            own,
+            fetches,
             probes,
             guards,
             clock: options.clock()?,
@@ -160,6 +181,26 @@ impl Planned {
     pub fn kept(&self) -> impl Iterator<Item = &Selected> {
         let both = self.selected.iter().zip(&self.dropped);
         both.filter(|(_, d)| d.is_none()).map(|(event, _)| event)
+    }
+
+    /// Returns the geometry of session memory for these probes, by the size of the journal, with
+    /// `buffer` bytes for records. Without a buffer there is room for values that are assembled, if
+    /// any are.
+    pub fn geometry(&self, buffer: u64) -> impl Fn(u32) -> Geometry + Send + use<> {
+        let (cpus, room) = (possible_cpus(), self.maps.room.clone());
+        let frames = select::frames(&self.selected);
+        let scratch = buffer == 0 && self.fetches;
+        move |journal| {
+            let geometry = match scratch {
+                true => Geometry::for_scratch(cpus, journal),
+                false => Geometry::for_buffer(buffer, cpus, journal),
+            };
+            let geometry = geometry.with_tables(&room);
+            match frames {
+                Some((areas, words)) => geometry.with_frames(areas, words),
+                None => geometry,
+            }
+        }
     }
 
     /// Inserts the probes, which record into this trace.
@@ -202,6 +243,7 @@ impl Planned {
             selected: self.selected,
             dropped: self.dropped,
             impossible: self.impossible,
+            own: self.own,
             probe_of,
             attached,
         })
@@ -235,6 +277,7 @@ impl Planned {
         let more = More {
             selected: self.selected,
             dropped: self.dropped,
+            own: self.own,
             probes: numbers.collect(),
             names,
         };
@@ -278,6 +321,8 @@ pub(crate) struct More {
     pub selected: Vec<Selected>,
     /// For each site, why it has no probe.
     pub dropped: Vec<Option<Message>>,
+    /// The tables of the events' own maps.
+    pub own: Vec<Own>,
     /// Numbers of the probes, ascending.
     pub probes: Vec<usize>,
     /// For each of them, the name of its first event.
@@ -309,6 +354,8 @@ pub struct Probed {
     pub dropped: Vec<Option<Message>>,
     /// Events that select nothing that can be probed.
     pub impossible: Vec<Impossible>,
+    /// The tables of the events' own maps.
+    pub own: Vec<Own>,
     /// For each site, the number of its probe.
     probe_of: Vec<Option<usize>>,
     /// The inserted probes.

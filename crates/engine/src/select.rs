@@ -29,12 +29,12 @@ pub use selected::{Selected, infos};
 
 use crate::advice::{Advice, Message};
 use crate::error::{Code, Context, Error, Result, err};
-use crate::event::{Event, EventPart, has_duration};
-use crate::fields::{Fields, Purpose, Reader};
+use crate::event::{Event, has_duration};
+use crate::fields::{Fields, Reader};
 use crate::returns::{self, Returns};
 use crate::slots;
 use crate::slots::Area;
-use capriole_event::{At, EventSpec, ObjectRef, Place, automatic_name};
+use capriole_event::{Action, At, Place, Probe};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_object::Objects;
@@ -49,8 +49,6 @@ use std::sync::Arc;
 /// How events are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Mode {
-    /// Use of the events' hits.
-    pub purpose: Purpose,
     /// How returns are detected.
     pub returns: Returns,
     /// Number of the first event: 0, or behind those that the session has already.
@@ -64,9 +62,8 @@ pub struct Mode {
 impl Mode {
     /// Selects the first events of a session.
     #[must_use]
-    pub fn new(purpose: Purpose, returns: Returns) -> Mode {
+    pub fn new(returns: Returns) -> Mode {
         Mode {
-            purpose,
             returns,
             ..Mode::default()
         }
@@ -117,7 +114,7 @@ pub fn select_possible(
         let errors = match select_without(objects, planner, events, &without, mode) {
             Ok(selected) => {
                 let told = impossible.into_iter().map(|(at, error)| Impossible {
-                    event: events[at].text().to_owned(),
+                    event: events[at].label().to_owned(),
                     reason: error.whole(),
                 });
                 return Ok((selected, told.collect()));
@@ -196,8 +193,16 @@ fn select_without(
 struct Wanted<'a> {
     /// Index of the user's event.
     definition: usize,
-    part: EventPart<'a>,
-    spec: &'a EventSpec,
+    probe: &'a Arc<Probe>,
+    /// True if the event records whole calls at their exits.
+    whole: bool,
+}
+
+impl Wanted<'_> {
+    /// True if it begins calls, and records nothing.
+    fn begins(&self) -> bool {
+        matches!(self.probe.actions[..], [Action::Keep(_)])
+    }
 }
 
 /// A site of a part.
@@ -240,16 +245,16 @@ impl<'a> Selection<'a> {
         let wanted = events.iter().enumerate();
         let wanted = wanted.filter(|(definition, _)| !without.contains(definition));
         let parts = wanted.flat_map(|(definition, event)| {
-            event.parts().map(move |part| Wanted {
+            event.probes().iter().map(move |probe| Wanted {
                 definition,
-                part,
-                spec: part.spec(),
+                probe,
+                whole: event.records_whole(),
             })
         });
-        let asked = events.iter().flat_map(Event::parts);
+        let asked = events.iter().flat_map(Event::probes);
         Selection {
             mode,
-            asked: asked.filter(|part| !part.spec().implied).count(),
+            asked: asked.filter(|probe| !probe.implied).count(),
             wanted: parts.collect(),
             errors: BTreeMap::new(),
             not_followed: HashMap::new(),
@@ -270,15 +275,15 @@ impl<'a> Selection<'a> {
     }
 
     /// True if the returns of an event are detected by the return address.
-    fn is_followed(&self, spec: &EventSpec) -> bool {
-        self.mode.returns == Returns::Stack && spec.at == At::Return
+    fn is_followed(&self, probe: &Probe) -> bool {
+        self.mode.returns == Returns::Stack && probe.at == At::Return
     }
 
     /// Finds the sites of all parts.
     fn resolve(&mut self, objects: &Objects) -> Vec<Found> {
         let mut found = Vec::new();
         for part in 0..self.wanted.len() {
-            match self.resolve_one(objects, self.wanted[part].spec) {
+            match self.resolve_one(objects, self.wanted[part].probe) {
                 Err(error) => _ = self.errors.insert(part, error),
                 Ok(sites) => {
                     for (site, refused) in sites {
@@ -296,43 +301,36 @@ impl<'a> Selection<'a> {
     fn resolve_one(
         &self,
         objects: &Objects,
-        spec: &EventSpec,
+        probe: &Probe,
     ) -> Result<Vec<(Site, Option<NotFollowed>)>> {
-        let keeps = spec.keeps.is_some_and(|words| words > 0);
-        if self.mode.returns == Returns::Stack && (has_duration(spec) || keeps) {
+        let keeps = matches!(probe.actions[..], [Action::Keep(1..)]);
+        if self.mode.returns == Returns::Stack && (has_duration(probe) || keeps) {
             return Err(err!(
                 Unsuitable,
                 "event `{}`: values at the entry and shortest times need probes at a function's \
                  exits",
-                spec.text
+                probe.label
             )
             .advise(Advice::ProbeExitsForValues));
         }
-        let sites = match self.is_followed(spec) {
-            true => followed(objects, spec),
+        let sites = match self.is_followed(probe) {
+            true => followed(objects, probe),
             false => {
-                resolve(objects, spec).map(|sites| sites.into_iter().map(|s| (s, None)).collect())
+                resolve(objects, probe).map(|sites| sites.into_iter().map(|s| (s, None)).collect())
             }
         };
-        sites.with_context(|| format!("event `{}`", spec.text))
+        sites.with_context(|| format!("event `{}`", probe.label))
     }
 
     /// Assigns each event the area of slots for the calls that it begins and ends.
     fn areas(&self, found: &[Found], events: usize) -> Result<Vec<Area>> {
         let mut functions: BTreeMap<usize, HashSet<u64>> = BTreeMap::new();
-        for Wanted {
-            definition, part, ..
-        } in &self.wanted
-        {
-            if let EventPart::Begin { .. } = part {
-                functions.insert(*definition, HashSet::new());
-            }
+        for wanted in self.wanted.iter().filter(|wanted| wanted.begins()) {
+            functions.insert(wanted.definition, HashSet::new());
         }
         for Found { site, part } in found {
-            let Wanted {
-                definition, part, ..
-            } = &self.wanted[*part];
-            if let (EventPart::Begin { .. }, Some(own)) = (part, functions.get_mut(definition)) {
+            let wanted = &self.wanted[*part];
+            if let (true, Some(own)) = (wanted.begins(), functions.get_mut(&wanted.definition)) {
                 own.insert(site.function());
             }
         }
@@ -353,24 +351,24 @@ impl<'a> Selection<'a> {
     /// Returns the fields at each site, or why they cannot be recorded in code that the user did
     /// not name exactly. Errors in other code end the selection.
     fn read_fields(&mut self, found: &[Found], areas: &[Area]) -> Vec<Result<Arc<Fields>>> {
-        let mut reader = Reader::new(self.mode.purpose);
+        let mut reader = Reader::default();
         let mut fields: Vec<Result<Arc<Fields>>> = Vec::new();
         let mut last: Option<&Found> = None;
         for this in found {
             let Found { site, part } = this;
             let Wanted {
-                spec, definition, ..
+                probe, definition, ..
             } = self.wanted[*part];
             let same = last
-                .is_some_and(|last| last.part == *part && has_same_fields(spec, &last.site, site));
+                .is_some_and(|last| last.part == *part && has_same_fields(probe, &last.site, site));
             let read = match (same, fields.last()) {
                 (true, Some(Ok(before))) => Ok(before.clone()),
-                _ => reader.fields(spec, site, areas[definition]).map(Arc::new),
+                _ => reader.fields(probe, site, areas[definition]).map(Arc::new),
             };
             match read {
-                Err(error) if site.body == Body::Own && !may_lack_fields(spec, site) => {
+                Err(error) if site.body == Body::Own && !may_lack_fields(probe, site) => {
                     let places = found.iter().filter(|other| other.part == *part).count();
-                    let error = at_one_place(error, spec, site, places);
+                    let error = at_one_place(error, probe, site, places);
                     self.errors.entry(*part).or_insert(error);
                     last = None;
                 }
@@ -387,22 +385,27 @@ impl<'a> Selection<'a> {
     /// unless each has a name.
     fn distinct(&self, found: Vec<Found>, fields: Vec<Result<Arc<Fields>>>) -> Vec<Readable> {
         let mut seen = HashSet::new();
-        // Counting has a table for each event, so it keeps duplicates.
-        let several = self.asked > 1 && self.mode.purpose == Purpose::Record;
-        let mut is_new = |site: &Site, spec: &EventSpec, fields: &Arc<Fields>| {
+        let mut is_new = |site: &Site, probe: &Probe, fields: &Arc<Fields>| {
+            // Each counting probe has a table, so duplicates stay.
+            let several = self.asked > 1 && probe.actions == [Action::Record];
             let (body, leaving) = (site.body.clone(), site.leaving.clone());
             let marker = site.marker.as_ref().map(|marker| marker.full_name());
-            let name = (spec.group.clone(), spec.name.clone());
-            let event = (name, spec.of_calls, spec.reference_counter, fields.clone());
+            let name = (probe.group.clone(), probe.name.clone());
+            let event = (
+                name,
+                probe.of_calls,
+                probe.reference_counter,
+                fields.clone(),
+            );
             !several || seen.insert((site.address, body, leaving, marker, event))
         };
         let all = found.into_iter().zip(fields);
         let all = all.map(|(Found { site, part }, fields)| Readable { site, part, fields });
         all.filter(|Readable { site, part, fields }| {
             let wanted = &self.wanted[*part];
-            match (wanted.part, fields) {
-                (EventPart::Begin { .. }, _) | (_, Err(_)) => true,
-                (_, Ok(fields)) => is_new(site, wanted.spec, fields),
+            match fields {
+                Ok(fields) if !wanted.begins() => is_new(site, wanted.probe, fields),
+                _ => true,
             }
         })
         .collect()
@@ -414,7 +417,7 @@ impl<'a> Selection<'a> {
         let plans = planner.plan_all(&sites);
         let both = readable.into_iter().zip(plans);
         let planned = both.map(|(Readable { site, part, fields }, plan)| {
-            if self.is_followed(self.wanted[part].spec) && plan.as_ref().is_ok_and(|p| !p.called) {
+            if self.is_followed(self.wanted[part].probe) && plan.as_ref().is_ok_and(|p| !p.called) {
                 let function = (part, site.address);
                 self.not_followed
                     .entry(function)
@@ -480,17 +483,14 @@ impl<'a> Selection<'a> {
             fields,
             plan,
         } = planned;
-        let Wanted {
-            definition,
-            part,
-            spec,
-        } = self.wanted[index];
-        let named = names_one(spec);
+        let wanted = &self.wanted[index];
+        let (probe, definition) = (wanted.probe, wanted.definition);
+        let named = names_one(&probe.place);
         let no_exit = site.leaving.as_ref().and_then(|l| l.way.as_ref().err());
         let no_exit = no_exit.map(ToString::to_string);
         let not_followed = self.not_followed.get(&(index, site.address));
         if let (Some(reason), true) = (not_followed, named && site.body == Body::Own) {
-            let message = Message::from(format!("event `{}`: ", spec.text));
+            let message = Message::from(format!("event `{}`: ", probe.label));
             let message = message.then(returns::refusal(*reason));
             return Err(Error::new(Code::NoReturnStack, message));
         }
@@ -499,12 +499,12 @@ impl<'a> Selection<'a> {
         let (fields, left_out) = match (fields, missing) {
             (fields, Some(missing)) => (fields.unwrap_or_default(), Some(missing)),
             (Ok(fields), None) => (fields, None),
-            (Err(error), None) if !places.works && !spec.implied => {
-                return Err(at_one_place(error, spec, &site, places.all));
+            (Err(error), None) if !places.works && !probe.implied => {
+                return Err(at_one_place(error, probe, &site, places.all));
             }
             (Err(error), None) => (Arc::default(), Some(without_event(&error))),
         };
-        let part = self.part_of(part, &site, areas[definition]);
+        let part = self.part_of(wanted, &site, areas[definition]);
         let tail = site.leaving.as_ref().map(|leaving| &leaving.way);
         let tail = tail == Some(&Ok(ExitKind::TailCall));
         // One compiler-made copy may be missing, but not all; so may a tail call with nothing to
@@ -513,7 +513,7 @@ impl<'a> Selection<'a> {
         let own = own && (!tail || left_out.is_none());
         // For a marker at several places, one that works is enough; the others are reported.
         let own = own && (site.marker.is_none() || !places.works);
-        let (counter, left_out) = match counter(spec, &site) {
+        let (counter, left_out) = match counter(probe, &site) {
             Ok(counter) => (counter, left_out),
             Err(error) if site.marker.is_some() => {
                 let reason = Message::from("its semaphore cannot be used: ");
@@ -529,8 +529,8 @@ impl<'a> Selection<'a> {
         Ok(Selected {
             id: numbers.of(index, &site, &fields),
             definition,
-            text: spec.text.clone(),
-            origin: match spec.implied {
+            probe: Arc::clone(probe),
+            origin: match probe.implied {
                 true => Origin::Implied,
                 false => Origin::User {
                     named: own && named,
@@ -540,28 +540,30 @@ impl<'a> Selection<'a> {
             call: None,
             site,
             fields,
-            given_name: given_name(spec),
             counter,
             fate,
         })
     }
 
     /// Returns the part in calls that an event has at a site.
-    fn part_of(&self, part: EventPart<'_>, site: &Site, area: Area) -> Part {
-        let spec = part.spec();
-        match (&site.leaving, part) {
-            (Some(leaving), _) => Part::Exit {
+    fn part_of(&self, wanted: &Wanted<'_>, site: &Site, area: Area) -> Part {
+        let probe = wanted.probe;
+        match &site.leaving {
+            Some(leaving) => Part::Exit {
                 // Without a way, the event is left out.
                 kind: leaving.way.clone().unwrap_or(ExitKind::Return),
-                detected: match self.is_followed(spec) {
+                detected: match self.is_followed(probe) {
                     true => Detected::ByReturnAddress,
                     false => Detected::Here,
                 },
-                of_calls: spec.of_calls,
+                of_calls: probe.of_calls,
             },
-            (None, EventPart::Begin { whole, .. }) => Part::Begins { area, whole },
-            (None, EventPart::Entry(_)) => Part::Entry,
-            (None, EventPart::Single(_) | EventPart::Exit(_)) => Part::Point,
+            None if wanted.begins() => Part::Begins {
+                area,
+                whole: wanted.whole,
+            },
+            None if probe.of_calls => Part::Entry,
+            None => Part::Point,
         }
     }
 }
@@ -575,31 +577,19 @@ struct Places {
     works: bool,
 }
 
-/// Returns the name that the user gave an event; for a place in a file, the name that the kernel
-/// would give it.
-fn given_name(spec: &EventSpec) -> Option<String> {
-    let automatic = || match (&spec.place, &spec.object) {
-        (Place::FileOffset(offset), ObjectRef::Path(path)) => {
-            Some(automatic_name(spec.at, path, *offset))
-        }
-        _ => None,
-    };
-    spec.name.clone().or_else(automatic)
-}
-
-/// True if an event names one place or one marker, rather than a pattern.
-fn names_one(spec: &EventSpec) -> bool {
-    match &spec.place {
+/// True if this is one place or one marker, rather than a pattern.
+fn names_one(place: &Place) -> bool {
+    match place {
         Place::FileOffset(_) => true,
         Place::Static { provider, name, .. } => ![provider, name]
             .iter()
             .any(|part| part.contains(['*', '?', '['])),
-        Place::Symbol { .. } | Place::Line { .. } => !spec.is_glob(),
+        Place::Symbol { .. } | Place::Line { .. } => !place.is_glob(),
     }
 }
 
 /// Returns the reference counter in the event's definition, or the semaphore of its marker.
-pub fn counter(spec: &EventSpec, site: &Site) -> Result<Option<ReferenceCounter>> {
+fn counter(probe: &Probe, site: &Site) -> Result<Option<ReferenceCounter>> {
     let of = |offset| ReferenceCounter::of(&site.object, offset);
     let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
     let semaphore = semaphore.map(|link| {
@@ -611,9 +601,9 @@ pub fn counter(spec: &EventSpec, site: &Site) -> Result<Option<ReferenceCounter>
             )
         })
     });
-    let offset = semaphore.transpose()?.or(spec.reference_counter);
+    let offset = semaphore.transpose()?.or(probe.reference_counter);
     let counter = offset.map(of).transpose();
-    counter.with_context(|| format!("event `{}`", spec.text))
+    counter.with_context(|| format!("event `{}`", probe.label))
 }
 
 /// Returns the room for open calls, if any are followed: number of areas, and words per call.

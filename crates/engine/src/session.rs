@@ -20,6 +20,7 @@ use crate::program::Program;
 use crate::returns::Returns;
 use crate::value::Value;
 use crate::watch::Ended;
+use capriole_event::Probe;
 use std::ffi::OsString;
 use std::fmt;
 use std::process::ExitStatus;
@@ -318,6 +319,27 @@ impl Session {
         self.work(move |inner| inner.add_calls(&event, least))
     }
 
+    /// Adds a probe that was built without text. What it does with its hits are its
+    /// [actions](crate::probe::Action): several are possible. A probe at a return that needs values
+    /// of the entry gets a second probe there.
+    ///
+    /// # Errors
+    /// The probe is not [well-formed](Probe::check), or as [`Session::add`].
+    pub fn add_probe(&mut self, probe: impl Into<Probe>) -> Result<Added> {
+        self.add_probes(&[probe.into()])
+    }
+
+    /// Adds several probes at once: all of them, or none. They are one event to
+    /// [`Session::disable`] and the like; their records have their names.
+    ///
+    /// # Errors
+    /// As [`Session::add_probe`], or there is no probe. Probes that share a map differ in its keys
+    /// or aggregates.
+    pub fn add_probes(&mut self, probes: &[Probe]) -> Result<Added> {
+        let probes = probes.to_vec();
+        self.work(move |inner| inner.add_probes(&probes))
+    }
+
     /// Takes the probes of an event out of the program; what it has counted stays. Probes of other
     /// events at the same places stay. A call that has entered a probe before is still recorded.
     /// An event that is disabled already is left as it is.
@@ -365,12 +387,21 @@ impl Session {
         self.work(move |inner| inner.wait(limit));
     }
 
-    /// Returns the tables of an aggregated event: one for each of its definitions. Empty for an
-    /// event whose hits are recorded.
+    /// Returns the tables of an aggregated event: one for each [own map](crate::probe::Map::Own) of
+    /// its probes. Empty for an event whose hits are recorded.
     #[must_use]
     pub fn rows(&self, event: impl Into<EventId>) -> Vec<Group> {
         let event = event.into();
         self.look(move |inner| inner.rows(event))
+    }
+
+    /// Returns the shared map of this name, with one row for each set of key values, whichever probe
+    /// has updated it. `None` if no probe has named it yet. The map is empty again once all probes
+    /// that update it were removed, and another event was added.
+    #[must_use]
+    pub fn map(&self, name: &str) -> Option<Group> {
+        let name = name.to_owned();
+        self.look(move |inner| inner.map(&name))
     }
 
     /// Returns the name of the site that a row of this session counts: that of the event, or of the

@@ -24,19 +24,15 @@ pub enum Function {
 pub struct Aggregate {
     /// The function.
     pub function: Function,
-    /// Name of the field in [`EventSpec::arguments`](crate::EventSpec::arguments). `None` for
-    /// [`Function::Count`] only. If the field's type is known, it is a number other than `char` and
-    /// `symbol`; types of variables come from debug information.
+    /// Name of the value. `None` for [`Function::Count`] only. If the value's type is known, it is a
+    /// number other than `char` and `symbol`; types of variables come from debug information.
     pub field: Option<String>,
-    /// Byte offset of the function's name in the event's text.
-    pub at: usize,
 }
 
-/// Kind of key that groups hits.
+/// Key that groups hits.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum KeyKind {
-    /// The value of the field with this name in
-    /// [`EventSpec::arguments`](crate::EventSpec::arguments). Not an array, if its type is known.
+    /// The value with this name. Not an array, if its type is known.
     Field(String),
     /// `tid`: the thread's id.
     Thread,
@@ -46,16 +42,7 @@ pub enum KeyKind {
     Cpu,
 }
 
-/// One key of the `by` list.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key {
-    /// Kind of key.
-    pub kind: KeyKind,
-    /// Byte offset of the key in the event's text.
-    pub at: usize,
-}
-
-/// Aggregates and keys of an event, as shown by `capriole stat`.
+/// Aggregates and keys: the columns of a [`Map`](crate::Map), as shown by `capriole stat`.
 ///
 /// `Display` writes them in canonical form, with fields by name: `sum(n) hist(n) by fd, comm`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -63,7 +50,7 @@ pub struct Aggregation {
     /// Aggregates in source order, without duplicates; at most [`Aggregation::MAX_AGGREGATES`].
     pub aggregates: Vec<Aggregate>,
     /// Keys in source order, with distinct names; at most [`Aggregation::MAX_KEYS`].
-    pub keys: Vec<Key>,
+    pub keys: Vec<KeyKind>,
 }
 
 impl Function {
@@ -94,15 +81,44 @@ impl Function {
     }
 }
 
-impl Key {
-    /// Name of the key's column: the field's name, `tid`, `comm` or `cpu`.
-    pub fn name(&self) -> &str {
-        self.kind.name()
+impl Aggregate {
+    /// Number of hits: `count()`.
+    pub fn count() -> Aggregate {
+        Aggregate {
+            function: Function::Count,
+            field: None,
+        }
+    }
+
+    /// Creates the aggregate of the value with this name, for any function but
+    /// [`Function::Count`].
+    pub fn of(function: Function, value: impl Into<String>) -> Aggregate {
+        Aggregate {
+            function,
+            field: Some(value.into()),
+        }
+    }
+
+    /// Sum of a value, modulo 2^64.
+    pub fn sum(value: impl Into<String>) -> Aggregate {
+        Aggregate::of(Function::Sum, value)
+    }
+
+    /// Histogram of a value.
+    pub fn histogram(value: impl Into<String>) -> Aggregate {
+        Aggregate::of(Function::Histogram, value)
+    }
+}
+
+impl From<&str> for KeyKind {
+    /// Makes the value with this name a key.
+    fn from(value: &str) -> KeyKind {
+        KeyKind::Field(value.to_owned())
     }
 }
 
 impl KeyKind {
-    /// The field's name, `tid`, `comm` or `cpu`.
+    /// Name of the key's column: the value's name, `tid`, `comm` or `cpu`.
     pub fn name(&self) -> &str {
         match self {
             KeyKind::Field(name) => name,
@@ -124,13 +140,6 @@ impl Aggregation {
     pub fn is_empty(&self) -> bool {
         self.aggregates.is_empty() && self.keys.is_empty()
     }
-
-    /// Byte offset in the event's text of the first aggregate or, without aggregates, the first
-    /// key.
-    pub fn at(&self) -> Option<usize> {
-        let aggregate = self.aggregates.first().map(|aggregate| aggregate.at);
-        aggregate.or(self.keys.first().map(|key| key.at))
-    }
 }
 
 impl fmt::Display for Function {
@@ -151,7 +160,7 @@ impl fmt::Display for Aggregate {
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

@@ -1,11 +1,10 @@
 //! Definition files: one event per line, in the format of the kernel's `uprobe_events`.
 
-use crate::aggregation::{Aggregate, Aggregation};
 use crate::error::ParseError;
-use crate::fetch::FetchArg;
 use crate::names::automatic_name;
 use crate::parse;
-use crate::spec::{EventSpec, ObjectRef, Place};
+use crate::place::{ObjectRef, Place};
+use crate::spec::EventSpec;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -184,32 +183,19 @@ fn name(event: &EventSpec) -> Option<String> {
     }
 }
 
-/// Byte offset of the argument, including its name.
-fn word_at(argument: &FetchArg) -> usize {
-    match argument.named {
-        true => argument.at - argument.name.len() - 1,
-        false => argument.at,
-    }
-}
-
 /// Byte offset of the first aggregate or key of `one` that differs from `other`'s; `Some(None)` if
 /// `one` has fewer.
-fn differs(one: &Aggregation, other: &Aggregation) -> Option<Option<usize>> {
-    fn first<T, K: PartialEq>(
-        one: &[T],
-        other: &[T],
-        what: impl Fn(&T) -> K,
-        at: impl Fn(&T) -> usize,
-    ) -> Option<Option<usize>> {
+fn differs(one: &EventSpec, other: &EventSpec) -> Option<Option<usize>> {
+    fn first<T: PartialEq>(one: &[T], other: &[T], columns: &[usize]) -> Option<Option<usize>> {
         let mut pairs = one.iter().zip(other);
-        let different = pairs.position(|(a, b)| what(a) != what(b));
+        let different = pairs.position(|(a, b)| a != b);
         let extra = (one.len() != other.len()).then_some(other.len());
-        different.or(extra).map(|index| one.get(index).map(&at))
+        different.or(extra).map(|index| columns.get(index).copied())
     }
-    let aggregate = |a: &Aggregate| (a.function, a.field.clone());
-    let behind = one.keys.first().map(|key| key.at);
-    let aggregates = first(&one.aggregates, &other.aggregates, aggregate, |a| a.at);
-    let keys = first(&one.keys, &other.keys, |key| key.kind.clone(), |k| k.at);
+    let (own, others, columns) = (&one.aggregation, &other.aggregation, &one.columns);
+    let behind = columns.keys.first().copied();
+    let aggregates = first(&own.aggregates, &others.aggregates, &columns.aggregates);
+    let keys = first(&own.keys, &others.keys, &columns.keys);
     aggregates.map(|at| at.or(behind)).or(keys)
 }
 
@@ -231,17 +217,14 @@ fn fits<'a>(
         let pairs = other.arguments.iter().zip(&event.arguments);
         let different = pairs
             .clone()
-            .find(|(a, b)| a.name != b.name || a.known_type() != b.known_type());
-        if let Some((_, argument)) = different {
-            let message = "argument type or name is different from existing probe";
-            return error(word_at(argument), message);
-        }
-        if other.arguments.len() != event.arguments.len() {
-            let extra = event.arguments.get(pairs.len()).map(word_at);
-            let at = extra.unwrap_or(line.trim_end().len());
+            .position(|(a, b)| a.name != b.name || a.known_type() != b.known_type());
+        let longer = other.arguments.len() != event.arguments.len();
+        if let Some(index) = different.or(longer.then_some(pairs.len())) {
+            let at = event.columns.arguments.get(index).copied();
+            let at = at.unwrap_or(line.trim_end().len());
             return error(at, "argument type or name is different from existing probe");
         }
-        if let Some(at) = differs(&event.aggregation, &other.aggregation) {
+        if let Some(at) = differs(event, other) {
             let at = at.unwrap_or(line.trim_end().len());
             let message = "aggregates or keys are different from existing probe";
             return error(at, message);

@@ -1,4 +1,4 @@
-//! Fetch arguments: the values that a probe reads when it is hit.
+//! Values that a probe reads when it is hit.
 
 use crate::field_type::FieldType;
 use crate::gpr::Gpr;
@@ -21,7 +21,7 @@ pub enum Base {
     Retval,
     /// `$entry:arg1`, `$entry:NAME`: the value at the function's entry. Only for an event at the
     /// return, where `$arg1` means the same. Enclosing dereferences are done at the return.
-    Entry(Box<EntryValue>),
+    Entry(Box<Value>),
     /// `$stack`: the stack pointer at the site.
     StackPointer,
     /// `$stackN`: the 8-byte word at `8 * N` above the stack pointer.
@@ -47,12 +47,14 @@ pub enum Base {
     Variable(String),
 }
 
-/// A value at a function's entry.
+/// A value and its type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct EntryValue {
-    /// Location of the value at the entry. Never a [`Base::Entry`] itself.
+pub struct Value {
+    /// Location of the value. Inside a [`Base::Entry`], the one at the entry, and never a
+    /// [`Base::Entry`] itself.
     pub fetch: Fetch,
-    /// Type of the value, if the type of the whole expression does not determine it.
+    /// Type of the value, if given. Inside a [`Base::Entry`], `None` if the type of the whole
+    /// expression determines it.
     pub field_type: Option<FieldType>,
 }
 
@@ -76,21 +78,94 @@ pub struct Fetch {
     pub derefs: Vec<Deref>,
 }
 
-/// A fetch argument with its name and type.
+/// A value with its name and type, in the kernel's words a fetch argument.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FetchArg {
     /// Name of the field in the trace: the name before `=`, or an automatic one. Always an
     /// identifier, and unique within its event, except for `$arg*`, whose name is `arg*` until the
     /// names of the arguments replace it.
     pub name: String,
-    /// `NAME=` was given.
+    /// The name was given (`NAME=`), so that messages show it.
     pub named: bool,
     /// The value.
     pub fetch: Fetch,
     /// The type after the colon, if given.
     pub field_type: Option<FieldType>,
-    /// Byte offset of the value in the event's text.
-    pub at: usize,
+}
+
+impl Value {
+    /// Creates a value of the default type.
+    pub fn new(base: Base) -> Value {
+        Value {
+            fetch: Fetch {
+                base,
+                derefs: Vec::new(),
+            },
+            field_type: None,
+        }
+    }
+
+    /// `$arg1` and so on, from 1: see [`Base::Argument`].
+    pub fn argument(number: u8) -> Value {
+        Value::new(Base::Argument(number))
+    }
+
+    /// `$retval`: the result, with its type from debug information; at a return only.
+    pub fn result() -> Value {
+        Value::new(Base::Retval)
+    }
+
+    /// A variable or parameter from debug information, maybe with a member path:
+    /// `req->list[2].name`.
+    pub fn variable(path: impl Into<String>) -> Value {
+        Value::new(Base::Variable(path.into()))
+    }
+
+    /// Duration of the call that ends here, in ticks of the time stamp counter; a histogram of it
+    /// has nanoseconds. At a return only.
+    pub fn latency() -> Value {
+        Value::new(Base::Latency).typed(FieldType::U64)
+    }
+
+    /// Value that this one has at the function's entry, kept until the return; at a return only.
+    pub fn at_entry(self) -> Value {
+        Value::new(Base::Entry(Box::new(self)))
+    }
+
+    /// Memory at this address plus `offset` bytes.
+    pub fn deref(mut self, offset: i64) -> Value {
+        self.fetch.derefs.push(Deref {
+            offset,
+            user: false,
+        });
+        self
+    }
+
+    /// Gives the value a type.
+    pub fn typed(self, field_type: FieldType) -> Value {
+        Value {
+            field_type: Some(field_type),
+            ..self
+        }
+    }
+}
+
+impl From<Base> for Value {
+    fn from(base: Base) -> Value {
+        Value::new(base)
+    }
+}
+
+impl From<Value> for FetchArg {
+    /// Gives the value no name yet.
+    fn from(Value { fetch, field_type }: Value) -> FetchArg {
+        FetchArg {
+            name: String::new(),
+            named: false,
+            fetch,
+            field_type,
+        }
+    }
 }
 
 impl Fetch {

@@ -1,4 +1,23 @@
-//! Parser for events: where to probe, and what to record there.
+//! Probes in their intermediate form, and the parser of events that makes it.
+//!
+//! A [`Probe`] says where to probe, which values to read there, and what to do with them: record
+//! them, update a [`Map`], or keep them for the exits of the call. It is plain data without text and
+//! columns, and all that the crates above this one work on. It is built in code, or from the text of
+//! an event:
+//!
+//! ```
+//! use capriole_event::{EventSpec, Guard, Probe, Value};
+//!
+//! let text = "libc:malloc size=$arg1 if size > 4096";
+//! let parsed = Probe::from(EventSpec::parse(text).unwrap());
+//! let built = Probe::at_function("libc", "malloc")
+//!     .value("size", Value::argument(1))
+//!     .when(Guard::greater("size", 4096))
+//!     .record();
+//! assert_eq!(parsed, built.labelled(text));
+//! ```
+//!
+//! # Grammar
 //!
 //! ```text
 //! [KIND] OBJECT:PLACE [ARGUMENT|AGGREGATE]... [by KEY[,] KEY...] [if FILTER]
@@ -46,25 +65,30 @@ mod definitions;
 mod error;
 mod fetch;
 mod field_type;
-mod filter;
 mod glob;
 mod gpr;
+mod guard;
 mod names;
 mod number;
 mod parse;
+mod place;
+mod probe;
 mod spec;
 mod symbol;
 
-pub use aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
+pub use aggregation::{Aggregate, Aggregation, Function, KeyKind};
 pub use at::At;
 pub use definitions::{
     Definition, DefinitionError, DefinitionErrors, definition_lines, definitions,
 };
 pub use error::{Instead, ParseError};
-pub use fetch::{Base, Deref, EntryValue, Fetch, FetchArg};
+pub use fetch::{Base, Deref, Fetch, FetchArg, Value};
 pub use field_type::{Bits, Element, FieldType, Shown};
-pub use filter::{Comparison, Filter, Operand};
 pub use glob::glob_match;
 pub use gpr::Gpr;
+pub use guard::{Comparison, Guard, Operand};
 pub use names::automatic_name;
-pub use spec::{EventSpec, ObjectRef, Place};
+pub use parse::Fields;
+pub use place::{ObjectRef, Place};
+pub use probe::{Action, Entry, Map, Probe, ProbeError};
+pub use spec::EventSpec;

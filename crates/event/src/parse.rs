@@ -1,15 +1,16 @@
 //! The parser: kind and name, object, place, arguments and filter, from left to right.
 
-mod aggregation;
-mod arguments;
+pub(crate) mod aggregation;
+pub(crate) mod arguments;
 pub(crate) mod call_stack;
 pub(crate) mod fetch;
 mod filter;
 mod place;
 
+use crate::aggregation::Aggregation;
 use crate::at::At;
 use crate::error::ParseError;
-use crate::fetch::{Base, Fetch, FetchArg};
+use crate::fetch::{Base, FetchArg, Value};
 use crate::names;
 use crate::names::Kind;
 use crate::spec::EventSpec;
@@ -46,6 +47,38 @@ impl EventSpec {
     /// Returns the message, its column, and what to write instead. Never panics.
     pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
         event(text)
+    }
+}
+
+/// Fields, aggregates and keys without the event that they belong to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// The fields, as [`EventSpec::arguments`].
+    pub arguments: Vec<FetchArg>,
+    /// The aggregates and keys.
+    pub aggregation: Aggregation,
+    /// True if a filter follows, which is not parsed.
+    pub filtered: bool,
+}
+
+impl Fields {
+    /// Parses fields, aggregates and keys at a function's return, from byte `start` of `text` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventSpec::parse`].
+    pub fn parse_at_return(text: &str, start: usize) -> Result<Fields, ParseError> {
+        let at_site = arguments::Where {
+            at: At::Return,
+            is_marker: false,
+        };
+        let end = trimmed(text).1;
+        let body = arguments::parse(text, start, end, at_site)?;
+        Ok(Fields {
+            arguments: body.arguments,
+            aggregation: body.aggregation,
+            filtered: body.end < end,
+        })
     }
 }
 
@@ -86,7 +119,8 @@ fn event(text: &str) -> Result<EventSpec, ParseError> {
     let is_marker = head.form == Form::Static;
     let mut body = arguments::parse(text, site.end, end, arguments::Where { at, is_marker })?;
     if is_marker && body.arguments.is_empty() {
-        body.arguments.push(all_arguments(head.end));
+        body.arguments.push(all_arguments());
+        body.columns.arguments.push(head.end);
     }
     let filter = match text[body.end..end].strip_prefix("if") {
         Some(_) => Some(filter::parse(
@@ -101,9 +135,6 @@ fn event(text: &str) -> Result<EventSpec, ParseError> {
     Ok(EventSpec {
         text: text.to_string(),
         at,
-        of_calls: false,
-        keeps: None,
-        implied: false,
         group: head.group,
         name: head.name,
         object: site.object,
@@ -112,20 +143,15 @@ fn event(text: &str) -> Result<EventSpec, ParseError> {
         arguments: body.arguments,
         aggregation: body.aggregation,
         filter,
+        columns: body.columns,
     })
 }
 
-/// The default argument of a marker, `$arg*`, as if it was written at `at`.
-fn all_arguments(at: usize) -> FetchArg {
+/// The default argument of a marker, `$arg*`.
+fn all_arguments() -> FetchArg {
     FetchArg {
         name: "arg*".to_string(),
-        named: false,
-        fetch: Fetch {
-            base: Base::AllArguments,
-            derefs: Vec::new(),
-        },
-        field_type: None,
-        at,
+        ..Value::new(Base::AllArguments).into()
     }
 }
 

@@ -3,27 +3,17 @@
 use crate::aggregation::Aggregation;
 use crate::at::At;
 use crate::fetch::FetchArg;
-use crate::filter::Filter;
-use crate::glob::glob_match;
-use crate::symbol;
+use crate::guard::Guard;
+use crate::place::{ObjectRef, Place};
+use crate::probe::{Action, Map, Probe};
 
-/// An event: places in an object, and what to record there.
+/// The text of an event as it was parsed. [`Probe`] is its meaning.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EventSpec {
     /// Source text of the event, for messages.
     pub text: String,
     /// Before the place is executed, or at the function's return.
     pub at: At,
-    /// True for the entry or the exits of calls that are paired with each other. A function's name
-    /// then means its own code only, not the copies that compilers make of it. Has no syntax.
-    pub of_calls: bool,
-    /// For an event that only begins calls, at a function's entry: how many of its arguments, from
-    /// the first on, are kept for the following event, at the exits; the others are for the filter.
-    /// Has no syntax.
-    pub keeps: Option<usize>,
-    /// True if the event was added implicitly; places that cannot be probed are then no error, and
-    /// no session is created for such events alone. Has no syntax.
-    pub implied: bool,
     /// `GROUP` of `p:GROUP/EVENT`; see [`EventSpec::DEFAULT_GROUP`].
     pub group: Option<String>,
     /// `EVENT` of `p:GROUP/EVENT`.
@@ -42,50 +32,18 @@ pub struct EventSpec {
     /// written inside an aggregate or after `by`.
     pub aggregation: Aggregation,
     /// Condition for recording a hit. Every field that it names is in `arguments` or in
-    /// [`Filter::COMMON`], unless `$arg*` is among the arguments.
-    pub filter: Option<Filter>,
+    /// [`Guard::COMMON`], unless `$arg*` is among the arguments.
+    pub filter: Option<Guard>,
+    pub(crate) columns: Columns,
 }
 
-/// Object that contains the code.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum ObjectRef {
-    /// The main program: nothing before the colon.
-    Main,
-    /// A file by its path; contains a `/`.
-    Path(String),
-    /// A library, or the main program, by the start of its file name, such as `libc`.
-    Name(String),
-}
-
-/// Place in the object.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// One function, or all that match.
-    Symbol {
-        /// The symbol's name as written, mangled or demangled; maybe with wildcards, see
-        /// [`EventSpec::is_glob`].
-        pattern: String,
-        /// Byte offset of the instruction from the start of the function.
-        offset: u64,
-    },
-    /// Byte offset in the file.
-    FileOffset(u64),
-    /// Start of the code of a source line.
-    Line {
-        /// The file's name as debug information has it, or the end of its path.
-        file: String,
-        /// Line number, from 1.
-        line: u32,
-    },
-    /// A static marker (`sys/sdt.h`) in the program's source.
-    Static {
-        /// The marker's provider; may be a pattern.
-        provider: String,
-        /// The marker's name; may be a pattern.
-        name: String,
-        /// Expected format of its arguments, if given.
-        format: Option<String>,
-    },
+/// Byte offsets in the text of the parts of an event, in their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Columns {
+    /// Of the arguments, including their names.
+    pub arguments: Vec<usize>,
+    pub aggregates: Vec<usize>,
+    pub keys: Vec<usize>,
 }
 
 impl EventSpec {
@@ -96,41 +54,49 @@ impl EventSpec {
     /// symbol takes time quadratic in its length.
     pub const MAX_LENGTH: usize = 1 << 14;
 
-    /// True if the symbol has wildcards, so that it can match any number of functions.
-    ///
-    /// `*`, `?` and `[...]` are wildcards except where they belong to a demangled name: pointers
-    /// (`f(char const*)`, `void (*)(int)`), `operator*`, `operator[]`, slices (`<[u8]>`),
-    /// `[abi:cxx11]` and `[clone .cold]`. A backslash makes them literal.
-    pub fn is_glob(&self) -> bool {
-        match &self.place {
-            Place::Symbol { pattern, .. } => symbol::has_wildcards(pattern),
-            _ => false,
-        }
+    /// Byte offset in the event's text of the first aggregate or, without aggregates, the first
+    /// key.
+    pub fn aggregation_column(&self) -> Option<usize> {
+        let Columns {
+            aggregates, keys, ..
+        } = &self.columns;
+        aggregates.first().or(keys.first()).copied()
     }
 
-    /// True if the event means this static marker: provider and name are equal to, or match, the
-    /// event's. Always false if the place is not a static marker.
-    pub fn matches_marker(&self, of: &str, called: &str) -> bool {
-        match &self.place {
-            Place::Static { provider, name, .. } => {
-                let matches =
-                    |pattern: &str, name: &str| pattern == name || glob_match(pattern, name);
-                matches(provider, of) && matches(name, called)
-            }
-            _ => false,
-        }
+    /// Returns the probe that counts the event's hits, in a table of its own.
+    pub fn counted(self) -> Probe {
+        let action = Action::Update {
+            map: Map::Own,
+            aggregation: self.aggregation.clone(),
+        };
+        self.with(action)
     }
 
-    /// True if the event means a symbol of this name: it is the name itself, or matches the
-    /// pattern. Always false if the place is not a symbol.
-    pub fn matches(&self, name: &str) -> bool {
-        match &self.place {
-            Place::Symbol { pattern, .. } => {
-                pattern == name
-                    || ((symbol::has_wildcards(pattern) || pattern.contains('\\'))
-                        && glob_match(pattern, name))
-            }
-            _ => false,
+    fn with(self, action: Action) -> Probe {
+        Probe {
+            label: self.text,
+            object: self.object,
+            place: self.place,
+            at: self.at,
+            group: self.group,
+            name: self.name,
+            reference_counter: self.reference_counter,
+            values: self.arguments,
+            guard: self.filter,
+            entry: None,
+            actions: vec![action],
+            of_calls: false,
+            implied: false,
+        }
+    }
+}
+
+impl From<EventSpec> for Probe {
+    /// Returns the probe that records the event's hits, or counts them if it has aggregates or keys.
+    fn from(spec: EventSpec) -> Probe {
+        match spec.aggregation.is_empty() {
+            true => spec.with(Action::Record),
+            false => spec.counted(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Resolves an event specification to addresses: object, function, site.
+//! Resolves a probe to addresses: object, function, site.
 
 mod choose;
 mod copies;
@@ -11,7 +11,7 @@ mod marked;
 use std::sync::Arc;
 
 use capriole_dwarf::DebugInfo as _;
-use capriole_event::{At, EventSpec, Place};
+use capriole_event::{At, Place, Probe};
 use capriole_insn::Extent;
 
 pub use copies::namesakes;
@@ -157,7 +157,7 @@ impl Site {
 /// An event at the return of a function gives the function's exits instead of its entry
 /// ([`Leaving`]). If a pattern matches a function whose exits cannot all be probed, the
 /// function is included with the reason. Exits are those of a function's own code, so events of
-/// calls ([`EventSpec::of_calls`]) never have sites in copies.
+/// calls ([`Probe::of_calls`]) never have sites in copies.
 ///
 /// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is
 /// found.
@@ -165,21 +165,21 @@ impl Site {
 /// # Errors
 ///
 /// See [`ResolveError`]; every message tells the user what to write instead.
-pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
+pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveError> {
     let mut sites = Vec::new();
-    let chosen = choose::choose(objects, &spec.object)?;
+    let chosen = choose::choose(objects, &probe.object)?;
     for object in chosen {
         // Number of sites found before this object.
         let before = sites.len();
-        match &spec.place {
+        match &probe.place {
             Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
             Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
-            Place::Static { .. } => sites.extend(marked::sites(object, spec)?),
+            Place::Static { .. } => sites.extend(marked::sites(object, probe)?),
             Place::Symbol { pattern, offset } => {
                 let finder = Finder {
                     objects,
                     object,
-                    spec,
+                    probe,
                     pattern,
                     offset: *offset,
                 };
@@ -188,14 +188,14 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
         }
         // A file offset means exactly that place, except if it stands for a function (events of
         // calls).
-        let entered = spec.of_calls || !matches!(spec.place, Place::FileOffset(_));
-        if spec.at == At::Entry && entered && object.file().is_go() {
+        let entered = probe.of_calls || !matches!(probe.place, Place::FileOffset(_));
+        if probe.at == At::Entry && entered && object.file().is_go() {
             let entries = sites.split_off(before);
             sites.extend(entries.into_iter().map(Site::behind_stack_check));
         }
-        if spec.at == At::Return {
+        if probe.at == At::Return {
             let entries = sites.split_off(before);
-            if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &spec.place)
+            if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &probe.place)
                 && entry.offset != 0
             {
                 return Err(ResolveError::NotAnEntry {
@@ -203,10 +203,10 @@ pub fn resolve(objects: &Objects, spec: &EventSpec) -> Result<Vec<Site>, Resolve
                     object: object.path().to_owned(),
                 });
             }
-            let named = !spec.is_glob() || matches!(spec.place, Place::FileOffset(_));
+            let named = !probe.place.is_glob() || matches!(probe.place, Place::FileOffset(_));
             let found = exits::of_functions(entries, named);
             sites.extend(found.map_err(|error| match error {
-                ResolveError::NoExits { function, reason } if spec.of_calls => {
+                ResolveError::NoExits { function, reason } if probe.of_calls => {
                     ResolveError::NoCalls { function, reason }
                 }
                 error => error,
@@ -280,7 +280,7 @@ fn at_file_offset(object: &Arc<Object>, file_offset: u64) -> Result<Site, Resolv
 struct Finder<'a> {
     objects: &'a Objects,
     object: &'a Arc<Object>,
-    spec: &'a EventSpec,
+    probe: &'a Probe,
     pattern: &'a str,
     offset: u64,
 }
@@ -293,10 +293,10 @@ impl Finder<'_> {
         }
         let found = symbols.exact(self.pattern);
         match found.as_slice() {
-            [] if self.spec.is_glob() => self.matching(),
+            [] if self.probe.place.is_glob() => self.matching(),
             [] if self.pattern.contains('\\') => {
                 // A name with escaped wildcards.
-                let found = symbols.matching(|name| self.spec.matches(name));
+                let found = symbols.matching(|name| self.probe.place.matches(name));
                 self.one(&found).map(|site| vec![site])
             }
             [] => {
@@ -341,7 +341,7 @@ impl Finder<'_> {
     /// Returns all matches, except functions that are too short for the offset.
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
-        let found = symbols.matching(|name| self.spec.matches(name));
+        let found = symbols.matching(|name| self.probe.place.matches(name));
         let some = |found: &[Found<'_>]| -> Vec<Site> {
             let long_enough = |found: &&Found<'_>| self.offset < found.function.extent.len();
             let found = found.iter().filter(long_enough);

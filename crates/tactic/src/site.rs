@@ -123,6 +123,20 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Reaches the site by a breakpoint, whatever the tactic was: a breakpoint needs only the first
+    /// instruction.
+    pub fn by_breakpoint(&mut self) {
+        let start = self.covered.start;
+        self.displaced.truncate(1);
+        self.tactic = Tactic::Int3;
+        self.covered = Extent::new(start, start + 1);
+        self.resume = self
+            .displaced
+            .first()
+            .map_or(self.resume, Instruction::next_ip);
+        self.placed = None;
+    }
+
     /// Returns the addresses at which a thread may be between the covered instructions when they
     /// change: it has to be moved from there first. `None` if no thread can be inside.
     #[must_use]

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 pub fn sites(objects: &Objects, events: &[&str]) -> Vec<Site> {
     let specs = events
         .iter()
-        .map(|text| EventSpec::parse(text).expect("an event"));
+        .map(|text| EventSpec::parse(text).expect("an event").into());
     specs
         .flat_map(|spec| resolve(objects, &spec).expect("functions"))
         .collect()
@@ -266,7 +266,7 @@ impl Probes {
         let planner = Planner::of_process(process);
         let fits = |text: &&&str| {
             let spec = EventSpec::parse(text).expect("an event");
-            resolve(&objects, &spec)
+            resolve(&objects, &spec.into())
                 .is_ok_and(|sites| sites.iter().all(|site| planner.plan(site).is_ok()))
         };
         let events: Vec<&str> = events.iter().filter(fits).copied().collect();

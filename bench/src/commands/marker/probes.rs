@@ -1,27 +1,18 @@
 //! Probes on a marker: our own, or the kernel's.
 
-use super::super::hit::KEYS;
-use super::super::reading::Reading;
+use super::super::hit::Armed;
 use anyhow::Context;
-use capriole::aggregate::AggregateTable;
-use capriole::fields::{Purpose, Reader};
-use capriole::slots::Area;
-use capriole::{machine, select};
+use capriole::probe::{KeyKind, Map, Probe as BuiltProbe};
+use capriole::{ProbeOptions, Returns};
 use capriole_bench::{Probe as BenchProbe, TargetInfo, UprobeAt};
-use capriole_codegen::runtime::ClockReading;
-use capriole_codegen::work::Work;
-use capriole_event::EventSpec;
-use capriole_host::ptrace;
 use capriole_object::Objects;
 use capriole_object::markers::operand::Operand;
-use capriole_patch::attach::{Attached, Probe, attach};
-use capriole_planner::guards;
-use capriole_planner::planner::Planner;
 use capriole_planner::resolve::{Site, resolve};
 use capriole_proc::process::Process;
-use capriole_ring::layout::Geometry;
 use capriole_ring::reader::record_size;
-use capriole_ring::tables::{TableReader, Tables};
+
+/// Error for a marker with more places than one.
+const SEVERAL: &str = "the compiler has made several places of the marker";
 
 /// Work of one of our own probes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,38 +25,29 @@ pub enum Kind {
     Record(usize),
 }
 
-/// Finds the only site of a marker in a program; returns it with the parsed event.
-fn found(objects: &Objects, event: &str) -> anyhow::Result<(EventSpec, Site)> {
-    let spec = EventSpec::parse(event).map_err(|e| anyhow::anyhow!("{e}"))?;
-    let mut sites = resolve(objects, &spec)?.into_iter();
-    let site = sites.next().context("the program has no such marker")?;
-    anyhow::ensure!(
-        sites.next().is_none(),
-        "the compiler has made several places of the marker"
-    );
-    Ok((spec, site))
+/// Returns a probe without actions at a marker, `PROVIDER:NAME`, that reads all its arguments.
+fn at(marker: &str) -> BuiltProbe {
+    let (provider, name) = marker.split_once(':').unwrap_or((marker, "*"));
+    BuiltProbe::at_marker("", provider, name).all_arguments()
 }
 
 /// A marker with one of our own probes.
 pub struct Ours {
-    event: String,
+    probe: BuiltProbe,
     kind: Kind,
     armed: Option<Armed>,
 }
 
-struct Armed {
-    attached: Attached,
-    /// If it records: a reader that takes the packets as `record` does, but only counts.
-    reading: Option<Reading>,
-    /// If it counts: the table of its count.
-    kept: Option<AggregateTable>,
-}
-
 impl Ours {
-    /// Creates a probe at `PROVIDER:NAME`; fields may follow the name.
+    /// Creates a probe at `PROVIDER:NAME`.
     pub fn at(marker: &str, kind: Kind) -> Box<dyn BenchProbe> {
+        let probe = match kind {
+            Kind::Nothing => at(marker),
+            Kind::Count => at(marker).update(Map::Own, Vec::<KeyKind>::new(), []),
+            Kind::Record(_) => at(marker).record(),
+        };
         Box::new(Ours {
-            event: format!("usdt::{marker}"),
+            probe,
             kind,
             armed: None,
         })
@@ -73,50 +55,20 @@ impl Ours {
 
     fn attach(&mut self, info: &TargetInfo) -> anyhow::Result<()> {
         let process = Process::open(info.pid)?;
-        let objects = Objects::of_process(&process)?;
-        let planner = Planner::of_process(&process);
-        let guards = guards::threads(&objects, &planner);
-        let (spec, site) = found(&objects, &self.event)?;
-        let mut tables = Tables::default();
-        let mut kept = None;
-        let work: Vec<Work> = match self.kind {
-            Kind::Nothing => Vec::new(),
-            Kind::Count => {
-                let fields = Reader::new(Purpose::Count).fields(&spec, &site, Area::default())?;
-                let made = AggregateTable::new(&spec, &[&fields], 1..2, KEYS, &mut tables)?;
-                let work = made.work(1, &fields)?;
-                kept = Some(made);
-                work
-            }
-            Kind::Record(_) => {
-                let fields = Reader::new(Purpose::Record).fields(&spec, &site, Area::default())?;
-                vec![fields.fetch.work(1)?]
-            }
+        let record_bytes = match self.kind {
+            Kind::Record(values) => Some(record_size(values)),
+            Kind::Nothing | Kind::Count => None,
         };
-        let mut probe = Probe::new(planner.plan(&site)?, site.object.range()).with(work);
-        probe.counters.extend(select::counter(&spec, &site)?);
-        let cpus = machine::possible_cpus();
-        let attached = attach(
-            &ptrace::host(&process),
-            vec![probe],
-            &guards,
-            ClockReading::default(),
-            |journal| Geometry::for_buffer(64 << 20, cpus, journal).with_tables(&tables),
+        let armed = Armed::new(
+            &process,
+            &[self.probe.clone().into()],
+            &ProbeOptions::default(),
+            Returns::Exits,
+            record_bytes,
         )?;
-        if let Some(error) = attached.outcomes.iter().find_map(|o| o.as_ref().err()) {
-            let error = error.to_string();
-            attached.detach()?;
-            anyhow::bail!("{error}");
-        }
-        let reading = match self.kind {
-            Kind::Record(values) => Some(Reading::start(&attached, record_size(values))),
-            _ => None,
-        };
-        self.armed = Some(Armed {
-            attached,
-            reading,
-            kept,
-        });
+        let sites = armed.sites();
+        self.armed = Some(armed);
+        anyhow::ensure!(sites == 1, SEVERAL);
         Ok(())
     }
 }
@@ -127,24 +79,13 @@ impl BenchProbe for Ours {
     }
 
     fn hits(&mut self) -> Result<Option<u64>, String> {
-        let armed = self.armed.as_ref();
-        Ok(armed.and_then(|armed| match (&armed.reading, &armed.kept) {
-            (Some(reading), _) => Some(reading.hits()),
-            (None, Some(kept)) => {
-                let memory = &armed.attached.memory;
-                Some(kept.hits(&TableReader::new(memory.memory.clone(), memory.geometry)))
-            }
-            (None, None) => None,
-        }))
+        let counts = self.kind != Kind::Nothing;
+        let armed = self.armed.as_ref().filter(|_| counts);
+        Ok(armed.map(Armed::hits))
     }
 
     fn disarm(&mut self) -> Result<(), String> {
-        let Some(armed) = self.armed.take() else {
-            return Ok(());
-        };
-        let joined = armed.reading.map_or(Ok(()), Reading::end);
-        armed.attached.detach().map_err(|e| e.to_string())?;
-        joined
+        self.armed.take().map_or(Ok(()), Armed::disarm)
     }
 }
 
@@ -156,7 +97,7 @@ impl Drop for Ours {
 
 /// A marker with a uprobe of the kernel, which records the marker's arguments.
 pub struct Kernel {
-    event: String,
+    probe: BuiltProbe,
     uprobe: UprobeAt,
 }
 
@@ -164,7 +105,7 @@ impl Kernel {
     /// Creates a uprobe at `PROVIDER:NAME`.
     pub fn at(marker: &str) -> Box<dyn BenchProbe> {
         Box::new(Kernel {
-            event: format!("usdt::{marker}"),
+            probe: at(marker),
             uprobe: UprobeAt::default(),
         })
     }
@@ -194,8 +135,11 @@ impl BenchProbe for Kernel {
         let site = || -> anyhow::Result<(u64, String)> {
             let process = Process::open(info.pid)?;
             let objects = Objects::of_process(&process)?;
-            let (_, site) = found(&objects, &self.event)?;
-            Ok((site.file_offset, fetched(&site)?))
+            let sites = resolve(&objects, &self.probe)?;
+            let [site] = &sites[..] else {
+                anyhow::bail!(SEVERAL);
+            };
+            Ok((site.file_offset, fetched(site)?))
         };
         let (offset, fetched) = site().map_err(|error| format!("{error:#}"))?;
         self.uprobe.arm(info, offset, &fetched)

@@ -15,7 +15,6 @@ use crate::subject;
 use anyhow::bail;
 use capriole::definitions;
 use capriole::event::Event;
-use capriole::fields::Purpose;
 use capriole::select::{self, Fate, Mode, Selected};
 use capriole_object::Objects;
 use capriole_text::output;
@@ -62,12 +61,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let planner = planner.with_trusted_addresses(arguments.trust_address);
-    let events: Vec<Event> = events.into_iter().map(Event::from).collect();
+    let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
     let selected = select::select(
         &objects,
         &planner,
         &events,
-        Mode::new(Purpose::Record, arguments.returns.into()),
+        Mode::new(arguments.returns.into()),
     )?;
     let threads = Threads::of(&objects);
     if arguments.json {

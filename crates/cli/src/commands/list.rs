@@ -88,7 +88,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let path = path.map(|p| subject::existing(&p)).transpose()?;
     let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
-    let events: Vec<Event> = events.into_iter().map(Event::from).collect();
+    let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
     let selected = select::select(&objects, &planner, &events, Mode::default())?;
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {

@@ -4,9 +4,7 @@ use crate::advice;
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::calls;
 use capriole::definitions;
-use capriole::entry::with_entry;
 use capriole::event::Event;
-use capriole::fields::Purpose;
 use capriole::filtered::Filtered;
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
@@ -15,12 +13,12 @@ use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
 use capriole::returns::Unseen;
 use capriole::select;
-use capriole::select::{Mode, Selected};
+use capriole::select::Mode;
 use capriole::watch::Ended;
 use capriole::{machine, message};
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
-use capriole_ring::layout::{self, Geometry};
+use capriole_ring::layout;
 use capriole_text::units;
 use capriole_text::units::{parse_duration, parse_size};
 use capriole_text::{say, tell};
@@ -74,7 +72,7 @@ pub struct Arguments {
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     machine::check_buffer(arguments.buffer_size)?;
     let events = definitions::parse_plain(&arguments.events, &arguments.run.files)?;
-    let mut events: Vec<Event> = events.into_iter().map(with_entry).collect();
+    let mut events: Vec<Event> = events.into_iter().map(Event::from).collect();
     let clock = options::clock()?;
     let least = arguments
         .min_duration
@@ -83,7 +81,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for (at, text) in arguments.graph.iter().enumerate() {
         // Drop duplicates here: with `--min-duration`, `select()` cannot.
         if least.is_none() || !arguments.graph[..at].contains(text) {
-            events.push(calls::graph(text, least)?.into());
+            events.push(calls::graph(text, least)?);
         }
     }
     let prepare =
@@ -103,12 +101,12 @@ fn prepare(
     let request = Request {
         events,
         options: &arguments.probes.into(),
-        mode: Mode::new(Purpose::Record, arguments.probes.returns.into()),
+        mode: Mode::new(arguments.probes.returns.into()),
         messages: true,
+        keys: 0,
+        clock: None,
     };
-    let planned = Planned::new(process, &request, |selected| {
-        Ok(Selected::record_all(selected).into_iter().map(Ok).collect())
-    })?;
+    let planned = Planned::new(process, &request)?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {}", advice::told(&message));
@@ -120,15 +118,7 @@ fn prepare(
     let texts = planned.selected.len() as u32;
     events.push(message::from_outside(texts));
     let mut recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
-    let frames = select::frames(&planned.selected);
-    let geometry = |journal| {
-        let cpus = machine::possible_cpus();
-        let geometry = Geometry::for_buffer(arguments.buffer_size, cpus, journal);
-        match frames {
-            Some((areas, words)) => geometry.with_frames(areas, words),
-            None => geometry,
-        }
-    };
+    let geometry = planned.geometry(arguments.buffer_size);
     match planned.attach(process, Some(&recorder.trace()), geometry) {
         Ok(probed) => match recorder.begin(&probed.attached) {
             Ok(()) => Ok((probed, recorder)),

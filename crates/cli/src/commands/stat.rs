@@ -16,12 +16,14 @@ use crate::exit;
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
-use capriole::aggregate::{AggregateTable, counting};
+use capriole::definitions;
+use capriole::event::Event;
 use capriole::filtered::Filtered;
-use capriole::plan::Probed;
+use capriole::options;
+use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
-use capriole::select::Selected;
+use capriole::select::{Mode, Selected};
 use capriole::watch::{Ended, Watch};
 use capriole_patch::detach::Detached;
 use capriole_ring::layout;
@@ -92,33 +94,34 @@ const REDRAW: Duration = Duration::from_secs(1);
 
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let events = counting::definitions(&arguments.events, &arguments.run.files)?;
-    let options = arguments.probes.into();
-    let attach = |program: &Program| {
-        let (returns, keys) = (arguments.probes.returns.into(), arguments.keys);
-        counting::attach(program.process(), &events, &options, returns, keys)
+    let events = definitions::parse_counted(&arguments.events, &arguments.run.files)?;
+    let attach = |program: &Program| -> capriole::Result<Probed> {
+        let clock = events.iter().any(Event::is_timed).then(options::clock);
+        let clock = clock.transpose()?;
+        let request = Request {
+            events: &events,
+            options: &arguments.probes.into(),
+            mode: Mode::new(arguments.probes.returns.into()),
+            messages: false,
+            keys: arguments.keys,
+            clock: clock.as_ref(),
+        };
+        let planned = Planned::new(program.process(), &request)?;
+        let geometry = planned.geometry(0);
+        planned.attach(program.process(), None, geometry)
     };
-    let (program, (mut probed, kept)) =
+    let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
-    count(&arguments, kept, program, &mut probed)
+    count(&arguments, program, &mut probed)
 }
 
-fn count(
-    arguments: &Arguments,
-    kept: Vec<Option<AggregateTable>>,
-    program: Program,
-    probed: &mut Probed,
-) -> anyhow::Result<ExitCode> {
+fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow::Result<ExitCode> {
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
     }
     probing::say_dropped(probed);
-    let clock_step_ns = kept
-        .iter()
-        .flatten()
-        .filter_map(AggregateTable::clock_step_ns)
-        .max();
-    let source = Source::new(probed, kept);
+    let source = Source::new(probed);
+    let clock_step_ns = source.clock_step_ns();
     let mut shown = Shown::new(arguments, probed);
     let child = program.release();
     let started = Instant::now();

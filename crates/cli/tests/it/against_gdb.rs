@@ -267,7 +267,7 @@ impl Asked {
         let sites = EventSpec::parse(event)
             .map_err(|_| "syntax".to_owned())
             .and_then(|spec| {
-                resolve(objects, &spec).map_err(|error| {
+                resolve(objects, &spec.into()).map_err(|error| {
                     let name = format!("{error:?}");
                     name.split(|c: char| !c.is_alphanumeric())
                         .next()
@@ -349,7 +349,7 @@ impl Asked {
         let Ok(spec) = EventSpec::parse(&format!("r {event} $retval")) else {
             return;
         };
-        let Ok(sites) = resolve(objects, &spec) else {
+        let Ok(sites) = resolve(objects, &spec.into()) else {
             return;
         };
         let exits = sites.iter().filter(|site| {

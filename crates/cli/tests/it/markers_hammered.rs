@@ -24,7 +24,7 @@ fn probes(process: &Process) -> Probes {
     let mut probes = Probes::of(process, &[EVENT], Reach::Best);
     let objects = Objects::of_process(process).expect("the objects");
     let spec = capriole_event::EventSpec::parse(EVENT).expect("an event");
-    for site in resolve(&objects, &spec).expect("markers") {
+    for site in resolve(&objects, &spec.into()).expect("markers") {
         let marker = site.marker.as_ref().expect("a marker");
         let offset = |link| site.object.file().file_offset(link).expect("in the file");
         let counter = marker.semaphore.map(offset);

@@ -36,7 +36,9 @@ fn places(process: &Process) -> Vec<(u64, u64)> {
     let objects = Objects::of_process(process).expect("the objects");
     let place = |event: &&str| {
         let spec = EventSpec::parse(event).expect("an event");
-        let site = resolve(&objects, &spec).expect("a function").remove(0);
+        let site = resolve(&objects, &spec.into())
+            .expect("a function")
+            .remove(0);
         (site.file_offset, site.address)
     };
     EVENTS.iter().map(place).collect()

@@ -174,7 +174,8 @@ pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
 /// The aggregates of one event for one set of key values.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Number of the site. In a session, [`Session::name`](crate::Session::name) returns its name.
+    /// Number of the site; in a map that probes share, one that stands for all sites. In a session,
+    /// [`Session::name`](crate::Session::name) returns the site's name.
     pub event: usize,
     /// One for each of [`Group::key_names`].
     pub keys: Vec<Value>,

@@ -1,6 +1,6 @@
 //! Reads the tables that the program keeps.
 
-use super::counting::counted;
+use super::maps::counted;
 use super::model::{Group, Snapshot};
 use super::table::AggregateTable;
 use crate::plan::Probed;
@@ -17,18 +17,29 @@ pub struct Source {
 }
 
 impl Source {
-    /// Creates the source for the probes of these definitions.
-    pub fn new(probed: &Probed, kept: Vec<Option<AggregateTable>>) -> Source {
+    /// Creates the source for these probes, and takes their tables.
+    pub fn new(probed: &mut Probed) -> Source {
         let memory = &probed.attached.memory;
-        let counted = counted(kept.len(), &probed.selected, &probed.dropped);
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),
-            groups: kept
-                .into_iter()
-                .zip(counted)
-                .filter_map(|(kept, events)| Some((kept?, events)))
-                .collect(),
+            groups: counted(
+                std::mem::take(&mut probed.own),
+                &probed.selected,
+                &probed.dropped,
+            ),
         }
+    }
+
+    /// Returns the step of the clock in ns, if calls are timed.
+    pub fn clock_step_ns(&self) -> Option<u64> {
+        let groups = self.groups.iter();
+        groups.filter_map(|(kept, _)| kept.clock_step_ns()).max()
+    }
+
+    /// Number of hits that were counted, modulo 2^64.
+    pub fn hits(&self) -> u64 {
+        let hits = self.groups.iter().map(|(kept, _)| kept.hits(&self.reader));
+        hits.fold(0, u64::wrapping_add)
     }
 
     /// Returns the snapshot at the start: all empty.

@@ -1,13 +1,13 @@
-//! Tables that the program keeps for a definition's events, and the meaning of their cells.
+//! Tables that the program keeps for maps, and the meaning of their cells.
 
 use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
 use crate::error::Result;
 use crate::fields::Fields;
 use crate::select::Selected;
-use capriole_codegen::fetch::{Amount, Content, Field, Tally};
+use capriole_codegen::fetch::{Amount, Content, Field, Source, Tally};
 use capriole_codegen::histogram;
 use capriole_codegen::work::Work;
-use capriole_event::{Element, EventSpec, FieldType, Function, Shown};
+use capriole_event::{Aggregation, Element, FieldType, Function, Shown};
 use capriole_ring::memory::MOST;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
 use capriole_trace::clock::Clock;
@@ -17,11 +17,13 @@ use std::ops::Range;
 /// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
 const SIGN: u64 = 1 << 63;
 
-/// The table of one definition's events.
+/// The table of a map.
 #[derive(Debug)]
 pub struct AggregateTable {
     table: Table,
-    key_names: Vec<String>,
+    aggregation: Aggregation,
+    /// Index of the action whose table this is, among those of its probe.
+    action: usize,
     measures: Vec<(String, Cells)>,
     calls: Calls,
     /// Cell that counts hits with an unreadable number; `None` if every number can be read.
@@ -29,6 +31,9 @@ pub struct AggregateTable {
     capacity: u32,
     /// Clock that gives the length of a tick, if calls are timed.
     clock: Option<Clock>,
+    /// Fields at one of the sites, if all sites share the rows.
+    shared: Option<Fields>,
+    values: Vec<Kind>,
 }
 
 /// Source of the number of hits.
@@ -70,6 +75,8 @@ enum Cells {
         value: usize,
         first: u32,
         buckets: u32,
+        /// The values are ticks, to be shown as nanoseconds.
+        ticks: bool,
     },
 }
 
@@ -79,11 +86,21 @@ impl Cells {
     }
 }
 
-/// Properties shared by all sites of a definition, as far as its table depends on them.
+/// Properties shared by all sites, as far as their table depends on them.
 struct Common {
     key: u32,
-    /// Two flags for each value: signed at some site, and possibly unreadable at some site.
-    values: Vec<(bool, bool)>,
+    values: Vec<Kind>,
+}
+
+/// Properties of an aggregated value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Kind {
+    /// Signed at some site.
+    signed: bool,
+    /// Possibly unreadable at some site.
+    faults: bool,
+    /// The duration of a call, in ticks.
+    ticks: bool,
 }
 
 impl Common {
@@ -95,10 +112,11 @@ impl Common {
         for Fields { fetch, keys, .. } in sites {
             common.key = common.key.max(Tally::key_size(&fetch.fields[..*keys]));
             let values = &fetch.fields[*keys..fetch.recorded];
-            common.values.resize(values.len(), (false, false));
-            for (value, (signed, faults)) in values.iter().zip(&mut common.values) {
-                *signed |= matches!(value.content, Content::Number(width) if width.signed);
-                *faults |= value.can_fault();
+            common.values.resize(values.len(), Kind::default());
+            for (value, kind) in values.iter().zip(&mut common.values) {
+                kind.signed |= matches!(value.content, Content::Number(width) if width.signed);
+                kind.faults |= value.can_fault();
+                kind.ticks |= matches!(value.source, Source::Latency(_));
             }
         }
         common
@@ -142,16 +160,17 @@ impl RowLayout {
 }
 
 impl AggregateTable {
-    /// Adds a table for a definition at `sites`, whose events have these ids, with room for `keys`
-    /// keys.
+    /// Adds a table for an aggregation at `sites`, whose events have these ids, with room for `keys`
+    /// keys. `clock` shows durations in ns.
     ///
     /// # Errors
     /// There is not enough room.
     pub fn new(
-        spec: &EventSpec,
+        aggregation: &Aggregation,
         sites: &[&Fields],
         events: Range<u32>,
         keys: u32,
+        clock: Option<&Clock>,
         tables: &mut Tables,
     ) -> Result<AggregateTable> {
         let common = Common::of(sites);
@@ -159,7 +178,7 @@ impl AggregateTable {
         let names: Vec<&str> = names.unwrap_or_default();
         let mut row = RowLayout::default();
         let mut measures = Vec::new();
-        for aggregate in &spec.aggregation.aggregates {
+        for aggregate in &aggregation.aggregates {
             let value = |name: &str| names.iter().position(|other| *other == name);
             let cells = match (aggregate.function, &aggregate.field) {
                 (Function::Count, _) | (_, None) => Cells::Calls,
@@ -172,7 +191,7 @@ impl AggregateTable {
             };
             measures.push((aggregate.to_string(), cells));
         }
-        let faults = common.values.iter().any(|(_, faults)| *faults);
+        let faults = common.values.iter().any(|kind| kind.faults);
         let unreadable = faults.then(|| row.cells(1));
         // With a single value, each hit is either in its histogram or could not be read.
         let single = common.values.len() == 1;
@@ -181,12 +200,13 @@ impl AggregateTable {
                 value,
                 first,
                 buckets,
+                ..
             } => {
-                let (_, faults) = common.values.get(value)?;
+                let faults = common.values.get(value)?.faults;
                 (single || !faults).then_some(Calls::Sum {
                     first,
                     buckets,
-                    unreadable: unreadable.filter(|_| *faults),
+                    unreadable: unreadable.filter(|_| faults),
                 })
             }
             _ => None,
@@ -202,17 +222,17 @@ impl AggregateTable {
         let table = tables.add(shape)?.clone();
         Ok(AggregateTable {
             table,
-            key_names: spec
-                .aggregation
-                .keys
-                .iter()
-                .map(|k| k.name().to_owned())
-                .collect(),
+            aggregation: aggregation.clone(),
+            action: 0,
             measures,
             calls,
             unreadable,
             capacity: keys,
-            clock: None,
+            clock: clock
+                .filter(|_| common.values.iter().any(|kind| kind.ticks))
+                .cloned(),
+            shared: None,
+            values: common.values,
         })
     }
 
@@ -221,12 +241,45 @@ impl AggregateTable {
         &self.table
     }
 
-    /// Marks the values as ticks of this clock, to be shown as nanoseconds.
-    pub fn timed(self, clock: Clock) -> AggregateTable {
+    /// Says which of its probe's actions the table is for.
+    pub(crate) fn of_action(self, action: usize) -> AggregateTable {
+        AggregateTable { action, ..self }
+    }
+
+    /// Returns the index of the action whose table this is.
+    pub(crate) fn action(&self) -> usize {
+        self.action
+    }
+
+    /// Makes all sites update the same rows. One of them has these fields.
+    pub(crate) fn shared(self, fields: &Fields) -> AggregateTable {
         AggregateTable {
-            clock: Some(clock),
+            shared: Some(fields.clone()),
             ..self
         }
+    }
+
+    /// True if the table has this aggregation.
+    pub(crate) fn is_of(&self, aggregation: &Aggregation) -> bool {
+        self.aggregation == *aggregation
+    }
+
+    /// True if a site with these fields may update the shared rows: keys and values have the types
+    /// that the table was made for, and there are cells for values that cannot be read.
+    pub(crate) fn fits(&self, fields: &Fields) -> bool {
+        let types = |of: &Fields| -> Vec<FieldType> {
+            of.infos.iter().map(|info| info.field_type).collect()
+        };
+        let keys = |of: &Fields| {
+            let keys = &of.fetch.fields[..of.keys];
+            (of.keys, keys.iter().any(Field::can_fault))
+        };
+        let common = Common::of(&[fields]);
+        let mut both = common.values.iter().zip(&self.values);
+        let same = |shared: &Fields| types(shared) == types(fields) && keys(shared) == keys(fields);
+        self.shared.as_ref().is_some_and(same)
+            && common.key <= self.table.shape.key
+            && both.all(|(own, has)| own.ticks == has.ticks && own.faults <= has.faults)
     }
 
     /// Returns the step of the clock in ns, if calls are timed.
@@ -239,6 +292,10 @@ impl AggregateTable {
     /// # Errors
     /// A field cannot be aggregated, or cannot be a key.
     pub fn work(&self, id: u32, fields: &Fields) -> Result<Vec<Work>> {
+        let id = match self.shared {
+            Some(_) => self.table.shape.events.start,
+            None => id,
+        };
         let Fields {
             fetch, keys, infos, ..
         } = fields;
@@ -304,6 +361,25 @@ impl AggregateTable {
         (selected, first): (&[Selected], u32),
         events: &[usize],
     ) -> Group {
+        self.read_with(reader, events, |event| {
+            let event = &selected[(event - first) as usize];
+            event.fields.all().nth(self.action)
+        })
+    }
+
+    /// Reads the rows that all sites share.
+    pub(crate) fn read_shared(&self, reader: &TableReader) -> Group {
+        let tag = self.table.shape.events.start;
+        self.read_with(reader, &[tag as usize], |_| self.shared.as_ref())
+    }
+
+    /// Reads the rows of `events`, at whose sites these are the fields.
+    fn read_with<'a>(
+        &self,
+        reader: &TableReader,
+        events: &[usize],
+        fields: impl Fn(u32) -> Option<&'a Fields>,
+    ) -> Group {
         let mut contents = reader.read(&self.table);
         let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
         let ticks_per_second = self.clock.as_ref().and_then(|clock| {
@@ -314,7 +390,12 @@ impl AggregateTable {
         let rows = contents.rows.iter();
         let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
         Group {
-            key_names: self.key_names.clone(),
+            key_names: self
+                .aggregation
+                .keys
+                .iter()
+                .map(|key| key.name().to_owned())
+                .collect(),
             measure_names: self
                 .measures
                 .iter()
@@ -323,7 +404,7 @@ impl AggregateTable {
                 .collect(),
             events: events.to_vec(),
             rows: rows
-                .map(|row| self.row(row, (selected, first), ticks_per_second))
+                .filter_map(|row| Some(self.row(row, fields(row.event)?, ticks_per_second)))
                 .collect(),
             dropped: contents.dropped,
             capacity: self.capacity,
@@ -385,13 +466,7 @@ impl AggregateTable {
         }
     }
 
-    fn row(
-        &self,
-        row: &tables::Row,
-        (selected, first): (&[Selected], u32),
-        ticks_per_second: Option<u64>,
-    ) -> Row {
-        let fields = &selected[(row.event - first) as usize].fields;
+    fn row(&self, row: &tables::Row, fields: &Fields, ticks_per_second: Option<u64>) -> Row {
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
@@ -427,9 +502,14 @@ impl AggregateTable {
                 sum: total(value, cell(sum)),
                 count: count(readable),
             },
-            Cells::Histogram { first, buckets, .. } => {
+            Cells::Histogram {
+                first,
+                buckets,
+                ticks,
+                ..
+            } => {
                 let all = &row.cells[first as usize..(first + buckets) as usize];
-                Measure::Histogram(match ticks_per_second {
+                Measure::Histogram(match ticks_per_second.filter(|_| ticks) {
                     Some(hz) => histogram_of(&in_nanoseconds(all, hz)),
                     None => histogram_of(all),
                 })
@@ -447,8 +527,12 @@ impl AggregateTable {
 }
 
 impl Cells {
-    fn new(function: Function, value: usize, kind: (bool, bool), row: &mut RowLayout) -> Cells {
-        let (signed, faults) = kind;
+    fn new(function: Function, value: usize, kind: Kind, row: &mut RowLayout) -> Cells {
+        let Kind {
+            signed,
+            faults,
+            ticks,
+        } = kind;
         match function {
             Function::Count => Cells::Calls,
             Function::Sum => Cells::Sum {
@@ -478,6 +562,7 @@ impl Cells {
                     value,
                     first: row.cells(buckets),
                     buckets,
+                    ticks,
                 }
             }
         }

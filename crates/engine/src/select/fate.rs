@@ -62,6 +62,13 @@ impl Fate {
         }
     }
 
+    /// Reaches the site by a breakpoint, if it can be reached.
+    pub(crate) fn by_breakpoint(&mut self) {
+        if let Fate::Planned(plan) = self {
+            plan.shape.by_breakpoint();
+        }
+    }
+
     /// Leaves the event out, for this reason; an earlier one stays.
     pub fn leave_out(&mut self, reason: impl FnOnce() -> Message) {
         let nothing = Fate::Refused(Refused {

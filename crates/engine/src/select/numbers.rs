@@ -46,12 +46,12 @@ impl Numbers {
 
 /// Layout of an event's records, its text format, whether it can fault, and the address if it has
 /// to be known (for call stacks): places of a marker for which all this is equal are one event.
-type Layout = (Vec<FieldInfo>, Option<TextFormat>, bool, Option<u64>);
+type Layout = (Vec<Vec<FieldInfo>>, Option<TextFormat>, bool, Option<u64>);
 
 fn layout(fields: &Fields, site: &Site) -> Layout {
     let stack = fields.infos.iter().any(|i| i.field_type.is_call_stack());
     (
-        fields.infos.clone(),
+        fields.all().map(|of| of.infos.clone()).collect(),
         fields.format.clone(),
         fields.fetch.can_fault(),
         stack.then_some(site.address),

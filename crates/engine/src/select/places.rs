@@ -4,7 +4,7 @@ use crate::advice::{Advice, Message};
 use crate::error::Error;
 use crate::fields::is_untyped_result;
 use crate::names;
-use capriole_event::{Base, EventSpec, FetchArg, Gpr};
+use capriole_event::{Base, FetchArg, Gpr, Probe};
 use capriole_insn::ExitKind;
 use capriole_planner::resolve::{Body, Site};
 use iced_x86::ConditionCode;
@@ -12,25 +12,25 @@ use std::sync::Arc;
 
 /// True if an event's fields at a site are those of the site before: they depend on the site only
 /// if they need debug information or addresses.
-pub(super) fn has_same_fields(spec: &EventSpec, before: &Site, site: &Site) -> bool {
+pub(super) fn has_same_fields(probe: &Probe, before: &Site, site: &Site) -> bool {
     Arc::ptr_eq(&before.object, &site.object)
         && site.marker.is_none()
         && leaves(before) == leaves(site)
         && condition(before) == condition(site)
         && before.body == Body::Own
         && site.body == Body::Own
-        && is_alike(spec, site)
+        && is_alike(probe, site)
 }
 
 /// True if a field may be missing at a site. That is an error only in code that the user named
 /// exactly: not in a copy that the compiler made, not in another function that a glob matches, whose
 /// return type may not fit, and not at a marker, which may be another one or have other arguments at
 /// each place.
-pub(super) fn may_lack_fields(spec: &EventSpec, site: &Site) -> bool {
+pub(super) fn may_lack_fields(probe: &Probe, site: &Site) -> bool {
     match leaves(site) {
         // For assembly in a Go program, the registers of the arguments are unknown.
-        None => site.marker.is_some() || spec.is_glob() && site.object.file().is_go(),
-        Some(kind) => kind == ExitKind::TailCall || spec.is_glob(),
+        None => site.marker.is_some() || probe.place.is_glob() && site.object.file().is_go(),
+        Some(kind) => kind == ExitKind::TailCall || probe.place.is_glob(),
     }
 }
 
@@ -43,11 +43,11 @@ pub(super) fn without_event(error: &Error) -> Message {
 
 /// Adds to an error that it concerns only one of the event's places: an inlined copy may lack a
 /// variable that another copy has.
-pub(super) fn at_one_place(error: Error, spec: &EventSpec, site: &Site, places: usize) -> Error {
+pub(super) fn at_one_place(error: Error, probe: &Probe, site: &Site, places: usize) -> Error {
     let by_name =
         |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
     // An error about a marker already names the marker and its arguments.
-    if places < 2 || site.marker.is_some() || !spec.arguments.iter().any(by_name) {
+    if places < 2 || site.marker.is_some() || !probe.values.iter().any(by_name) {
         return error;
     }
     let place = format!(
@@ -59,7 +59,7 @@ pub(super) fn at_one_place(error: Error, spec: &EventSpec, site: &Site, places: 
 }
 
 /// True if an event's fields are the same at every function of a site's object.
-fn is_alike(spec: &EventSpec, site: &Site) -> bool {
+fn is_alike(probe: &Probe, site: &Site) -> bool {
     // Functions of a Go program differ in the registers of their arguments.
     let go = site.object.file().is_go();
     let depends = |argument: &FetchArg| match argument.fetch.base {
@@ -80,7 +80,7 @@ fn is_alike(spec: &EventSpec, site: &Site) -> bool {
         | Base::Address(_)
         | Base::FileOffset(_) => false,
     };
-    !spec.arguments.iter().any(depends)
+    !probe.values.iter().any(depends)
 }
 
 /// Returns how control leaves the function at a site, if it does.

@@ -7,6 +7,7 @@ use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::work::{Record, Work};
+use capriole_event::{ObjectRef, Place, Probe, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_planner::resolve::{Body, Site};
@@ -28,8 +29,8 @@ pub struct Selected {
     pub id: u32,
     /// Index of the user's event that this belongs to, from 0 on.
     pub definition: usize,
-    /// Source text of the user's event.
-    pub text: String,
+    /// The probe.
+    pub probe: Arc<Probe>,
     /// Source of the event.
     pub origin: Origin,
     /// Part in calls from entry to exit.
@@ -38,10 +39,8 @@ pub struct Selected {
     pub call: Option<u32>,
     /// The site.
     pub site: Site,
-    /// Fields that it records.
+    /// Fields of the probe's actions at the site.
     pub fields: Arc<Fields>,
-    /// Name given by the user.
-    pub given_name: Option<String>,
     /// Reference counter that must be above zero for the program to reach the site.
     pub counter: Option<ReferenceCounter>,
     /// The plan of its probe, or why it has none.
@@ -52,14 +51,27 @@ impl Selected {
     /// Returns the event's name: the given one, or the function's; at exits with a suffix for their
     /// kind.
     pub fn name(&self) -> String {
-        match (&self.given_name, self.role()) {
+        match (self.given_name(), self.role()) {
             (Some(name), Role::TailCall) => format!("{name}__tail"),
-            (Some(name), _) => name.clone(),
+            (Some(name), _) => name,
             (None, _) if self.site.marker.is_some() => self.marker_name(),
             (None, Role::Return) => format!("{}__return", self.function()),
             (None, Role::TailCall) => format!("{}__tail", self.function()),
             (None, _) => self.place(),
         }
+    }
+
+    /// Returns the name that the user gave; for a place in a file, the name that the kernel would
+    /// give it.
+    fn given_name(&self) -> Option<String> {
+        let probe = &self.probe;
+        let automatic = || match (&probe.place, &probe.object) {
+            (Place::FileOffset(offset), ObjectRef::Path(path)) => {
+                Some(automatic_name(probe.at, path, *offset))
+            }
+            _ => None,
+        };
+        probe.name.clone().or_else(automatic)
     }
 
     /// Returns `PROVIDER:NAME` of a marker.
@@ -243,7 +255,7 @@ impl Selected {
         site
     }
 
-    /// Returns the work of its probe for recording.
+    /// Returns the work of its probe's first action: it records, or begins calls.
     pub fn record(&self) -> Work {
         if let Some(call) = self.begun_calls() {
             let nothing = || Work::Enter {
@@ -274,11 +286,6 @@ impl Selected {
             Part::Begins { whole, .. } => whole,
             Part::Point | Part::Entry | Part::Exit { .. } => true,
         }
-    }
-
-    /// Returns the work of the probes of these events for recording.
-    pub fn record_all(selected: &[Selected]) -> Vec<Vec<Work>> {
-        selected.iter().map(|event| vec![event.record()]).collect()
     }
 
     /// Describes the event for the trace.

@@ -1,24 +1,21 @@
 //! The parts of a session, and the work on them.
 
 use super::{Added, EventId, Happened, Options, Record};
-use crate::aggregate::counting::{counted, tables, works};
-use crate::aggregate::{AggregateTable, Group};
+use crate::aggregate::maps::{counted, updates};
+use crate::aggregate::{AggregateTable, Group, Maps};
 use crate::calls;
-use crate::entry::with_entry;
 use crate::error::{Result, err};
 use crate::event::Event;
-use crate::fields::Purpose;
 use crate::machine::possible_cpus;
 use crate::options;
 use crate::plan::{Known, NotAdded, Planned, Request};
 use crate::select::{self, Mode, Selected};
 use crate::watch::{Ended, Silent, Watch};
-use capriole_codegen::work::Work;
-use capriole_event::EventSpec;
+use capriole_event::{EventSpec, Probe};
 use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
-use capriole_ring::tables::{TableReader, Tables};
+use capriole_ring::tables::TableReader;
 use capriole_ring::{Packet, Reader};
 use capriole_trace::Role;
 use capriole_trace::clock::{Clock, Converter};
@@ -104,8 +101,8 @@ pub(super) struct Inner {
     added: usize,
     decoder: LiveDecoder,
     shown: HashMap<u32, Shown>,
-    /// Room that is taken by the tables of all additions.
-    tables: Tables,
+    /// The shared maps, and the room that is taken by the tables of all additions.
+    maps: Maps,
     /// Areas of slots that are taken, a bit each.
     areas: u32,
     /// Number of the next site.
@@ -135,7 +132,7 @@ impl Inner {
             added: 0,
             decoder: LiveDecoder::new(),
             shown: HashMap::new(),
-            tables: Tables::default(),
+            maps: Maps::default(),
             areas: 0,
             next: 0,
             ended: None,
@@ -175,44 +172,26 @@ impl Inner {
     }
 
     pub(super) fn add(&mut self, event: &str) -> Result<Added> {
-        if let Some(timed) = calls::latency(event)? {
-            return self.count(timed.into());
-        }
-        let spec = EventSpec::parse(event)?;
-        match spec.aggregation.at() {
-            Some(_) => self.count(with_entry(spec)),
-            None => self.record(with_entry(spec)),
-        }
+        let probe = match calls::latency(event)? {
+            Some(timed) => timed,
+            None => EventSpec::parse(event)?.into(),
+        };
+        self.plan_and_insert(&[probe.into()])
     }
 
     pub(super) fn add_calls(&mut self, event: &str, least: Option<Duration>) -> Result<Added> {
         let least = least.map(|time| options::ticks(&self.clock, time));
         let calls = calls::graph(event, least.transpose()?)?;
-        self.record(calls.into())
+        self.plan_and_insert(&[calls])
     }
 
-    fn record(&mut self, event: Event) -> Result<Added> {
-        self.plan_and_insert(Purpose::Record, &[event], |_, selected| {
-            let works = Selected::record_all(selected).into_iter().map(Ok).collect();
-            Ok((works, Vec::new()))
-        })
-    }
-
-    fn count(&mut self, event: Event) -> Result<Added> {
-        let clock = event.is_timed().then(|| self.clock.clone());
-        let events = [event];
-        let (keys, room) = (self.options.keys, self.options.counters);
-        self.plan_and_insert(Purpose::Count, &events, |all, selected| {
-            let kept = tables(&events, selected, keys, clock.as_ref(), all)?;
-            if all.counters() > room || all.directories() > DIRECTORIES {
-                return Err(err!(
-                    Limit,
-                    "the tables of this session are full: it has room for {room} counters and \
-                     {DIRECTORIES} bytes of keys"
-                ));
-            }
-            Ok((works(selected, &kept), kept))
-        })
+    pub(super) fn add_probes(&mut self, probes: &[Probe]) -> Result<Added> {
+        if probes.is_empty() {
+            return Err(err!(Unsuitable, "no probe is given"));
+        }
+        probes.iter().try_for_each(Probe::check)?;
+        let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
+        self.plan_and_insert(&events)
     }
 
     /// Returns an error if the session has ended.
@@ -224,38 +203,37 @@ impl Inner {
     }
 
     /// Plans events, and inserts their probes: by an attach if they are the first.
-    fn plan_and_insert(
-        &mut self,
-        purpose: Purpose,
-        events: &[Event],
-        works: impl FnOnce(&mut Tables, &[Selected]) -> Result<Works>,
-    ) -> Result<Added> {
+    fn plan_and_insert(&mut self, events: &[Event]) -> Result<Added> {
         self.check_running()?;
         self.give_back();
         let first = self.next;
         let number = self.added;
-        let mut kept = Vec::new();
-        let mut all = self.tables.clone();
         let request = Request {
             events,
             options: &self.options.probes,
             mode: Mode {
-                purpose,
                 returns: self.options.returns,
                 first_id: first,
                 areas: self.areas,
                 addition: number as u32,
             },
             messages: false,
+            keys: self.options.keys,
+            clock: Some(&self.clock),
         };
         let process = self.process.clone();
         let objects = self.known.objects(&process)?;
         let guarded = self.active.is_none();
-        let planned = Planned::of(objects, &process, &request, guarded, |selected| {
-            let (works, tables) = works(&mut all, selected)?;
-            kept = tables;
-            Ok(works)
-        })?;
+        let planned = Planned::of(objects, &process, &request, guarded, self.maps.clone())?;
+        let maps = planned.maps.clone();
+        let room = self.options.counters;
+        if maps.room.counters() > room || maps.room.directories() > DIRECTORIES {
+            return Err(err!(
+                Limit,
+                "the tables of this session are full: it has room for {room} counters and \
+                 {DIRECTORIES} bytes of keys"
+            ));
+        }
         let areas = select::areas(&planned.selected);
         if areas >> AREAS != 0 {
             return Err(err!(
@@ -267,9 +245,9 @@ impl Inner {
             session: self.number,
             at: number,
         };
-        let (selected, dropped, probes) = match &mut self.active {
+        let (selected, dropped, own, probes) = match &mut self.active {
             None => {
-                let (room, buffer) = (self.options.counters, self.options.buffer);
+                let buffer = self.options.buffer;
                 let probed = planned.attach(&process, None, |journal| Geometry {
                     counters: room,
                     directories: DIRECTORIES,
@@ -285,30 +263,26 @@ impl Inner {
                     drained: false,
                     attached: probed.attached,
                 });
-                (probed.selected, probed.dropped, probes)
+                (probed.selected, probed.dropped, probed.own, probes)
             }
             Some(active) => match planned.add_to(&mut active.attached) {
                 Ok(more) => {
                     active.watch.add_names(more.names);
-                    (more.selected, more.dropped, more.probes)
+                    (more.selected, more.dropped, more.own, more.probes)
                 }
                 Err(failed) => {
                     let NotAdded { error, more } = *failed;
                     // Some of its probes may have been in for a moment, and have used its room.
                     active.watch.add_names(more.names);
                     self.take(Addition {
+                        kept: counted(more.own, &more.selected, &more.dropped),
                         selected: more.selected,
                         first,
                         probes: more.probes,
-                        kept: kept
-                            .into_iter()
-                            .flatten()
-                            .map(|t| (t, Vec::new()))
-                            .collect(),
                         areas: 0,
                         life: Life::Removed,
                     });
-                    self.tables = all;
+                    self.maps = maps;
                     return Err(error);
                 }
             },
@@ -332,10 +306,7 @@ impl Inner {
             self.shown.insert(info.id, shown);
             self.decoder.add(info);
         }
-        let counted = counted(events.len(), &selected, &dropped);
-        let kept = kept.into_iter().zip(counted);
-        let kept = kept.filter_map(|(kept, events)| Some((kept?, events)));
-        let kept = kept.collect();
+        let kept = counted(own, &selected, &dropped);
         let added = Added {
             id,
             sites: with_probe().count(),
@@ -343,7 +314,7 @@ impl Inner {
                 .filter_map(|(event, reason)| Some((event.name(), reason.as_ref()?.to_string())))
                 .collect(),
         };
-        self.tables = all;
+        self.maps = maps;
         self.take(Addition {
             selected,
             first,
@@ -386,11 +357,14 @@ impl Inner {
             if addition.life == Life::Removed {
                 addition.life = Life::Over;
                 for (table, _) in addition.kept.drain(..) {
-                    active.tables.clear(table.table());
-                    self.tables.remove(table.table());
+                    self.maps.give_back(&table, &active.tables);
                 }
             }
         }
+        let added = self.additions.values().filter(|a| a.life == Life::Added);
+        let sites: Vec<&Selected> = added.flat_map(|addition| &addition.selected).collect();
+        let used = |name: &str| sites.iter().any(|site| updates(&site.probe, name));
+        self.maps.keep_shared(used, &active.tables);
     }
 
     /// Returns an event that is still in the session.
@@ -520,6 +494,11 @@ impl Inner {
             .collect()
     }
 
+    pub(super) fn map(&self, name: &str) -> Option<Group> {
+        let active = self.active.as_ref()?;
+        Some(self.maps.shared(name)?.read_shared(&active.tables))
+    }
+
     pub(super) fn name(&self, site: usize) -> Option<Arc<str>> {
         let shown = self.shown.get(&u32::try_from(site).ok()?);
         shown.map(|shown| Arc::clone(&shown.name))
@@ -540,9 +519,6 @@ impl Inner {
         records
     }
 }
-
-/// The work of each site, and the tables that it needs.
-type Works = (Vec<Result<Vec<Work>>>, Vec<Option<AggregateTable>>);
 
 /// Ends a program that was started.
 fn end(child: Option<Child>) {

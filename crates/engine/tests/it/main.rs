@@ -1,3 +1,4 @@
 //! The library, on programs that run.
 
+mod probes;
 mod sessions;

@@ -1,6 +1,6 @@
 //! Parsing aggregates, and the keys after the word `by`.
 
-use crate::aggregation::{Aggregate, Aggregation, Function, Key, KeyKind};
+use crate::aggregation::{Aggregate, Aggregation, Function, KeyKind};
 use crate::error::{Instead, ParseError};
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{Element, Shown};
@@ -29,17 +29,12 @@ pub(super) fn aggregate(
         Function::Count => None,
         _ => Some(field(fields, function, inside)?),
     };
-    let aggregate = Aggregate {
-        function,
-        field,
-        at,
-    };
-    let is_same =
-        |other: &Aggregate| (other.function, &other.field) == (function, &aggregate.field);
-    if fields.aggregates.iter().any(is_same) {
+    let aggregate = Aggregate { function, field };
+    if fields.aggregates.contains(&aggregate) {
         return error(format!("{aggregate} is asked for twice"), "write it once");
     }
     fields.aggregates.push(aggregate);
+    fields.columns.aggregates.push(at);
     Ok(end)
 }
 
@@ -160,7 +155,10 @@ fn shown<'a>(field: &'a FetchArg, word: &'a str) -> &'a str {
 
 /// Returns a description of the field, written as `word`, and what to write or do instead, if it is
 /// certainly not a number that can be aggregated.
-fn no_number(field: &FetchArg, word: &str) -> Option<(&'static str, String, Option<Instead>)> {
+pub(crate) fn no_number(
+    field: &FetchArg,
+    word: &str,
+) -> Option<(&'static str, String, Option<Instead>)> {
     let error = |is, help: &str| Some((is, help.to_string(), None));
     if field.fetch.base == Base::AllArguments {
         return error("is all arguments", "write the name of one argument");
@@ -228,9 +226,12 @@ pub(super) fn not_one(text: &str, at: usize, word: &str) -> Result<(), ParseErro
 
 /// Parses the keys from `start` on, after the word `by`, and returns their end: the end of the
 /// text, or the word `if`.
-pub(super) fn keys(fields: &mut Fields<'_>, start: usize) -> Result<(Vec<Key>, usize), ParseError> {
+pub(super) fn keys(
+    fields: &mut Fields<'_>,
+    start: usize,
+) -> Result<(Vec<KeyKind>, usize), ParseError> {
     let text = fields.text;
-    let mut keys: Vec<Key> = Vec::new();
+    let mut keys: Vec<KeyKind> = Vec::new();
     let mut comma = None;
     let mut at = start;
     loop {
@@ -269,6 +270,7 @@ pub(super) fn keys(fields: &mut Fields<'_>, start: usize) -> Result<(Vec<Key>, u
             return error(at, &message, help);
         }
         keys.push(key);
+        fields.columns.keys.push(at);
         comma = None;
         at = word_end;
     }
@@ -280,7 +282,7 @@ fn key_end(text: &str, at: usize, end: usize) -> usize {
 }
 
 /// Parses the key `text[at..end]`.
-fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<Key, ParseError> {
+fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<KeyKind, ParseError> {
     let text = fields.text;
     let word = &text[at..end];
     if let Some(function) = starts_aggregate(&text[at..fields.end]) {
@@ -289,26 +291,25 @@ fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<Key, ParseError
     let common = [KeyKind::Thread, KeyKind::Comm, KeyKind::Cpu];
     let common = common.into_iter().find(|kind| kind.name() == word);
     if let Some(kind) = common.filter(|_| !fields.has(word)) {
-        return Ok(Key { kind, at });
+        return Ok(kind);
     }
     let field = fields.meant(at, end)?;
-    let error = |is: &str, help: &str| {
+    if let Some((is, help, instead)) = no_key(field) {
         let message = format!("a key is one value, {} {is}", shown(field, word));
-        Err(ParseError::at(text, at, message, help))
-    };
+        return Err(ParseError::at(text, at, message, help).instead(instead));
+    }
+    Ok(KeyKind::Field(field.name.clone()))
+}
+
+/// Returns a description of the field, and what to write or do instead, if it is certainly not one
+/// value.
+pub(crate) fn no_key(field: &FetchArg) -> Option<(&'static str, &'static str, Option<Instead>)> {
     if field.fetch.base == Base::AllArguments {
-        return error("is all arguments", "write the name of one argument");
+        return Some(("is all arguments", "write the name of one argument", None));
     }
     if matches!(field.fetch.base, Base::CallStack(_)) {
-        return error("is a call stack", "record it")
-            .map_err(|error: ParseError| error.instead(Some(Instead::CountCallers)));
+        return Some(("is a call stack", "record it", Some(Instead::CountCallers)));
     }
-    if field
-        .known_type()
-        .is_some_and(|known| known.count.is_some())
-    {
-        return error("is an array", "read one element, and take that");
-    }
-    let kind = KeyKind::Field(field.name.clone());
-    Ok(Key { kind, at })
+    let array = field.known_type()?.count.is_some();
+    array.then_some(("is an array", "read one element, and take that", None))
 }

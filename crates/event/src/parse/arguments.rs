@@ -3,21 +3,22 @@
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
-use crate::fetch::{Base, EntryValue, Fetch, FetchArg};
+use crate::fetch::{Base, Fetch, FetchArg, Value};
 use crate::field_type;
 use crate::field_type::FieldType;
 use crate::names;
 use crate::parse::fetch;
 use crate::parse::fetch::closing_quote;
 use crate::parse::{aggregation, call_stack};
+use crate::spec::Columns;
 use crate::symbol::starts_aggregate;
 
 /// Maximum number of arguments, as in the kernel.
-const MAX_ARGUMENTS: usize = 128;
+pub(crate) const MAX_ARGUMENTS: usize = 128;
 
 /// Kind of place that the arguments are for.
 #[derive(Clone, Copy)]
-pub(super) struct Where {
+pub(crate) struct Where {
     pub at: At,
     /// The place is a static marker: `$arg1` is the marker's first argument, of whatever type, and
     /// not the value of a register.
@@ -28,6 +29,7 @@ pub(super) struct Where {
 pub(super) struct Body {
     pub arguments: Vec<FetchArg>,
     pub aggregation: Aggregation,
+    pub columns: Columns,
     /// End of the part: the end of the text, or the word `if`.
     pub end: usize,
 }
@@ -45,6 +47,7 @@ pub(super) fn parse(
         at_site,
         all: Vec::new(),
         aggregates: Vec::new(),
+        columns: Columns::default(),
     };
     let mut keys = Vec::new();
     let mut at = start;
@@ -56,10 +59,11 @@ pub(super) fn parse(
             (keys, at) = aggregation::keys(&mut fields, word_end)?;
         }
         if at == end || matches!(word, "if" | "by") {
-            let aggregates = fields.aggregates;
+            let (aggregates, columns) = (fields.aggregates, fields.columns);
             return Ok(Body {
                 arguments: fields.all,
                 aggregation: Aggregation { aggregates, keys },
+                columns,
                 end: at,
             });
         }
@@ -82,6 +86,7 @@ pub(super) struct Fields<'a> {
     at_site: Where,
     all: Vec<FetchArg>,
     pub aggregates: Vec<Aggregate>,
+    pub columns: Columns,
 }
 
 impl Fields<'_> {
@@ -157,6 +162,7 @@ impl Fields<'_> {
             return Err(ParseError::at(self.text, at, message, help));
         }
         self.all.push(field);
+        self.columns.arguments.push(at);
         Ok(self.all.len() - 1)
     }
 }
@@ -238,10 +244,22 @@ fn argument(
         named: given.is_some(),
         fetch,
         field_type,
-        at: body_at,
     };
-    check(text, &argument, type_at, at, at_site)?;
-    Ok(argument)
+    let Some(Misfit {
+        part,
+        message,
+        help,
+    }) = misfit(&argument, at_site)
+    else {
+        return Ok(argument);
+    };
+    let column = match part {
+        Misplaced::Name => at,
+        Misplaced::Value => body_at,
+        Misplaced::Word => body_at + text[body_at..].find('$').unwrap_or(0),
+        Misplaced::Type => type_at,
+    };
+    Err(ParseError::at(text, column, message, help))
 }
 
 /// The call stack `text[at..end]`.
@@ -249,27 +267,14 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
     let base = Base::CallStack(call_stack::size(text, at, end)?);
     Ok(FetchArg {
         name: "stack".to_string(),
-        named: false,
-        fetch: Fetch {
-            base,
-            derefs: Vec::new(),
-        },
-        field_type: None,
-        at,
+        ..Value::new(base).into()
     })
 }
 
 /// Makes an argument at a return mean its value at the entry, as in the kernel's function probes.
-fn at_entry(fetch: &mut Fetch, at_site: At) {
-    if at_site == At::Return && matches!(fetch.base, Base::Argument(_)) {
-        let base = std::mem::replace(&mut fetch.base, Base::Retval);
-        fetch.base = Base::Entry(Box::new(EntryValue {
-            fetch: Fetch {
-                base,
-                derefs: Vec::new(),
-            },
-            field_type: None,
-        }));
+pub(crate) fn at_entry(fetch: &mut Fetch, at_site: At) {
+    if let (At::Return, Base::Argument(number)) = (at_site, &fetch.base) {
+        fetch.base = Base::Entry(Box::new(Value::argument(*number)));
     }
 }
 
@@ -312,54 +317,66 @@ fn automatic_name(base: &Base, is_plain: bool, number: usize) -> String {
     own.unwrap_or_else(|| format!("arg{number}"))
 }
 
-/// Rejects values, names and types that do not fit together.
-fn check(
-    text: &str,
-    argument: &FetchArg,
-    type_at: usize,
-    start: usize,
-    at_site: Where,
-) -> Result<(), ParseError> {
-    let error = |at, message: &str, help: String| Err(ParseError::at(text, at, message, help));
+/// Part of an argument that does not fit.
+pub(crate) enum Misplaced {
+    Name,
+    Value,
+    /// The word after the first `$`.
+    Word,
+    Type,
+}
+
+/// An argument whose value, name and type do not fit together.
+pub(crate) struct Misfit {
+    part: Misplaced,
+    pub message: String,
+    help: String,
+}
+
+/// Returns the reason if value, name and type of an argument do not fit together, or not to the
+/// place.
+pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
+    use Misplaced::{Name, Type, Value, Word};
+    let error = |part, message: &str, help: &str| {
+        Some(Misfit {
+            part,
+            message: message.to_string(),
+            help: help.to_string(),
+        })
+    };
     let fetch = &argument.fetch;
     let field_type = argument.field_type;
     match fetch.base {
         Base::Retval if at_site.at == At::Entry => {
             let message = "$retval is not available on probe";
             let help = "write r: before the event, or %return behind the place";
-            let found = text[argument.at..].find('$').unwrap_or(0);
-            return error(argument.at + found, message, help.to_string());
+            return error(Word, message, help);
         }
         Base::Entry(_) if at_site.at == At::Entry => {
             let message = "$entry is not available on probe";
-            let found = text[argument.at..].find('$').unwrap_or(0);
             let help = "write r: before the event, or the value without $entry:";
-            return error(argument.at + found, message, help.to_string());
+            return error(Word, message, help);
         }
         Base::AllArguments if argument.named => {
             let message = "$arg* has no name";
-            return error(
-                start,
-                message,
-                "its fields get the arguments' names".to_string(),
-            );
+            return error(Name, message, "its fields get the arguments' names");
         }
         Base::AllArguments if field_type.is_some() => {
             let help = match at_site.is_marker {
                 true => "the marker tells the arguments' types",
                 false => "debug information tells the arguments' types",
             };
-            return error(type_at, "$arg* has no type", help.to_string());
+            return error(Type, "$arg* has no type", help);
         }
         Base::Comm | Base::Text(_) if field_type.is_some_and(|t| t != FieldType::STRING) => {
             let message = "$comm and immediate-string only accept the type string";
-            return error(type_at, message, "leave the type out".to_string());
+            return error(Type, message, "leave the type out");
         }
-        Base::Comm | Base::Text(_) => return Ok(()),
+        Base::Comm | Base::Text(_) => return None,
         Base::Vector(_) if !fetch.derefs.is_empty() => {
             let message = "there is no address in a vector register";
             let help = "write the register alone, as in %xmm0:f64";
-            return error(argument.at, message, help.to_string());
+            return error(Value, message, help);
         }
         // The marker determines the type; for a pointer, `string` means the string that it points
         // to.
@@ -368,7 +385,7 @@ fn check(
                 && fetch.derefs.is_empty()
                 && field_type.is_none_or(|t| t.count.is_none()) =>
         {
-            return Ok(());
+            return None;
         }
         Base::Argument(_)
             if fetch.derefs.is_empty() && field_type.is_some_and(|t| t.is_float()) =>
@@ -376,7 +393,7 @@ fn check(
             let message = format!("{fetch} is an integer or pointer argument");
             let help = "floating point arguments are counted by themselves: the first is \
                         %xmm0:f64, the eighth %xmm7:f64; debug information knows them by name";
-            return error(type_at, &message, help.to_string());
+            return error(Type, &message, help);
         }
         Base::Register(_)
         | Base::Vector(_)
@@ -393,15 +410,13 @@ fn check(
         | Base::FileOffset(_)
         | Base::Variable(_) => {}
     }
-    let Some(field_type) = field_type.filter(|_| !fetch.is_memory()) else {
-        return Ok(());
-    };
+    let field_type = field_type.filter(|_| !fetch.is_memory())?;
     let help = format!("write +0({fetch}):{field_type} for the memory that it points to");
     if field_type.is_string() {
-        error(type_at, "string accepts only a memory argument", help)
+        error(Type, "string accepts only a memory argument", &help)
     } else if field_type.count.is_some() {
-        error(type_at, "array accepts only a memory argument", help)
+        error(Type, "array accepts only a memory argument", &help)
     } else {
-        Ok(())
+        None
     }
 }

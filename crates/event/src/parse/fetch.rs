@@ -1,7 +1,7 @@
 //! Parsing values: registers, memory, variables, and nested dereferences.
 
 use crate::error::ParseError;
-use crate::fetch::{Base, Deref, EntryValue, Fetch};
+use crate::fetch::{Base, Deref, Fetch, Value};
 use crate::gpr::Gpr;
 use crate::number;
 use crate::symbol::is_word;
@@ -201,7 +201,7 @@ fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
             return Err(ParseError::at(text, at, message, help));
         }
     };
-    Ok(Base::Entry(Box::new(EntryValue {
+    Ok(Base::Entry(Box::new(Value {
         fetch: Fetch {
             base,
             derefs: Vec::new(),

@@ -3,7 +3,7 @@
 use crate::error::ParseError;
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{Element, FieldType};
-use crate::filter::{Comparison, Filter, Operand};
+use crate::guard::{Comparison, Guard, Operand};
 use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::symbol::is_word;
@@ -37,7 +37,7 @@ pub(super) fn parse(
     end: usize,
     arguments: &[FetchArg],
     is_marker: bool,
-) -> Result<Filter, ParseError> {
+) -> Result<Guard, ParseError> {
     let mut parser = Parser {
         text,
         at: start,
@@ -84,32 +84,32 @@ impl Parser<'_> {
         ParseError::at(self.text, at, message, help)
     }
 
-    fn or(&mut self, depth: usize) -> Result<Filter, ParseError> {
+    fn or(&mut self, depth: usize) -> Result<Guard, ParseError> {
         let mut all = vec![self.and(depth)?];
         while self.take("||") {
             all.push(self.and(depth)?);
         }
-        Ok(single(all, Filter::Or))
+        Ok(single(all, Guard::Or))
     }
 
-    fn and(&mut self, depth: usize) -> Result<Filter, ParseError> {
+    fn and(&mut self, depth: usize) -> Result<Guard, ParseError> {
         let mut all = vec![self.term(depth)?];
         while self.take("&&") {
             all.push(self.term(depth)?);
         }
-        Ok(single(all, Filter::And))
+        Ok(single(all, Guard::And))
     }
 
-    fn term(&mut self, depth: usize) -> Result<Filter, ParseError> {
+    fn term(&mut self, depth: usize) -> Result<Guard, ParseError> {
         let start = self.end - self.rest().len();
         let not = self.take("!");
         let open = !not && self.take("(");
-        if (not || open) && depth == Filter::MAX_DEPTH {
+        if (not || open) && depth == Guard::MAX_DEPTH {
             let help = format!("`!` and parentheses are nested at most {depth} times");
             return Err(self.error(start, "the filter is nested too deeply", help));
         }
         if not {
-            return Ok(Filter::Not(Box::new(self.term(depth + 1)?)));
+            return Ok(Guard::Not(Box::new(self.term(depth + 1)?)));
         }
         if open {
             let inner = self.or(depth + 1)?;
@@ -127,7 +127,7 @@ impl Parser<'_> {
         self.compare()
     }
 
-    fn compare(&mut self) -> Result<Filter, ParseError> {
+    fn compare(&mut self) -> Result<Guard, ParseError> {
         let rest = self.rest();
         let width = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
         let field = rest[..width].to_string();
@@ -162,14 +162,13 @@ impl Parser<'_> {
         self.at += token.len();
         self.rest();
         let operand = self.operand(&field, kind, comparison)?;
-        let compare = Filter::Compare {
+        let compare = Guard::Compare {
             field,
-            at,
             comparison,
             operand,
         };
         Ok(match negated {
-            true => Filter::Not(Box::new(compare)),
+            true => Guard::Not(Box::new(compare)),
             false => compare,
         })
     }
@@ -209,7 +208,7 @@ impl Parser<'_> {
                 None => Ok(Kind::Unknown),
             };
         }
-        if Filter::COMMON.contains(&field) {
+        if Guard::COMMON.contains(&field) {
             let is_name = field.eq_ignore_ascii_case("comm");
             return Ok(if is_name { Kind::Text } else { Kind::Number });
         }
@@ -299,7 +298,7 @@ impl Parser<'_> {
 }
 
 /// Returns the only condition, or joins all of them with `join`.
-fn single(mut all: Vec<Filter>, join: impl Fn(Vec<Filter>) -> Filter) -> Filter {
+fn single(mut all: Vec<Guard>, join: impl Fn(Vec<Guard>) -> Guard) -> Guard {
     match all.len() {
         1 => all.remove(0),
         _ => join(all),

@@ -4,7 +4,7 @@ use crate::error::ParseError;
 use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::parse::{FORM, first_word};
-use crate::spec::{ObjectRef, Place};
+use crate::place::{ObjectRef, Place};
 use crate::symbol::{assigned, lone_colon, offset_sign, starts_argument, symbol_end};
 
 /// Object and place.

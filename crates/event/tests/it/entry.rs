@@ -1,9 +1,9 @@
 //! Arguments at a function's entry, fetched at its return.
 
-use capriole_event::{Base, EntryValue, EventSpec, Fetch, FieldType};
+use capriole_event::{Base, EventSpec, Fetch, FieldType, Value};
 
 fn entry(base: Base) -> Base {
-    Base::Entry(Box::new(EntryValue {
+    Base::Entry(Box::new(Value {
         fetch: Fetch {
             base,
             derefs: Vec::new(),

@@ -174,8 +174,8 @@ fn markers() {
     }
     let matches = |text: &str, provider: &str, name: &str| {
         let spec = parse(text);
-        assert!(!spec.matches(name));
-        spec.matches_marker(provider, name)
+        assert!(!spec.place.matches(name));
+        spec.place.matches_marker(provider, name)
     };
     assert!(matches("usdt::net:request", "net", "request"));
     assert!(!matches("usdt::net:request", "net", "requests"));
@@ -184,7 +184,7 @@ fn markers() {
     assert!(matches("usdt::*:[rs]e*", "net", "sent"));
     assert!(!matches("usdt::*:[rs]e*", "net", "get"));
     assert!(matches("usdt::*", "any", "thing"));
-    assert!(!parse(":net").matches_marker("net", "net"));
+    assert!(!parse(":net").place.matches_marker("net", "net"));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn wildcards_and_their_look_alikes() {
         ":*operator*",
         ":f* $arg1",
     ] {
-        assert!(parse(text).is_glob(), "{text}");
+        assert!(parse(text).place.is_glob(), "{text}");
     }
     for text in [
         ":f",
@@ -304,7 +304,7 @@ fn wildcards_and_their_look_alikes() {
         "usdt:/bin/app:*:*",
     ] {
         assert!(
-            !EventSpec::parse(text).is_ok_and(|spec| spec.is_glob()),
+            !EventSpec::parse(text).is_ok_and(|spec| spec.place.is_glob()),
             "{text}"
         );
     }
@@ -312,7 +312,7 @@ fn wildcards_and_their_look_alikes() {
 
 #[test]
 fn specs_match_the_names_they_mean() {
-    let matches = |text: &str, name: &str| parse(text).matches(name);
+    let matches = |text: &str, name: &str| parse(text).place.matches(name);
     assert!(matches(":f(char const*)", "f(char const*)"));
     assert!(!matches(":f(char const*)", "f(char const**)"));
     assert!(matches(":f*", "foo") && matches(":f*", "f*") && !matches(":f*", "of"));

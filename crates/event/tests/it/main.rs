@@ -10,4 +10,5 @@ mod filter;
 mod glob;
 mod grammar;
 mod kernel;
+mod probe;
 mod random;

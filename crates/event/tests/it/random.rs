@@ -1,8 +1,8 @@
 //! Random texts: each gives an event or an error, and never a panic.
 
 use capriole_event::{
-    Aggregate, Aggregation, At, Base, Definition, Deref, EntryValue, EventSpec, Fetch, FieldType,
-    Filter, Function, Gpr, Key, KeyKind, ObjectRef, Place, definitions,
+    Aggregate, Aggregation, At, Base, Definition, Deref, EventSpec, Fetch, FieldType, Function,
+    Gpr, Guard, KeyKind, ObjectRef, Place, Probe, Value, definitions,
 };
 use proptest::prelude::*;
 
@@ -17,9 +17,11 @@ fn check(text: &str) -> Result<(), TestCaseError> {
             for (index, argument) in spec.arguments.iter().enumerate() {
                 let same = |other: &capriole_event::FetchArg| other.name == argument.name;
                 prop_assert!(!spec.arguments[..index].iter().any(same));
-                prop_assert!(text.is_char_boundary(argument.at) && argument.at < text.len());
             }
-            spec.is_glob();
+            spec.place.is_glob();
+            // What the parser makes is a well-formed probe, and so is what it counts.
+            prop_assert_eq!(Probe::from(spec.clone()).check(), Ok(()));
+            prop_assert_eq!(spec.clone().counted().check(), Ok(()));
             check_aggregation(&spec)?;
             again(&spec)
         }
@@ -43,7 +45,6 @@ fn check_aggregation(spec: &EventSpec) -> Result<(), TestCaseError> {
     prop_assert!(keys.len() <= Aggregation::MAX_KEYS);
     let field = |name: &str| spec.arguments.iter().find(|a| a.name == name);
     for (index, aggregate) in aggregates.iter().enumerate() {
-        prop_assert!(spec.text[aggregate.at..].starts_with(aggregate.function.as_str()));
         let same = |other: &Aggregate| other.to_string() == aggregate.to_string();
         prop_assert!(!aggregates[..index].iter().any(same));
         let is_count = aggregate.function == Function::Count;
@@ -56,18 +57,19 @@ fn check_aggregation(spec: &EventSpec) -> Result<(), TestCaseError> {
         }
     }
     for (index, key) in keys.iter().enumerate() {
-        prop_assert!(spec.text.is_char_boundary(key.at) && key.at < spec.text.len());
-        let same = |other: &Key| other.name() == key.name();
+        let same = |other: &KeyKind| other.name() == key.name();
         prop_assert!(!keys[..index].iter().any(same));
-        if let KeyKind::Field(name) = &key.kind {
+        if let KeyKind::Field(name) = key {
             let known = field(name).unwrap().known_type();
             prop_assert!(known.is_none_or(|known| known.count.is_none()));
         }
     }
-    let starts = aggregates.iter().map(|a| a.at);
-    let starts: Vec<usize> = starts.chain(keys.iter().map(|k| k.at)).collect();
-    prop_assert!(starts.is_sorted_by(|a, b| a < b));
-    prop_assert_eq!(spec.aggregation.at(), starts.first().copied());
+    let column = spec.aggregation_column();
+    prop_assert_eq!(column.is_none(), spec.aggregation.is_empty());
+    if let Some(aggregate) = aggregates.first() {
+        let at = column.unwrap_or_default();
+        prop_assert!(spec.text[at..].starts_with(aggregate.function.as_str()));
+    }
     Ok(())
 }
 
@@ -92,7 +94,7 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
             prop_assert!(!pattern.is_empty());
             prop_assert!(pattern.trim() == pattern || pattern.contains('\\'));
             // A symbol always matches its own pattern.
-            prop_assert!(spec.matches(pattern));
+            prop_assert!(spec.place.matches(pattern));
             match offset {
                 0 => pattern.clone(),
                 offset => format!("{pattern}+{offset:#x}"),
@@ -153,12 +155,10 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
             .collect()
     };
     prop_assert_eq!(arguments(&second), arguments(spec));
-    let aggregation = |spec: &EventSpec| {
-        let keys = spec.aggregation.keys.iter().map(|key| key.kind.clone());
-        (spec.aggregation.to_string(), keys.collect::<Vec<_>>())
-    };
+    let aggregation =
+        |spec: &EventSpec| (spec.aggregation.to_string(), spec.aggregation.keys.clone());
     prop_assert_eq!(aggregation(&second), aggregation(spec));
-    let filter = |spec: &EventSpec| spec.filter.as_ref().map(Filter::to_string);
+    let filter = |spec: &EventSpec| spec.filter.as_ref().map(Guard::to_string);
     prop_assert_eq!(filter(&second), filter(spec));
     Ok(())
 }
@@ -452,15 +452,11 @@ impl Writer {
         if !is_number || self.aggregation.aggregates.iter().any(same) {
             return;
         }
-        let at = self.text.len() + 1;
         self.text += &format!(" {function}({blank}");
         let field = (function != Function::Count).then(|| self.field(index, full));
         self.text += &format!("{blank})");
-        self.aggregation.aggregates.push(Aggregate {
-            function,
-            field,
-            at,
-        });
+        let aggregate = Aggregate { function, field };
+        self.aggregation.aggregates.push(aggregate);
     }
 
     fn key(&mut self, index: usize, common: Option<KeyKind>, full: bool, separator: &str) {
@@ -469,7 +465,7 @@ impl Writer {
             Some(kind) => Some(kind.name()),
             None => self.names[index].as_deref(),
         };
-        let known = |key: &Key| Some(key.name()) == name;
+        let known = |key: &KeyKind| Some(key.name()) == name;
         if self.aggregation.keys.iter().any(known)
             || common.is_none() && field_type.is_some_and(|found| found.count.is_some())
         {
@@ -479,7 +475,6 @@ impl Writer {
             true => "\tby ",
             false => separator,
         };
-        let at = self.text.len();
         let kind = match common {
             Some(kind) => {
                 self.text += kind.name();
@@ -487,7 +482,7 @@ impl Writer {
             }
             None => KeyKind::Field(self.field(index, full)),
         };
-        self.aggregation.keys.push(Key { kind, at });
+        self.aggregation.keys.push(kind);
     }
 }
 
@@ -621,7 +616,7 @@ proptest! {
             .collect();
         // At a return, an argument means its value at the entry.
         let meant = writer.arguments.iter().cloned().map(|(name, fetch, field_type)| {
-            let entered = EntryValue { fetch: Fetch { base: fetch.base.clone(), derefs: Vec::new() }, field_type: None };
+            let entered = Value { fetch: Fetch { base: fetch.base.clone(), derefs: Vec::new() }, field_type: None };
             let base = match fetch.base {
                 Base::Argument(_) => Base::Entry(Box::new(entered)),
                 base => base,

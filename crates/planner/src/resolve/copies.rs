@@ -77,7 +77,7 @@ impl Finder<'_> {
     /// Returns the debug information in which to search for copies, if the event may refer to
     /// copies.
     fn debug(&self) -> Option<Debug<'_>> {
-        if self.offset != 0 || self.spec.at != At::Entry || self.spec.of_calls {
+        if self.offset != 0 || self.probe.at != At::Entry || self.probe.of_calls {
             return None;
         }
         self.object.file().debug().ok()

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use capriole_event::{At, EventSpec, Place};
+use capriole_event::{At, Place, Probe};
 use capriole_insn::ExitKind;
 
 use super::{Body, Leaving, ResolveError, Site, resolve};
@@ -116,14 +116,14 @@ const ASKING: &[&str] = &[
 /// As [`resolve`].
 pub fn followed(
     objects: &Objects,
-    spec: &EventSpec,
+    probe: &Probe,
 ) -> Result<Vec<(Site, Option<NotFollowed>)>, ResolveError> {
-    let entries = EventSpec {
+    let entries = Probe {
         at: At::Entry,
-        ..spec.clone()
+        ..probe.clone()
     };
     let sites = resolve(objects, &entries)?;
-    if let (Some(entry), Place::FileOffset(offset)) = (sites.first(), &spec.place)
+    if let (Some(entry), Place::FileOffset(offset)) = (sites.first(), &probe.place)
         && entry.offset != 0
     {
         return Err(ResolveError::NotAnEntry {

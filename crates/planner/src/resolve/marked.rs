@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use capriole_event::{EventSpec, Place};
+use capriole_event::{Place, Probe};
 
 use super::{ResolveError, Site, at_file_offset};
 use capriole_object::Object;
@@ -11,10 +11,10 @@ use capriole_object::markers::Marker;
 use capriole_object::symbols::nearest;
 
 /// Returns the sites of all matching markers, by address.
-pub(super) fn sites(object: &Arc<Object>, spec: &EventSpec) -> Result<Vec<Site>, ResolveError> {
+pub(super) fn sites(object: &Arc<Object>, probe: &Probe) -> Result<Vec<Site>, ResolveError> {
     let markers = object.file().markers()?;
     let meant = markers.all.iter();
-    let meant = meant.filter(|marker| spec.matches_marker(&marker.provider, &marker.name));
+    let meant = meant.filter(|marker| probe.place.matches_marker(&marker.provider, &marker.name));
     let site = |marker: &Arc<Marker>| -> Result<Option<Site>, ResolveError> {
         // The address is known to be in the text: it was checked when the markers were read.
         let Some(offset) = object.file().file_offset(marker.address) else {
@@ -30,7 +30,7 @@ pub(super) fn sites(object: &Arc<Object>, spec: &EventSpec) -> Result<Vec<Site>,
     if !sites.is_empty() {
         return Ok(sites);
     }
-    let wanted = match &spec.place {
+    let wanted = match &probe.place {
         Place::Static { provider, name, .. } => format!("{provider}:{name}"),
         _ => String::new(),
     };

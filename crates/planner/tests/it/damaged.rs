@@ -62,7 +62,7 @@ fn ask(bytes: Vec<u8>) {
     }
     let objects = Objects::of_file(Arc::new(file));
     for event in [":catcher(int)", ":thrower", ":*", ":puts", ":0x1100"] {
-        for site in resolve(&objects, &EventSpec::parse(event).unwrap())
+        for site in resolve(&objects, &EventSpec::parse(event).unwrap().into())
             .into_iter()
             .flatten()
             .take(50)

@@ -9,7 +9,7 @@ use std::process::Command;
 use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Site as Scope};
-use capriole_event::EventSpec;
+use capriole_event::{EventSpec, Probe};
 use capriole_object::Objects;
 use capriole_planner::resolve::{Body, Site, namesakes, resolve};
 use fixtures::{Workshop, complaint, find, find_one, open};
@@ -185,9 +185,9 @@ fn calls_are_those_of_a_functions_own_code() {
     let (Some(parts), Some(clones)) = (parts, clones) else {
         return;
     };
-    let calls = |text: &str| EventSpec {
+    let calls = |text: &str| Probe {
         of_calls: true,
-        ..EventSpec::parse(text).unwrap()
+        ..EventSpec::parse(text).unwrap().into()
     };
     let objects = Objects::offline(&clones).unwrap();
     let cloned = find(&objects, ":same").unwrap().len() > 1;

@@ -23,7 +23,7 @@ fn symbols_of_debug_information_are_no_functions() {
         return;
     };
     let objects = Objects::offline(&program).unwrap();
-    let sites = |event: &str| resolve(&objects, &EventSpec::parse(event).unwrap());
+    let sites = |event: &str| resolve(&objects, &EventSpec::parse(event).unwrap().into());
     let main = &sites(":main").unwrap()[0];
     let at = main.link_address;
     assert!(

@@ -1,4 +1,4 @@
-//! Filters: conditions that select the hits to record.
+//! Guards: conditions that select the hits with which a probe does something.
 
 use std::fmt;
 
@@ -53,46 +53,139 @@ pub enum Operand {
     Text(String),
 }
 
-/// A condition; a hit that does not meet it is not recorded.
+/// A condition, in an event's text its filter: a probe does nothing at a hit that does not meet it.
 ///
 /// `!` binds more tightly than `&&`, which binds more tightly than `||`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Filter {
+pub enum Guard {
     /// `FIELD OPERATOR VALUE`
     Compare {
-        /// Name of an argument of the event, or else one of [`Filter::COMMON`]; an argument with
-        /// such a name takes precedence.
+        /// Name of a value of the probe, or else one of [`Guard::COMMON`]; a value with such a
+        /// name takes precedence.
         field: String,
-        /// Byte offset of the field in the event's text.
-        at: usize,
         /// The operator.
         comparison: Comparison,
         /// The value.
         operand: Operand,
     },
     /// `!`
-    Not(Box<Filter>),
+    Not(Box<Guard>),
     /// `&&`, of two or more
-    And(Vec<Filter>),
+    And(Vec<Guard>),
     /// `||`, of two or more
-    Or(Vec<Filter>),
+    Or(Vec<Guard>),
 }
 
-impl Filter {
-    /// Fields that every event can be filtered by: the thread's name (a string), its id, and the
+impl Guard {
+    /// Fields that every guard can compare: the thread's name (a string), its id, and the
     /// CPU's number.
     pub const COMMON: [&str; 6] = ["comm", "COMM", "tid", "common_pid", "cpu", "CPU"];
 
     /// Maximum nesting of parentheses and `!`.
     pub const MAX_DEPTH: usize = 32;
 
-    /// Returns the names of all fields that the filter uses.
+    /// Compares a field.
+    pub fn compare(
+        field: impl Into<String>,
+        comparison: Comparison,
+        operand: impl Into<Operand>,
+    ) -> Guard {
+        Guard::Compare {
+            field: field.into(),
+            comparison,
+            operand: operand.into(),
+        }
+    }
+
+    /// `FIELD == VALUE`
+    pub fn equal(field: impl Into<String>, value: impl Into<Operand>) -> Guard {
+        Guard::compare(field, Comparison::Equal, value)
+    }
+
+    /// `FIELD < NUMBER`
+    pub fn less(field: impl Into<String>, value: impl Into<Operand>) -> Guard {
+        Guard::compare(field, Comparison::Less, value)
+    }
+
+    /// `FIELD > NUMBER`
+    pub fn greater(field: impl Into<String>, value: impl Into<Operand>) -> Guard {
+        Guard::compare(field, Comparison::Greater, value)
+    }
+
+    /// `FIELD >= NUMBER`
+    pub fn at_least(field: impl Into<String>, value: impl Into<Operand>) -> Guard {
+        Guard::compare(field, Comparison::GreaterOrEqual, value)
+    }
+
+    /// `&&`
+    pub fn and(self, other: Guard) -> Guard {
+        let mut all = match self {
+            Guard::And(all) => all,
+            one => vec![one],
+        };
+        all.push(other);
+        Guard::And(all)
+    }
+
+    /// `||`
+    pub fn or(self, other: Guard) -> Guard {
+        let mut all = match self {
+            Guard::Or(all) => all,
+            one => vec![one],
+        };
+        all.push(other);
+        Guard::Or(all)
+    }
+
+    /// Nesting of the guard, in the sense of [`Guard::MAX_DEPTH`].
+    pub(crate) fn depth(&self) -> usize {
+        let deepest = |of: &[Guard]| of.iter().map(Guard::depth).max().unwrap_or(0);
+        match self {
+            Guard::Compare { .. } => 0,
+            Guard::Not(inner) => 1 + inner.depth(),
+            Guard::And(of) | Guard::Or(of) => 1 + deepest(of),
+        }
+    }
+
+    /// Returns the names of all fields that the guard uses.
     pub fn names(&self) -> Vec<&str> {
         match self {
-            Filter::Compare { field, .. } => vec![field],
-            Filter::Not(inner) => inner.names(),
-            Filter::And(of) | Filter::Or(of) => of.iter().flat_map(Filter::names).collect(),
+            Guard::Compare { field, .. } => vec![field],
+            Guard::Not(inner) => inner.names(),
+            Guard::And(of) | Guard::Or(of) => of.iter().flat_map(Guard::names).collect(),
         }
+    }
+}
+
+impl std::ops::Not for Guard {
+    type Output = Guard;
+
+    fn not(self) -> Guard {
+        Guard::Not(Box::new(self))
+    }
+}
+
+impl From<u64> for Operand {
+    fn from(value: u64) -> Operand {
+        Operand::Number {
+            value,
+            negative: false,
+        }
+    }
+}
+
+impl From<i32> for Operand {
+    fn from(value: i32) -> Operand {
+        Operand::Number {
+            value: i64::from(value) as u64,
+            negative: value < 0,
+        }
+    }
+}
+
+impl From<&str> for Operand {
+    fn from(text: &str) -> Operand {
+        Operand::Text(text.to_owned())
     }
 }
 
@@ -126,38 +219,38 @@ fn quoted_pattern(pattern: &str) -> String {
     result
 }
 
-impl fmt::Display for Filter {
-    /// Writes the filter in canonical form, with parentheses around each `&&` and `||` inside
+impl fmt::Display for Guard {
+    /// Writes the guard in canonical form, with parentheses around each `&&` and `||` inside
     /// another.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |f: &mut fmt::Formatter<'_>, all: &[Filter], operator: &str| {
+        let list = |f: &mut fmt::Formatter<'_>, all: &[Guard], operator: &str| {
             for (index, one) in all.iter().enumerate() {
                 if index > 0 {
                     write!(f, " {operator} ")?;
                 }
                 match one {
-                    Filter::And(_) | Filter::Or(_) => write!(f, "({one})")?,
+                    Guard::And(_) | Guard::Or(_) => write!(f, "({one})")?,
                     _ => write!(f, "{one}")?,
                 }
             }
             Ok(())
         };
         match self {
-            Filter::Compare {
+            Guard::Compare {
                 field,
                 comparison: Comparison::Matches,
                 operand: Operand::Text(pattern),
                 ..
             } => write!(f, "{field} ~ \"{}\"", quoted_pattern(pattern)),
-            Filter::Compare {
+            Guard::Compare {
                 field,
                 comparison,
                 operand,
                 ..
             } => write!(f, "{field} {} {operand}", comparison.as_str()),
-            Filter::Not(inner) => write!(f, "!({inner})"),
-            Filter::And(all) => list(f, all, "&&"),
-            Filter::Or(all) => list(f, all, "||"),
+            Guard::Not(inner) => write!(f, "!({inner})"),
+            Guard::And(all) => list(f, all, "&&"),
+            Guard::Or(all) => list(f, all, "||"),
         }
     }
 }

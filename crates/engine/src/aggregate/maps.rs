@@ -1,0 +1,220 @@
+//! Maps: the tables that probes update, and the work that does it.
+
+use super::table::AggregateTable;
+use crate::advice::Message;
+use crate::error::{Context, Result, err};
+use crate::event::Event;
+use crate::fields::Fields;
+use crate::select::Selected;
+use capriole_codegen::work::Work;
+use capriole_event::{Action, Aggregation, Map, Probe};
+use capriole_ring::tables::{TableReader, Tables};
+use capriole_trace::clock::Clock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Room for the tables of a session, and the tables that its probes share.
+#[derive(Debug, Clone, Default)]
+pub struct Maps {
+    /// Room that is taken by all tables.
+    pub room: Tables,
+    shared: BTreeMap<String, Arc<AggregateTable>>,
+}
+
+/// The table of an action whose map is [`Map::Own`].
+#[derive(Debug)]
+pub struct Own {
+    /// Index of the user's event.
+    definition: usize,
+    /// The table.
+    pub table: AggregateTable,
+}
+
+/// An update of a shared map: what it aggregates, and the fields at each site.
+type Update<'a> = (&'a Aggregation, Vec<&'a Fields>);
+
+impl Maps {
+    /// Makes the tables of some events, each with room for `keys` keys; none for an event without
+    /// a site. `clock` shows durations in ns.
+    ///
+    /// # Errors
+    /// There is not enough room, or probes that share a map differ in its keys or aggregates.
+    pub(crate) fn make(
+        &mut self,
+        events: &[Event],
+        selected: &[Selected],
+        keys: u32,
+        clock: Option<&Clock>,
+    ) -> Result<Vec<Own>> {
+        let mut all = Vec::new();
+        let mut shared: BTreeMap<&str, Vec<Update<'_>>> = BTreeMap::new();
+        for (definition, event) in events.iter().enumerate() {
+            let probe = event.probe();
+            let own = |e: &&Selected| e.definition == definition && Arc::ptr_eq(&e.probe, probe);
+            let sites: Vec<&Selected> = selected.iter().filter(own).collect();
+            // An event without a site was left out.
+            let Some(first) = sites.iter().map(|e| e.id).min() else {
+                continue;
+            };
+            let last = sites.iter().map(|e| e.id).max().unwrap_or(first);
+            let usable = || sites.iter().filter(|e| e.fate.left_out().is_none());
+            for (action, what) in probe.actions.iter().enumerate() {
+                let Action::Update { map, aggregation } = what else {
+                    continue;
+                };
+                let fields = usable().filter_map(|e| e.fields.all().nth(action));
+                let fields: Vec<&Fields> = fields.collect();
+                match map {
+                    Map::Shared(name) => {
+                        shared.entry(name).or_default().push((aggregation, fields));
+                    }
+                    Map::Own => {
+                        let events = first..last + 1;
+                        let room = &mut self.room;
+                        let table =
+                            AggregateTable::new(aggregation, &fields, events, keys, clock, room)?;
+                        all.push(Own {
+                            definition,
+                            table: table.of_action(action),
+                        });
+                    }
+                }
+            }
+        }
+        let first = selected.iter().map(|e| e.id).min().unwrap_or_default();
+        for (name, updates) in shared {
+            self.share(name, &updates, first, keys, clock)
+                .with_context(|| format!("map `{name}`"))?;
+        }
+        Ok(all)
+    }
+
+    /// Makes a shared map, unless it is there already. Its rows are those of site `tag`.
+    fn share(
+        &mut self,
+        name: &str,
+        updates: &[Update<'_>],
+        tag: u32,
+        keys: u32,
+        clock: Option<&Clock>,
+    ) -> Result<()> {
+        let fields: Vec<&Fields> = updates
+            .iter()
+            .flat_map(|(_, f)| f.iter().copied())
+            .collect();
+        let (Some((first, _)), false) = (updates.first(), fields.is_empty()) else {
+            return Ok(());
+        };
+        if !self.shared.contains_key(name) {
+            let events = tag..tag + 1;
+            let made = AggregateTable::new(first, &fields, events, keys, clock, &mut self.room)?;
+            self.shared
+                .insert(name.to_owned(), Arc::new(made.shared(fields[0])));
+        }
+        let table = &self.shared[name];
+        let fits = updates
+            .iter()
+            .all(|(aggregation, _)| table.is_of(aggregation));
+        if !fits || !fields.iter().all(|fields| table.fits(fields)) {
+            return Err(err!(
+                Unsuitable,
+                "the probes that update it have other keys or aggregates, or other types of them"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Returns the work of each site's probe; `own` has the tables that [`Maps::make`] has made.
+    pub(crate) fn works(&self, selected: &[Selected], own: &[Own]) -> Vec<Result<Vec<Work>>> {
+        let works = |event: &Selected| -> Result<Vec<Work>> {
+            if event.fate.left_out().is_some() {
+                return Ok(Vec::new());
+            }
+            let mut all = Vec::new();
+            let actions = event.probe.actions.iter().zip(event.fields.all());
+            for (index, (action, fields)) in actions.enumerate() {
+                match action {
+                    Action::Record | Action::Keep(_) => all.push(event.record()),
+                    Action::Update { map, .. } => {
+                        if let Some(table) = self.table(map, event.definition, index, own) {
+                            all.extend(table.work(event.id, fields)?);
+                        }
+                    }
+                }
+            }
+            Ok(all)
+        };
+        let works = selected
+            .iter()
+            .map(|event| works(event).with_context(|| format!("event `{}`", event.probe.label)));
+        works.collect()
+    }
+
+    fn table<'a>(
+        &'a self,
+        map: &Map,
+        definition: usize,
+        action: usize,
+        own: &'a [Own],
+    ) -> Option<&'a AggregateTable> {
+        match map {
+            Map::Shared(name) => self.shared.get(name).map(|table| &**table),
+            Map::Own => {
+                let mut own = own.iter();
+                let own = own.find(|o| (o.definition, o.table.action()) == (definition, action));
+                own.map(|own| &own.table)
+            }
+        }
+    }
+
+    /// Returns the shared table of this name.
+    pub(crate) fn shared(&self, name: &str) -> Option<&AggregateTable> {
+        self.shared.get(name).map(|table| &**table)
+    }
+
+    /// Gives the room of a table back, which is made empty; nobody counts in it any more.
+    pub(crate) fn give_back(&mut self, table: &AggregateTable, reader: &TableReader) {
+        reader.clear(table.table());
+        self.room.remove(table.table());
+    }
+
+    /// Gives the room of the shared tables back that are not `used`.
+    pub(crate) fn keep_shared(&mut self, used: impl Fn(&str) -> bool, reader: &TableReader) {
+        let unused: Vec<String> = self.shared.keys().filter(|n| !used(n)).cloned().collect();
+        for table in unused
+            .iter()
+            .filter_map(|name| self.shared.remove(name))
+            .collect::<Vec<_>>()
+        {
+            self.give_back(&table, reader);
+        }
+    }
+}
+
+/// True if a probe updates the shared map of this name.
+pub(crate) fn updates(probe: &Probe, name: &str) -> bool {
+    let is_it =
+        |action: &Action| matches!(action, Action::Update { map: Map::Shared(n), .. } if n == name);
+    probe.actions.iter().any(is_it)
+}
+
+/// Returns the tables, each with the numbers of the events that are counted in it and have a probe,
+/// ascending.
+pub(crate) fn counted(
+    own: Vec<Own>,
+    selected: &[Selected],
+    dropped: &[Option<Message>],
+) -> Vec<(AggregateTable, Vec<usize>)> {
+    let with_events = |own: Own| {
+        let both = selected.iter().zip(dropped);
+        // Calls are counted where they end. An event may have several sites.
+        let counted = both.filter(|(event, dropped)| {
+            dropped.is_none() && event.definition == own.definition && !event.part.begins_calls()
+        });
+        let mut events: Vec<usize> = counted.map(|(event, _)| event.id as usize).collect();
+        events.sort_unstable();
+        events.dedup();
+        (own.table, events)
+    };
+    own.into_iter().map(with_events).collect()
+}

@@ -1,0 +1,258 @@
+//! The intermediate form: a probe as plain data.
+
+mod check;
+
+use crate::aggregation::{Aggregate, Aggregation, KeyKind};
+use crate::at::At;
+use crate::fetch::{Base, FetchArg, Value};
+use crate::guard::Guard;
+use crate::parse::arguments::at_entry;
+use crate::place::{ObjectRef, Place};
+
+/// A probe: its place, the values that it reads there, and what it does with them.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Probe {
+    /// Name of the probe in messages: the text of its event, or else its place.
+    pub label: String,
+    /// The file that holds the code.
+    pub object: ObjectRef,
+    /// The place, or places, in that file.
+    pub place: Place,
+    /// Before the place is executed, or at the function's return.
+    pub at: At,
+    /// Group of the event; see [`EventSpec::DEFAULT_GROUP`](crate::EventSpec::DEFAULT_GROUP).
+    pub group: Option<String>,
+    /// Name of the event; `None` for that of the function or marker.
+    pub name: Option<String>,
+    /// File offset of a 16-bit counter that must be greater than zero for the program to reach the
+    /// place.
+    pub reference_counter: Option<u64>,
+    /// Values that are read at each hit, at most 128, with distinct names.
+    pub values: Vec<FetchArg>,
+    /// Condition for all actions. Every field that it names is in `values` or in
+    /// [`Guard::COMMON`], unless `$arg*` is among the values.
+    pub guard: Option<Guard>,
+    /// Condition at the function's entry, for a probe at its return.
+    pub entry: Option<Entry>,
+    /// Actions of a hit, at most [`Probe::MAX_ACTIONS`]; [`Action::Record`] only as the first. Without
+    /// any, the program only jumps away and back.
+    pub actions: Vec<Action>,
+    /// True for the entry or the exits of calls that are paired with each other. A function's name
+    /// then means its own code only, not the copies that compilers make of it.
+    pub of_calls: bool,
+    /// True if nobody has asked for the probe: a place that cannot be probed is then no error, and
+    /// no session is created for such probes alone.
+    pub implied: bool,
+}
+
+/// Condition at a function's entry for a probe at its return: only calls that meet it are followed
+/// to their end.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Entry {
+    /// Name of the entry, where a trace describes it.
+    pub name: Option<String>,
+    /// Values at the entry, for the guard.
+    pub values: Vec<FetchArg>,
+    /// The condition; `None` follows all calls.
+    pub guard: Option<Guard>,
+}
+
+/// Action of a probe at a hit.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Records the hit with all values.
+    Record,
+    /// Updates the row of a map.
+    Update {
+        /// The map.
+        map: Map,
+        /// The keys that select the row, and the aggregates in it. The number of hits is always
+        /// counted.
+        aggregation: Aggregation,
+    },
+    /// Begins a call, and keeps the first so many values for its exits; the others are for the
+    /// guard. The engine makes these probes, for values of the form [`Base::Entry`],
+    /// [`Base::Latency`] and for [`Probe::entry`].
+    Keep(usize),
+}
+
+/// A table of aggregates in the program.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Map {
+    /// A table of this action alone. Its rows are separated by site.
+    Own,
+    /// The table of this name in a session. All probes that name it update it; they have the same
+    /// keys and aggregates, and their rows are separated by keys only.
+    Shared(String),
+}
+
+/// The reason why a probe is not well-formed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("probe `{label}`: {message}")]
+pub struct ProbeError {
+    /// The probe's label.
+    pub label: String,
+    /// The reason: a lower-case fragment without a full stop.
+    pub message: String,
+}
+
+impl Map {
+    /// Returns the table of this name.
+    pub fn shared(name: impl Into<String>) -> Map {
+        Map::Shared(name.into())
+    }
+}
+
+impl Probe {
+    /// Maximum number of actions.
+    pub const MAX_ACTIONS: usize = 8;
+
+    /// Creates a probe at a place, without values and actions.
+    pub fn new(object: impl Into<ObjectRef>, place: Place, at: At) -> Probe {
+        let object = object.into();
+        let returns = match at {
+            At::Entry => "",
+            At::Return => "%return",
+        };
+        Probe {
+            label: format!("{object}:{place}{returns}"),
+            object,
+            place,
+            at,
+            group: None,
+            name: None,
+            reference_counter: None,
+            values: Vec::new(),
+            guard: None,
+            entry: None,
+            actions: Vec::new(),
+            of_calls: false,
+            implied: false,
+        }
+    }
+
+    /// Creates a probe at the entry of a function. The object is the start of a library's file
+    /// name, a path, or nothing for the main program; the name may have
+    /// [wildcards](Place::is_glob).
+    pub fn at_function(object: impl Into<ObjectRef>, name: impl Into<String>) -> Probe {
+        Probe::new(object, Place::function(name), At::Entry)
+    }
+
+    /// Creates a probe at the returns of a function, named as in [`Probe::at_function`].
+    pub fn at_return(object: impl Into<ObjectRef>, name: impl Into<String>) -> Probe {
+        Probe::new(object, Place::function(name), At::Return)
+    }
+
+    /// Creates a probe at a static marker; provider and name may be patterns. Without a
+    /// [value](Probe::value) it reads none of the marker's arguments.
+    pub fn at_marker(
+        object: impl Into<ObjectRef>,
+        provider: impl Into<String>,
+        name: impl Into<String>,
+    ) -> Probe {
+        let place = Place::Static {
+            provider: provider.into(),
+            name: name.into(),
+            format: None,
+        };
+        Probe::new(object, place, At::Entry)
+    }
+
+    /// Sets the name in messages.
+    pub fn labelled(self, label: impl Into<String>) -> Probe {
+        Probe {
+            label: label.into(),
+            ..self
+        }
+    }
+
+    /// Names the event.
+    pub fn named(self, name: impl Into<String>) -> Probe {
+        Probe {
+            name: Some(name.into()),
+            ..self
+        }
+    }
+
+    /// Adds a value with a name. At a return, an [argument](Value::argument) means its value at the
+    /// function's entry.
+    pub fn value(mut self, name: impl Into<String>, value: impl Into<Value>) -> Probe {
+        let mut argument = argument(name, value);
+        at_entry(&mut argument.fetch, self.at);
+        self.values.push(argument);
+        self
+    }
+
+    /// Adds `$arg*`: all arguments of the function or marker, by their names.
+    pub fn all_arguments(mut self) -> Probe {
+        self.values.push(FetchArg {
+            named: false,
+            ..argument("arg*", Base::AllArguments)
+        });
+        self
+    }
+
+    /// Sets the condition for the actions.
+    pub fn when(self, guard: Guard) -> Probe {
+        Probe {
+            guard: Some(guard),
+            ..self
+        }
+    }
+
+    /// Adds a value at the function's entry, for [`Probe::entry_when`].
+    pub fn entry_value(mut self, name: impl Into<String>, value: impl Into<Value>) -> Probe {
+        let entry = self.entry.get_or_insert_default();
+        entry.values.push(argument(name, value));
+        self
+    }
+
+    /// Sets the condition at the function's entry: other calls are not followed to their end.
+    pub fn entry_when(mut self, guard: Guard) -> Probe {
+        self.entry.get_or_insert_default().guard = Some(guard);
+        self
+    }
+
+    /// Records the hits; this becomes the first of the actions.
+    pub fn record(mut self) -> Probe {
+        self.actions.insert(0, Action::Record);
+        self
+    }
+
+    /// Updates a map at each hit.
+    pub fn update<K: Into<KeyKind>>(
+        mut self,
+        map: Map,
+        keys: impl IntoIterator<Item = K>,
+        aggregates: impl IntoIterator<Item = Aggregate>,
+    ) -> Probe {
+        let aggregation = Aggregation {
+            aggregates: aggregates.into_iter().collect(),
+            keys: keys.into_iter().map(Into::into).collect(),
+        };
+        self.actions.push(Action::Update { map, aggregation });
+        self
+    }
+
+    /// Returns the aggregates and keys of all updates.
+    pub fn aggregations(&self) -> impl Iterator<Item = &Aggregation> {
+        self.actions.iter().filter_map(|action| match action {
+            Action::Update { aggregation, .. } => Some(aggregation),
+            Action::Record | Action::Keep(_) => None,
+        })
+    }
+
+    /// Returns the value with this name.
+    pub fn find(&self, name: &str) -> Option<&FetchArg> {
+        self.values.iter().find(|value| value.name == name)
+    }
+}
+
+/// Names a value.
+fn argument(name: impl Into<String>, value: impl Into<Value>) -> FetchArg {
+    FetchArg {
+        name: name.into(),
+        named: true,
+        ..value.into().into()
+    }
+}
