@@ -7,27 +7,43 @@ set -u
 cd "$(dirname "$0")/.." || exit 1
 log=$(mktemp) || exit 1
 results=$(mktemp) || exit 1
-trap 'rm -f "$log" "$results"' EXIT
+others=$(mktemp) || exit 1
+hammered=$(mktemp) || exit 1
+trap 'rm -f "$log" "$results" "$others" "$hammered"' EXIT
 
-# Many tests wait for programs more than they compute, so there are more of them at once than
-# processors.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
+# `--show-output` for the reasons; what passing tests print is not shown here.
+run() { cargo test --no-fail-fast "$@" --show-output </dev/null 2>&1; }
 
-# `--show-output` for the reasons; what passing tests print is not shown here. With it
-# the runner says "successes:" twice, first with all output, then with names only, and
-# "failures:" likewise. A result in between is that of a test that runs tests itself.
-{
-	cargo test --workspace --no-fail-fast "$@" -- --show-output </dev/null 2>&1
-	status=$?
-	# What times calls, once more, by a clock that advances 26 ticks at once, as that of some
-	# processors does.
-	if [ $# = 0 ]; then
-		export CAPRIOLE_CLOCK_STEP=26
-		cargo test -p capriole-cli --test it --no-fail-fast \
-			-- kept:: calls:: landing:: thrown:: --show-output </dev/null 2>&1 || status=$?
-	fi
-	exit "$status"
-} |
+# The tests of the command take longer than all others, and wait for programs more than they
+# compute. So three parts run side by side, and more tests at once than there are processors. The
+# output of the second and the third part follows when all have ended.
+all() {
+	local threads=${RUST_TEST_THREADS:-$((2 * $(nproc)))} status=0 part
+	cargo test --workspace --no-run </dev/null || return
+	(
+		export RUST_TEST_THREADS=$(((threads + 1) / 2))
+		run --workspace --exclude capriole-cli --
+		status=$?
+		# What times calls, once more, by a clock that advances 26 ticks at once, as that of
+		# some processors does.
+		CAPRIOLE_CLOCK_STEP=26 run -p capriole-cli --test it \
+			-- kept:: calls:: landing:: thrown:: || status=$?
+		exit "$status"
+	) >"$others" &
+	local parts=$!
+	# Each of these keeps all processors busy, so they take turns.
+	RUST_TEST_THREADS=1 run -p capriole-cli --test it -- hammered:: >"$hammered" &
+	parts="$parts $!"
+	RUST_TEST_THREADS=$threads run -p capriole-cli -- --skip hammered:: || status=$?
+	for part in $parts; do wait "$part" || status=$?; done
+	cat "$others" "$hammered"
+	return "$status"
+}
+
+# With `--show-output` the runner says "successes:" twice, first with all output, then with
+# names only, and "failures:" likewise. A result in between is that of a test that runs tests
+# itself.
+if [ $# = 0 ]; then all 2>&1; else run --workspace "$@" --; fi |
 	tee "$log" |
 	awk -v results="$results" '
 		/^(successes|failures):$/ {

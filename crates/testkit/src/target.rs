@@ -26,6 +26,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Returns the sites of some events.
@@ -80,8 +81,15 @@ pub struct Running {
 }
 
 impl Running {
+    /// Starts a program at a lower priority than the tests: many of these programs compute without
+    /// end, and the tests that run beside this one need the processors.
     pub fn start(program: &Path, arguments: &[&str]) -> Running {
-        Running::of(Command::new(program).args(arguments))
+        Running::of(behind("10", program).args(arguments))
+    }
+
+    /// Starts a program that gets the processors only while no test needs them.
+    pub fn last(program: &Path, arguments: &[&str]) -> Running {
+        Running::of(behind("19", program).args(arguments))
     }
 
     pub fn of(command: &mut Command) -> Running {
@@ -168,6 +176,13 @@ impl Drop for Running {
     }
 }
 
+/// Returns a command that runs a program at a lower priority, under the same process id.
+fn behind(steps: &str, program: &Path) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", steps]).arg(program);
+    command
+}
+
 /// The tactic that a test wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
@@ -179,10 +194,12 @@ pub enum Reach {
 
 /// Probes of a process. Each that serves a single site records arguments 1 and 2; its event
 /// number is its index.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Probes {
     pub probes: Vec<Probe>,
     pub names: Vec<String>,
+    /// Guards of the process, found at the first attach: that takes longer than the rest of it.
+    pub guards: OnceLock<Guards>,
 }
 
 impl Probes {
@@ -197,10 +214,7 @@ impl Probes {
             std::thread::yield_now();
         }
         let planner = Planner::of_process(process);
-        let mut result = Probes {
-            probes: Vec::new(),
-            names: Vec::new(),
-        };
+        let mut result = Probes::default();
         let sites = sites(&objects, events);
         let plans = planner.plan_all(&sites.iter().collect::<Vec<_>>());
         for (site, plan) in sites.iter().zip(plans) {
@@ -242,6 +256,7 @@ impl Probes {
         Probes {
             probes: probes.into_values().collect(),
             names: sites.into_iter().filter_map(|site| site.symbol).collect(),
+            guards: OnceLock::new(),
         }
     }
 
@@ -307,18 +322,8 @@ pub struct Recording {
 
 /// Attaches. Every probe must be written.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
-    let guards = guards::of_process(process).expect("guards");
-    attach_guarded(process, probes, &guards, buffer)
-}
-
-/// Like [`attach_to`], with guards found earlier, because finding them takes longer than the
-/// rest.
-pub fn attach_guarded(
-    process: &Process,
-    probes: &Probes,
-    guards: &Guards,
-    buffer: u64,
-) -> Recording {
+    let find = || guards::of_process(process).expect("guards");
+    let guards = probes.guards.get_or_init(find);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let attached = attach(
         &ptrace::host(process),

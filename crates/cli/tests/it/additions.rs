@@ -227,13 +227,7 @@ fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
         return;
     };
     // Behind this test, which has to take what it makes.
-    let nice = ["-n", "19"];
-    let mut running = Running::of(
-        Command::new("nice")
-            .args(nice)
-            .arg(&program)
-            .args(arguments),
-    );
+    let mut running = Running::last(&program, arguments);
     let process = running.process();
     let before = looks(&process);
     let mut all = Probes::of(&process, HAMMER, reach);
@@ -249,6 +243,7 @@ fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
     let base = Probes {
         probes: (0..2).map(|i| as_event(all.probes[i].clone(), i)).collect(),
         names: all.names[..2].to_vec(),
+        ..Probes::default()
     };
     let mut changing = Changing {
         recording: attach_to(&process, &base, 256 << 20),
@@ -495,6 +490,7 @@ fn somebody_else_detaches() {
     let base = Probes {
         probes: vec![one(0)],
         names: all.names[..1].to_vec(),
+        ..Probes::default()
     };
     let mut recording = attach_to(&process, &base, 8 << 20);
     let attached = &mut recording.attached;
@@ -548,6 +544,7 @@ fn reference_counters_follow() {
     let base = Probes {
         probes: vec![bare],
         names: all.names[..1].to_vec(),
+        ..Probes::default()
     };
     let mut recording = attach_to(&process, &base, 8 << 20);
     let attached = &mut recording.attached;
@@ -595,9 +592,9 @@ fn tracer() {
     let base = Probes {
         probes: (0..count / 2).map(one).collect(),
         names: all.names.clone(),
+        ..Probes::default()
     };
-    let guards = guards::of_process(&process).expect("guards");
-    let mut recording = attach_guarded(&process, &base, &guards, 8 << 20);
+    let mut recording = attach_to(&process, &base, 8 << 20);
     let attached = &mut recording.attached;
     println!("attached {}", steps::taken());
     // Some are there already, and some are new.
@@ -807,6 +804,7 @@ fn a_child_has_the_probes_of_the_fork() {
     let base = Probes {
         probes: vec![one(0, 0)],
         names: all.names[..1].to_vec(),
+        ..Probes::default()
     };
     let mut recording = attach_to(&process, &base, 8 << 20);
     let attached = &mut recording.attached;
@@ -871,6 +869,7 @@ fn calls_that_are_followed() {
     let base = Probes {
         probes: vec![one(0, 0)],
         names: all.names[..1].to_vec(),
+        ..Probes::default()
     };
     let mut recording = attach_to(&process, &base, 64 << 20);
     recording

@@ -15,7 +15,6 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -62,13 +61,8 @@ impl<'a> Hammering<'a> {
 
     fn run(&self) -> String {
         let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        // Run at a lower priority than this test, which must sort the program's records.
-        let running = Running::of(
-            Command::new("nice")
-                .args(["-n", "19"])
-                .arg(self.program)
-                .args(self.arguments),
-        );
+        // This test must sort the program's records meanwhile.
+        let mut running = Running::last(self.program, self.arguments);
         let process = running.process();
         let mut probes = Probes::of(&process, self.events, self.reach);
         probes.keep(self.wanted);
@@ -78,7 +72,6 @@ impl<'a> Hammering<'a> {
         let before = looks(&process);
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         let (mut complete, mut calls_seen) = (0, 0);
-        let mut running = running;
         for round in 0..self.rounds {
             running.assert_alive();
             let mut recording = attach_to(&process, &probes, self.buffer());

@@ -12,11 +12,9 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_object::Objects;
-use capriole_planner::guards;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::Duration;
 
 /// Returns probes at all markers of the program, each recording its two arguments and counting
@@ -42,16 +40,10 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     let Some(program) = build(Compiler::Gcc, "marked_hammer.c", flags) else {
         return;
     };
-    // Run at a lower priority than this test, which must sort the program's records.
-    let mut running = Running::of(
-        Command::new("nice")
-            .args(["-n", "19"])
-            .arg(program)
-            .args(["--threads", threads]),
-    );
+    // This test must sort the program's records meanwhile.
+    let mut running = Running::last(&program, &["--threads", threads]);
     let process = running.process();
     let probes = probes(&process);
-    let guards = guards::of_process(&process).expect("guards");
     assert_eq!(probes.names.len(), 4, "{:?}", probes.names);
     let tactics: Vec<&str> = probes
         .probes
@@ -64,7 +56,7 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
     let (mut complete, mut hits) = (0, 0);
     for round in 0..rounds {
         running.assert_alive();
-        let mut recording = attach_guarded(&process, &probes, &guards, 64 << 20);
+        let mut recording = attach_to(&process, &probes, 64 << 20);
         recording.record(Duration::from_micros(round as u64 % 7 * 100));
         if let Some(calls) = recording.detach() {
             complete += 1;
