@@ -420,6 +420,9 @@ impl Inner {
 
     pub(super) fn read(&mut self) -> Result<Vec<Record>> {
         let Some(active) = &mut self.active else {
+            if self.ended.is_none() && self.process.is_over() {
+                self.ended = Some(Ended::Exited);
+            }
             return Ok(Vec::new());
         };
         if self.ended.is_none() {
