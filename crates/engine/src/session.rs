@@ -216,6 +216,12 @@ impl Session {
     /// As [`Session::attach`].
     pub fn attach_with(pid: u32, options: Options) -> Result<Session> {
         options.check()?;
+        if pid == std::process::id() {
+            return Err(err!(
+                UnsupportedProcess,
+                "process {pid} is this one, which cannot stop its own threads"
+            ));
+        }
         let (process, child, _) = Program::find(Some(pid), &[])?.parts();
         let inner = Inner::of(process, child, options)?;
         Ok(Session {

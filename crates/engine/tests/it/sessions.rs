@@ -467,7 +467,9 @@ fn a_session_without_events_ends_with_its_program() {
 }
 
 #[test]
-fn more_counters_than_there_can_be_are_refused() {
+fn options_and_processes_that_cannot_be_are_refused() {
+    let error = Session::attach(std::process::id()).expect_err("it cannot");
+    assert_eq!(error.code(), Code::UnsupportedProcess);
     let mut options = capriole::Options::default();
     options.counters = (1 << 28) - 7;
     let error = Session::launch_with(["/bin/true"], options).expect_err("too many");
