@@ -5,13 +5,11 @@ use super::{Arguments, Outcome};
 use crate::Usage;
 use anyhow::Context;
 use capriole::aggregate::Source;
-use capriole::event::Event;
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
 use capriole::probe::{
     Action, Aggregate, Base, FieldType, Guard, KeyKind, Map, Probe as BuiltProbe, Shown, Value,
 };
-use capriole::select::Mode;
 use capriole::{ProbeOptions, Returns};
 use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
@@ -21,6 +19,8 @@ use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_ring::reader::record_size;
+use capriole_select::event::Event;
+use capriole_select::select::Mode;
 use capriole_trace::write_file;
 use std::process::Command;
 use std::time::Duration;

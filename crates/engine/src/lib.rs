@@ -119,42 +119,27 @@
 //!
 //! | layer | module | from, to |
 //! | --- | --- | --- |
-//! | parse | [`definitions`], [`calls`] | text, [`probe`]s |
-//! | lower | [`event`], [`entry`] | probes, with those at the entry that serve them |
-//! | select | [`select`], [`fields`], [`marker`] | probes, sites with plans and fields |
+//! | select | crate `capriole-select` | text or [`probe`]s, sites with plans and fields |
 //! | insert | [`plan`], [`aggregate::maps`] | plans and tables, probes in a process |
 //! | read | [`session`], [`record`], [`aggregate`] | session memory, records, rows |
 //!
 //! The command `capriole` is written in the layers; other programs use [`Session`].
 #![forbid(unsafe_code)]
 
-pub mod advice;
 pub mod aggregate;
-pub mod calls;
-pub mod content;
-pub mod definitions;
-pub mod entry;
-pub mod error;
-pub mod event;
-pub mod fields;
 pub mod filtered;
 pub mod machine;
-pub mod marker;
-pub mod message;
-pub mod names;
 pub mod options;
 pub mod plan;
 pub mod probe;
 pub mod program;
 pub mod record;
-pub mod returns;
-pub mod select;
 pub mod session;
-pub mod slots;
 pub mod value;
 pub mod watch;
 
 pub use aggregate::{Bucket, Group, Histogram, Measure, Row};
+pub use capriole_select::{advice, error, returns};
 pub use error::{Code, Error, Result};
 pub use options::ProbeOptions;
 pub use probe::Probe;

@@ -21,6 +21,7 @@ use crate::returns::Returns;
 use crate::value::Value;
 use crate::watch::Ended;
 use capriole_event::Probe;
+use capriole_ring::layout::MAX_COUNTERS;
 use std::ffi::OsString;
 use std::fmt;
 use std::process::ExitStatus;
@@ -52,6 +53,19 @@ impl Default for Options {
             buffer: 64 << 20,
             keys: 1024,
             counters: 1 << 20,
+        }
+    }
+}
+
+impl Options {
+    /// Returns an error if a session cannot have these options.
+    fn check(&self) -> Result<()> {
+        match self.counters {
+            ..=MAX_COUNTERS => Ok(()),
+            more => Err(err!(
+                Limit,
+                "a session has room for at most {MAX_COUNTERS} counters, not {more}"
+            )),
         }
     }
 }
@@ -201,6 +215,7 @@ impl Session {
     /// # Errors
     /// As [`Session::attach`].
     pub fn attach_with(pid: u32, options: Options) -> Result<Session> {
+        options.check()?;
         let (process, child, _) = Program::find(Some(pid), &[])?.parts();
         let inner = Inner::of(process, child, options)?;
         Ok(Session {
@@ -234,6 +249,7 @@ impl Session {
         words: impl IntoIterator<Item = impl Into<OsString>>,
         options: Options,
     ) -> Result<Session> {
+        options.check()?;
         let words: Vec<OsString> = words.into_iter().map(Into::into).collect();
         if words.is_empty() {
             return Err(err!(Launch, "no program is given"));

@@ -137,6 +137,15 @@ impl Guard {
         Guard::Or(all)
     }
 
+    /// True if each `&&` and `||` has two conditions or more.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self {
+            Guard::Compare { .. } => true,
+            Guard::Not(inner) => inner.is_whole(),
+            Guard::And(of) | Guard::Or(of) => of.len() > 1 && of.iter().all(Guard::is_whole),
+        }
+    }
+
     /// Nesting of the guard, in the sense of [`Guard::MAX_DEPTH`].
     pub(crate) fn depth(&self) -> usize {
         let deepest = |of: &[Guard]| of.iter().map(Guard::depth).max().unwrap_or(0);

@@ -197,7 +197,7 @@ fn save_remains(
     save: &mut Save<'_>,
 ) -> Result<(), TargetError> {
     let trace = installed.ledger.header(remote)?.trace();
-    if let (Some(trace), Some(mapped)) = (trace, installed.memory_in(process)?) {
+    if let (Some(trace), Some(mapped)) = (trace, installed.shared_in(process)?) {
         let remains = Remains::read(process.pid() as i32, remote, mapped);
         save(&trace, remains);
         step("remains saved");
@@ -219,7 +219,7 @@ fn set_restored(
         extension.note_state(remote, State::Restored)?;
     }
     let is_owned = ledger.header(remote)?.pid() == process.pid();
-    let Some(memory) = installed.memory_in(process)?.filter(|_| is_owned) else {
+    let Some(memory) = installed.shared_in(process)?.filter(|_| is_owned) else {
         return Ok(());
     };
     let address = memory.start + header::STATE as u64;

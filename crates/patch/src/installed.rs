@@ -61,22 +61,33 @@ impl Installed {
             || self.returns.is_some_and(|region| region.holds(address))
     }
 
-    /// Returns the range where session memory is mapped now, followed by the slots for open calls,
-    /// which are private to the process.
-    pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
-        let Some(memory) = self.memory else {
-            return Ok(None);
-        };
-        let maps = process.maps()?;
+    /// Returns the range where session memory, which other processes may share, is mapped now.
+    pub(crate) fn shared_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
+        Ok(self.shared_among(&process.maps()?))
+    }
+
+    fn shared_among(&self, maps: &[Mapping]) -> Option<Range<u64>> {
+        let memory = self.memory?;
         let is_it = |m: &&Mapping| m.start == memory.base && m.inode == memory.inode;
-        let mut shared = maps.iter().filter(|m| session::is_session(m));
-        let Some(shared) = shared.find(is_it) else {
+        let shared = maps.iter().filter(|m| session::is_session(m)).find(is_it)?;
+        Some(shared.start..shared.end)
+    }
+
+    /// Returns the range of session memory followed by the slots for open calls, which are private
+    /// to the process.
+    pub(crate) fn memory_in(&self, process: &Process) -> Result<Option<Range<u64>>, TargetError> {
+        let maps = process.maps()?;
+        let (Some(memory), Some(shared)) = (self.memory, self.shared_among(&maps)) else {
             return Ok(None);
         };
         let end = memory.base.saturating_add(memory.size);
-        let own = |m: &Mapping| m.start == shared.end && m.inode == 0 && !m.perms.execute;
-        let slots = end > shared.end && maps.iter().any(|m| own(m) && end <= m.end);
-        Ok(Some(shared.start..if slots { end } else { shared.end }))
+        // The kernel shows the slots as several mappings: a page of them is empty in a forked child.
+        let own = |m: &&Mapping| m.inode == 0 && !m.perms.execute && !m.perms.shared;
+        let next = |to, m: &Mapping| if m.start == to { m.end } else { to };
+        let slots = maps.iter().filter(own).fold(shared.end, next);
+        Ok(Some(
+            shared.start..if slots >= end { end } else { shared.end },
+        ))
     }
 
     /// Returns the phases of the changes, from 0.

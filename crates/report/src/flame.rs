@@ -37,7 +37,7 @@ pub struct Flame {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FoldedStack {
     /// The function names, outermost first, the called function last. Levels deeper than
-    /// [`Flame::MOST_DEEP`] are merged into [`Flame::DEEPER`].
+    /// [`Flame::MOST_DEEP`] are merged into `(deeper)`.
     pub functions: Vec<String>,
     /// Number of calls of the last function.
     pub calls: u64,

@@ -27,8 +27,7 @@ pub struct StackFlame {
 pub struct EventStack {
     /// The function names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
     /// means that outer functions are missing; another name in brackets replaces a function
-    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into
-    /// [`Flame::DEEPER`].
+    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into `(deeper)`.
     pub functions: Vec<String>,
     /// Number of events.
     pub events: u64,

@@ -1,10 +1,10 @@
 //! `capriole mark`: writes a message into running recordings, from outside.
 
 use anyhow::{Context, bail};
-use capriole::message;
 use capriole_codegen::fetch::STRING_LIMIT;
 use capriole_patch::outside::sessions;
 use capriole_proc::process::Process;
+use capriole_select::message;
 use capriole_text::units;
 use capriole_text::{say, tell};
 use serde_json::json;

@@ -16,17 +16,17 @@ use crate::exit;
 use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
-use capriole::definitions;
-use capriole::event::Event;
 use capriole::filtered::Filtered;
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
-use capriole::select::{Mode, Selected};
 use capriole::watch::{Ended, Watch};
 use capriole_patch::detach::Detached;
 use capriole_ring::layout;
+use capriole_select::definitions;
+use capriole_select::event::Event;
+use capriole_select::select::{Mode, Selected};
 use capriole_text::output;
 use capriole_text::tell;
 use capriole_text::units;
@@ -314,9 +314,14 @@ fn title(event: &Selected) -> String {
 
 /// Returns the titles of all events; functions of one name are told apart by their places.
 fn titles(selected: &[Selected]) -> Vec<String> {
-    let mut ids: HashMap<String, HashSet<u32>> = HashMap::new();
+    // Several events may be at one function. Places of a marker are told apart by their fields.
+    let code = |event: &Selected| match event.site.marker {
+        Some(_) => u64::from(event.id),
+        None => event.place_of_call(),
+    };
+    let mut codes: HashMap<String, HashSet<u64>> = HashMap::new();
     for event in selected {
-        ids.entry(title(event)).or_default().insert(event.id);
+        codes.entry(title(event)).or_default().insert(code(event));
     }
     let place = |event: &Selected| {
         let site = &event.site;
@@ -324,7 +329,7 @@ fn titles(selected: &[Selected]) -> Vec<String> {
     };
     let whole = |event: &Selected| {
         let title = title(event);
-        match ids[&title].len() {
+        match codes[&title].len() {
             1 => title,
             _ => title + &place(event),
         }

@@ -67,6 +67,17 @@ fn rows_of_one_name_show_their_places() {
         panic!("{}", told(&output));
     };
     assert_ne!(one, two);
-    let output = capriole(&[&["stat"], &events[..2], &["--", text(&program)]].concat());
-    assert!(!told(&output).contains("same ("), "{}", told(&output));
+    // One function has no need of it, also with two events.
+    for events in [
+        &events[..2],
+        &[
+            "-e",
+            "p:same :helper",
+            "-e",
+            "p:same :helper n=$arg1 sum(n)",
+        ],
+    ] {
+        let output = capriole(&[&["stat"], events, &["--", text(&program)]].concat());
+        assert!(!told(&output).contains("same ("), "{}", told(&output));
+    }
 }

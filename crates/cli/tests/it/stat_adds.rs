@@ -4,6 +4,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
+use crate::traces::{scratch, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -281,4 +282,58 @@ fn too_many_registers_of_one_place_are_refused() {
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("too many registers together"), "{said}");
+}
+
+/// A key may have the name that the measured duration usually has.
+#[test]
+fn a_key_is_not_taken_for_the_duration() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let event = "latency(:counted_work) by ns=\\4000000000";
+    let output = capriole(&["stat", "--json", "-e", event, "--", text(&program)]);
+    assert!(output.status.success(), "{}", told(&output));
+    // The program prints a line of its own before.
+    let json = output.stdout.split(|byte| *byte == b'\n').nth(1);
+    let said: Value = serde_json::from_slice(json.expect("a line")).expect("JSON");
+    let row = &said["groups"][0]["rows"][0];
+    assert_eq!(row["calls"], 103, "{said}");
+    assert_eq!(row["keys"]["ns"], 4_000_000_000_u64, "{said}");
+    let buckets = row["measures"][0]["buckets"]
+        .as_array()
+        .expect("a histogram");
+    let whole: u64 = buckets.iter().filter_map(|b| b["count"].as_u64()).sum();
+    assert_eq!(whole, 103, "{said}");
+    let short = |bucket: &Value| bucket["high"].as_u64().is_some_and(|ns| ns < 3_000_000_000);
+    assert!(buckets.iter().all(short), "{said}");
+}
+
+/// Fields that calls have themselves, and that an event would hide.
+#[test]
+fn names_of_the_fields_of_calls_are_refused() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let record = |event: &str, words: &[&str]| {
+        let head = ["record", "-o", text(&trace), "--graph", event];
+        capriole(&[&head, words, &["--", text(&program)]].concat())
+    };
+    let least = &["--min-duration", "1ns"][..];
+    for (event, words) in [
+        (":counted_work _duration=$arg1", least),
+        (":counted_work _sp=$arg1", &[]),
+        (":counted_work _since=$arg1 if _since > 1", &[]),
+        (":counted_work ret=$arg1", least),
+    ] {
+        let said = told(&record(event, words));
+        assert!(
+            said.contains("of their own; give this one another name"),
+            "{event}: {said}"
+        );
+        assert!(!trace.exists(), "{event}");
+    }
+    let output = record(":counted_work ret=$arg1", &[]);
+    assert!(output.status.success(), "{}", told(&output));
 }

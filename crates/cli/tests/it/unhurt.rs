@@ -4,7 +4,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use crate::traces::{Background, scratch, text};
+use crate::traces::{Background, recorder, scratch, text, until_recording};
 use capriole_patch::recover;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -30,6 +30,53 @@ fn record_often(pid: u32, events: &[&str], times: usize) {
         let told: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         assert_eq!(told["taken_out"], 0, "{}", told["sites"]);
     }
+}
+
+/// Every mapping is as before: no page stays in a program that is recorded again and again,
+/// whoever takes the probes out.
+#[test]
+fn no_mapping_stays() {
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = sleeper.arg("1000").spawn().expect("sleep starts");
+    let pid = sleeper.id().to_string();
+    // It sleeps once the loader has done its work.
+    let call = || std::fs::read_to_string(format!("/proc/{pid}/syscall"));
+    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
+    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    record_often(sleeper.id(), &["libc:malloc"], 1);
+    let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let before = maps();
+    let kept = "r libc:read fd=$entry:arg1 n=$retval";
+    record_often(sleeper.id(), &["libc:malloc", kept], 2);
+    assert_eq!(maps(), before, "after recordings");
+    let latency = [
+        "stat",
+        "-p",
+        &pid,
+        "-e",
+        "latency(libc:read)",
+        "--duration",
+        "10ms",
+    ];
+    let output = capriole(&latency);
+    assert!(output.status.success(), "{}", told(&output));
+    assert_eq!(maps(), before, "after latencies");
+    let scratch = scratch();
+    let trace = scratch.path().join("trace");
+    let mut recorder = recorder(&trace, &["-e", kept, "-p"]);
+    let mut recorder = recorder.arg(&pid).stderr(Stdio::null()).spawn();
+    let recorder = recorder.as_mut().expect("it starts");
+    until_recording(sleeper.id());
+    recorder.kill().expect("a child");
+    recorder.wait().expect("a child");
+    assert_ne!(maps(), before);
+    let output = capriole(&["detach", &pid]);
+    assert!(output.status.success(), "{}", told(&output));
+    assert_eq!(maps(), before, "after a detach");
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("a child");
 }
 
 /// Waiting calls end neither early nor with an error, whatever is done to the process. One of

@@ -3,12 +3,12 @@
 use super::table::AggregateTable;
 use crate::advice::Message;
 use crate::error::{Context, Result, err};
-use crate::event::Event;
-use crate::fields::Fields;
-use crate::select::Selected;
 use capriole_codegen::work::Work;
 use capriole_event::{Action, Aggregation, Map, Probe};
 use capriole_ring::tables::{TableReader, Tables};
+use capriole_select::event::Event;
+use capriole_select::fields::Fields;
+use capriole_select::select::Selected;
 use capriole_trace::clock::Clock;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -4,8 +4,8 @@ use super::maps::counted;
 use super::model::{Group, Snapshot};
 use super::table::AggregateTable;
 use crate::plan::Probed;
-use crate::select::Selected;
 use capriole_ring::tables::TableReader;
+use capriole_select::select::Selected;
 use std::time::Duration;
 
 /// The tables of a program with counting probes.

@@ -2,14 +2,14 @@
 
 use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
 use crate::error::Result;
-use crate::fields::Fields;
-use crate::select::Selected;
 use capriole_codegen::fetch::{Amount, Content, Field, Source, Tally};
 use capriole_codegen::histogram;
 use capriole_codegen::work::Work;
 use capriole_event::{Aggregation, Element, FieldType, Function, Shown};
 use capriole_ring::memory::MOST;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
+use capriole_select::fields::Fields;
+use capriole_select::select::Selected;
 use capriole_trace::clock::Clock;
 use std::collections::HashMap;
 use std::ops::Range;

@@ -4,7 +4,6 @@ use super::mappings;
 use super::saving::{inner_tid, meta, named_thread};
 use crate::error::Result;
 use crate::filtered::Filtered;
-use crate::message;
 use crate::plan::Probed;
 use crate::watch::{Ended, Observer, Watch};
 use capriole_host::signals;
@@ -13,6 +12,7 @@ use capriole_patch::attach::Attached;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::{Process, State};
 use capriole_ring::{Packet, Reader, writer};
+use capriole_select::message;
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
 use capriole_trace::{
     EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,

@@ -3,13 +3,10 @@
 use super::{Added, EventId, Happened, Options, Record};
 use crate::aggregate::maps::{counted, updates};
 use crate::aggregate::{AggregateTable, Group, Maps};
-use crate::calls;
 use crate::error::{Result, err};
-use crate::event::Event;
 use crate::machine::possible_cpus;
 use crate::options;
 use crate::plan::{Known, NotAdded, Planned, Request};
-use crate::select::{self, Mode, Selected};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
 use capriole_patch::attach::Attached;
@@ -17,6 +14,9 @@ use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
 use capriole_ring::{Packet, Reader};
+use capriole_select::calls;
+use capriole_select::event::Event;
+use capriole_select::select::{self, Mode, Selected};
 use capriole_trace::Role;
 use capriole_trace::clock::{Clock, Converter};
 use capriole_trace::live::{LiveDecoder, LiveRecord};
@@ -408,7 +408,7 @@ impl Inner {
 
     /// Takes an event out for good. Its areas of slots are free at once: calls that it has left
     /// open, and those that a late thread still begins, are marked with the number of its addition,
-    /// so no other event takes them for its own (see [`slots::number`](crate::slots::number)).
+    /// so no other event takes them for its own (see [`slots::number`](capriole_select::slots::number)).
     pub(super) fn remove(&mut self, event: EventId) -> Result<()> {
         self.disable(event)?;
         if let Some(addition) = self.additions.get_mut(&event.at) {
@@ -420,6 +420,9 @@ impl Inner {
 
     pub(super) fn read(&mut self) -> Result<Vec<Record>> {
         let Some(active) = &mut self.active else {
+            if self.ended.is_none() && self.process.is_over() {
+                self.ended = Some(Ended::Exited);
+            }
             return Ok(Vec::new());
         };
         if self.ended.is_none() {

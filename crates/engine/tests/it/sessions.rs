@@ -450,6 +450,62 @@ fn a_launched_program_that_never_ran_ends_with_its_session() {
     assert_eq!(error.code(), Code::Launch);
 }
 
+/// A session ends with its program also if no event was ever added, or none could be.
+#[test]
+fn a_session_without_events_ends_with_its_program() {
+    let mut session = Session::launch(["/bin/true"]).expect("it starts");
+    let error = session.add(":no_such_function").expect_err("no function");
+    assert_eq!(error.code(), Code::NotFound);
+    session.run();
+    while session.status() == Status::Running {
+        session.wait(Duration::from_millis(1));
+        assert!(session.read().expect("none").is_empty());
+    }
+    assert_eq!(session.status(), Status::Ended(capriole::Ended::Exited));
+    let error = session.add(":main").expect_err("it has ended");
+    assert_eq!(error.code(), Code::Vanished);
+}
+
+#[test]
+fn more_counters_than_there_can_be_are_refused() {
+    let mut options = capriole::Options::default();
+    options.counters = (1 << 28) - 7;
+    let error = Session::launch_with(["/bin/true"], options).expect_err("too many");
+    assert_eq!(error.code(), Code::Limit);
+    options.counters -= 1;
+    let mut session = Session::launch_with(["/bin/true"], options).expect("it starts");
+    session.add("libc:malloc count()").expect("the event");
+    session.detach().expect("detached");
+}
+
+/// Nothing stays mapped in the program, however often a session is in it.
+#[test]
+fn sessions_leave_no_mapping() {
+    let mut sleeper = std::process::Command::new("sleep");
+    let mut sleeper = sleeper.arg("1000").spawn().expect("sleep starts");
+    let maps = || std::fs::read_to_string(format!("/proc/{}/maps", sleeper.id())).expect("maps");
+    // It sleeps once the loader has done its work.
+    let call = || std::fs::read_to_string(format!("/proc/{}/syscall", sleeper.id()));
+    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
+    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = maps();
+    for dropped in [false, true, false] {
+        let mut session = Session::attach(sleeper.id()).expect("a session");
+        session.add("libc:malloc by tid").expect("the event");
+        session.add("latency(libc:read)").expect("the event");
+        assert_ne!(maps(), before);
+        match dropped {
+            true => drop(session),
+            false => assert!(session.detach().expect("out").is_empty()),
+        }
+        assert_eq!(maps(), before, "{dropped}");
+    }
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("a child");
+}
+
 #[test]
 fn objects_are_read_once_while_the_mappings_stay() {
     let command = ["-c", "echo ready $$; read line; exec cat"];

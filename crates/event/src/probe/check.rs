@@ -56,6 +56,22 @@ impl Probe {
         if values.len() > MAX_ARGUMENTS {
             return Some(format!("it has more than {MAX_ARGUMENTS} values"));
         }
+        if let Some(guard) = guard {
+            let of_all = values.iter().any(|v| v.fetch.base == Base::AllArguments);
+            let known = |name: &&str| {
+                of_all || Guard::COMMON.contains(name) || values.iter().any(|v| v.name == **name)
+            };
+            if !guard.is_whole() {
+                return Some(
+                    "the guard has an `&&` or `||` of less than two conditions".to_owned(),
+                );
+            }
+            if let Some(name) = guard.names().into_iter().find(|name| !known(name)) {
+                return Some(format!(
+                    "the guard asks for {name}, which is no value of the probe"
+                ));
+            }
+        }
         // The guard of a parsed event has an `&&` or `||` at each level of parentheses.
         if guard.is_some_and(|guard| guard.depth() > 2 * Guard::MAX_DEPTH + 1) {
             return Some("the guard is nested too deeply".to_owned());
@@ -168,7 +184,11 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
             fetch.derefs.is_empty() && field_type.is_none() && known(FieldType::call_stack(*bytes))
         }
         Base::Entry(value) => {
-            let nested = matches!(value.fetch.base, Base::Entry(_) | Base::Latency);
+            // The result of a call is not known at its entry.
+            let nested = matches!(
+                value.fetch.base,
+                Base::Entry(_) | Base::Latency | Base::Retval
+            );
             let outer = Fetch {
                 base: Base::Immediate(0),
                 derefs: fetch.derefs.clone(),

@@ -127,6 +127,10 @@ fn what_no_event_can_say_is_refused() {
             .value("ns", Value::latency())
             .update(Map::Own, none.clone(), [Aggregate::sum("ns")]),
         Probe::at_return("", "f").value("n", Value::argument(1).at_entry().at_entry()),
+        Probe::at_return("", "f").value("n", Value::result().at_entry()),
+        n().when(Guard::equal("m", 1)),
+        n().when(Guard::And(Vec::new())),
+        n().when(!Guard::Or(vec![Guard::equal("n", 1)])),
     ];
     for probe in refused {
         let error = probe.check().expect_err(&format!("{probe:?}"));

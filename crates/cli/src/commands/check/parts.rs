@@ -1,9 +1,9 @@
 //! Names of the parts of a detour, and the purpose of its recording instructions.
 
 use super::threads::Threads;
-use capriole::select::Selected;
 use capriole_codegen::detour::{Named, Purpose};
 use capriole_ring::layout::record;
+use capriole_select::select::Selected;
 use iced_x86::{Instruction, Mnemonic, OpKind, Register};
 
 /// Returns the part's name in the output: `save`, `record`, `copy of ADDRESS`, …

@@ -2,8 +2,8 @@
 
 use super::assembly::{assembly, hex, name};
 use crate::advice;
-use capriole::marker;
-use capriole::select::{Fate, Selected};
+use capriole_select::marker;
+use capriole_select::select::{Fate, Selected};
 use capriole_tactic::site::{Patch, Placed, StubTo, Write};
 use capriole_text::printable;
 use iced_x86::{Decoder, DecoderOptions, FlowControl};

@@ -1,8 +1,8 @@
 //! Registers and flags that a detour uses.
 
 use super::assembly::name;
-use capriole::select::Selected;
 use capriole_insn::RegSet;
+use capriole_select::select::Selected;
 use capriole_tactic::site::Shape;
 use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register};
 

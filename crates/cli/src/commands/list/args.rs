@@ -1,8 +1,8 @@
 //! `list --args`: parameters and variables of functions, from debug information.
 
-use capriole::fields::Reader;
-use capriole::select::Selected;
 use capriole_dwarf::Described;
+use capriole_select::fields::Reader;
+use capriole_select::select::Selected;
 use capriole_text::printable;
 use serde_json::{Value, json};
 use std::io::Write;

@@ -2,9 +2,9 @@
 
 use super::Arguments;
 use crate::advice;
-use capriole::marker;
-use capriole::select::Selected;
 use capriole_object::Objects;
+use capriole_select::marker;
+use capriole_select::select::Selected;
 use capriole_text::printable;
 use capriole_text::tell;
 use capriole_text::units;

@@ -9,7 +9,7 @@ use capriole_proc::files;
 use std::path::{Path, PathBuf};
 
 /// Prefix of an event whose calls are timed: `latency(EVENT)`.
-pub(crate) const LATENCY_OF: &str = "latency(";
+pub const LATENCY_OF: &str = "latency(";
 
 /// True if an event is `latency(...)`.
 pub fn is_latency(text: &str) -> bool {

@@ -131,7 +131,7 @@ impl Message {
 
     /// Replaces the first place where this text stands by a message with the same text: so advice
     /// comes into an error that had the message as text. No advice must be before that place.
-    pub(crate) fn within(self, text: &str, message: Message) -> Message {
+    pub fn within(self, text: &str, message: Message) -> Message {
         let Some(at) = self.text.find(text) else {
             return self;
         };
@@ -163,7 +163,7 @@ impl Message {
     }
 
     /// Joins messages, outermost first, without those that the ones in front already end with.
-    pub(crate) fn chain(messages: impl IntoIterator<Item = Message>) -> Message {
+    pub fn chain(messages: impl IntoIterator<Item = Message>) -> Message {
         let mut messages = messages.into_iter();
         let first = messages.next().unwrap_or_default();
         messages.fold(first, |all, cause| match all.text.ends_with(&cause.text) {

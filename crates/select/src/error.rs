@@ -176,7 +176,7 @@ impl Error {
 
     /// Gives the error another code.
     #[must_use]
-    pub(crate) fn recoded(self, code: Code) -> Error {
+    pub fn recoded(self, code: Code) -> Error {
         Error { code, ..self }
     }
 
@@ -191,7 +191,7 @@ impl Error {
 
     /// Appends to the message.
     #[must_use]
-    pub(crate) fn then(self, message: impl Into<Message>) -> Error {
+    pub fn then(self, message: impl Into<Message>) -> Error {
         Error {
             message: self.message.then(message),
             ..self
@@ -200,7 +200,7 @@ impl Error {
 
     /// Replaces a part of the message: see [`Message::within`].
     #[must_use]
-    pub(crate) fn within(self, text: &str, message: Message) -> Error {
+    pub fn within(self, text: &str, message: Message) -> Error {
         Error {
             message: self.message.within(text, message),
             ..self
@@ -335,7 +335,7 @@ fn advice_of_trace(error: &TraceError) -> Option<Advice> {
 }
 
 /// Puts messages in front of errors.
-pub(crate) trait Context<T> {
+pub trait Context<T> {
     /// Puts this message in front of the error.
     fn context(self, message: impl Into<Message>) -> Result<T>;
     /// Puts the message that `message` returns in front of the error.
@@ -353,6 +353,7 @@ impl<T, E: Into<Error>> Context<T> for std::result::Result<T, E> {
 }
 
 /// Makes an [`Error`] from a code and a format.
+#[macro_export]
 macro_rules! err {
     ($code:ident, $($words:tt)*) => {
         $crate::error::Error::new($crate::error::Code::$code, format!($($words)*))
@@ -360,13 +361,14 @@ macro_rules! err {
 }
 
 /// Returns an [`Error`] made from a code and a format.
+#[macro_export]
 macro_rules! bail {
     ($code:ident, $($words:tt)*) => {
-        return Err($crate::error::err!($code, $($words)*).into())
+        return Err($crate::err!($code, $($words)*).into())
     };
 }
 
-pub(crate) use {bail, err};
+pub use {bail, err};
 
 /// Implements `From` for errors whose code does not depend on their content.
 macro_rules! from {

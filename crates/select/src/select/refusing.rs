@@ -9,7 +9,7 @@ use capriole_tactic::site::{Refusal, Refused};
 use capriole_text::units;
 use std::collections::HashSet;
 
-/// Returns an error if events that the user named cannot be probed: [`Code::Misplaced`](crate::Code) if
+/// Returns an error if events that the user named cannot be probed: [`Code::Misplaced`](crate::error::Code) if
 /// other load addresses could make a difference for all of them.
 pub fn refuse_named(selected: &[Selected]) -> Result<()> {
     let named = selected.iter().filter(|e| e.origin.is_named());

@@ -21,6 +21,21 @@ use capriole_event::{
 /// The event cannot be parsed, or is not at a function.
 pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
     let (mut entry, begun, exit) = ends(text)?;
+    let own = [STACK, GOROUTINE, DURATION, SINCE];
+    let own = |value: &&FetchArg| {
+        let name = value.name.as_str();
+        // Fields of the entry and the result are in one record only if the entry has none.
+        own.contains(&name) || name == RESULT && least.is_some()
+    };
+    if let Some(value) = begun.values.iter().find(own) {
+        bail!(
+            Field,
+            "event `{}`: calls have a field `{}` of their own; give this one another name, as in \
+             NAME=VALUE",
+            entry.label,
+            value.name
+        );
+    }
     let exit = Probe {
         name: exit.name.as_ref().map(|name| format!("{name}__return")),
         ..exit
@@ -119,12 +134,17 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
         }
         exit.values = keys.arguments;
     }
-    aggregation.aggregates.push(Aggregate::histogram(LATENCY));
+    // A key may have the name of the duration.
+    let mut duration = LATENCY.to_owned();
+    while exit.find(&duration).is_some() {
+        duration.insert_str(0, "latency_");
+    }
+    aggregation.aggregates.push(Aggregate::histogram(&duration));
     exit.actions = vec![Action::Update {
         map: Map::Own,
         aggregation,
     }];
-    let exit = exit.value(LATENCY, Value::latency());
+    let exit = exit.value(duration, Value::latency());
     Ok(Some(exit.labelled(text)))
 }
 

@@ -63,7 +63,7 @@ impl Fate {
     }
 
     /// Reaches the site by a breakpoint, if it can be reached.
-    pub(crate) fn by_breakpoint(&mut self) {
+    pub fn by_breakpoint(&mut self) {
         if let Fate::Planned(plan) = self {
             plan.shape.by_breakpoint();
         }

@@ -67,7 +67,7 @@ impl Fields {
     }
 
     /// Returns the error for fields that do not fit together, with their names.
-    pub(crate) fn not_compiled(&self, error: &FetchError) -> Error {
+    pub fn not_compiled(&self, error: &FetchError) -> Error {
         let name = |index: usize| self.infos.get(index).map_or("comm", |info| &info.name);
         err!(Field, "{}", error.with_names(name))
     }

@@ -81,12 +81,12 @@ impl Event {
     }
 
     /// True if the exits record whole calls, with their duration, and the entry records nothing.
-    pub(crate) fn records_whole(&self) -> bool {
+    pub fn records_whole(&self) -> bool {
         has_duration(self.probe())
     }
 }
 
 /// True if a probe at exits records how long calls took.
-pub(crate) fn has_duration(exit: &Probe) -> bool {
+pub fn has_duration(exit: &Probe) -> bool {
     exit.find(DURATION).is_some()
 }
