@@ -98,6 +98,11 @@ pub enum Source {
 pub enum Content {
     /// A number.
     Number(Width),
+    /// A number in network byte order. The record has it in the processor's byte order.
+    Network {
+        /// Its size in bytes: 2, 4 or 8.
+        bytes: u8,
+    },
     /// `count` numbers of `bytes` each.
     Numbers {
         /// Size of each number in bytes: 1, 2, 4 or 8.
@@ -233,7 +238,7 @@ impl Field {
         match (&self.source, self.content) {
             (Source::Comm, _) => text(16),
             (Source::Text(bytes), _) => text(bytes.len() as u64),
-            (_, Content::Number(_)) => 8,
+            (_, Content::Number(_) | Content::Network { .. }) => 8,
             (_, Content::Numbers { bytes, count }) => {
                 (u64::from(bytes) * u64::from(count)).next_multiple_of(8)
             }
@@ -320,6 +325,11 @@ impl Fetch {
         let field = self.fields.get(field).filter(|field| !field.is_text())?;
         match field.content {
             Content::Number(width) => Some(width),
+            Content::Network { bytes } => Some(Width {
+                bytes,
+                signed: false,
+                bits: None,
+            }),
             Content::Numbers { .. }
             | Content::Text
             | Content::Texts { .. }

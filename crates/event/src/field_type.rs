@@ -19,6 +19,8 @@ pub enum Shown {
     Symbol,
     /// `f32`, `f64`: a floating point number (IEEE 754). The kernel has no such types.
     Float,
+    /// `be16` to `be64`: a number in network byte order; decimal. The kernel has no such types.
+    Network,
 }
 
 /// Bit field within a number. `1 <= width`, and `width + offset <=` the bits of the number.
@@ -33,7 +35,7 @@ pub struct Bits {
 /// Type of a field, or of an element of an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// A number, little endian.
+    /// A number; little endian, unless it is in network byte order.
     Number {
         /// Display format.
         shown: Shown,
@@ -59,9 +61,9 @@ pub enum Element {
 /// The type after the colon of a fetch argument.
 ///
 /// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
-/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, bit fields
-/// with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`, `f32@32/64`), and `stack(4096)`,
-/// which is not a type that events can name.
+/// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, `be16`,
+/// `be32`, `be64`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
+/// `f32@32/64`), and `stack(4096)`, which is not a type that events can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
     /// Type of each element.
@@ -77,8 +79,8 @@ const MAX_COUNT: u64 = 64;
 const LETTERS: [char; 5] = ['b', 's', 'x', 'c', 'f'];
 
 /// Help for an unknown type.
-const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, char, string, ustring, \
-     symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
+const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, char, \
+     string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
 
 impl FieldType {
     /// `x64`: the default for a register or 8 bytes of memory.
@@ -232,6 +234,9 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
     Ok(match name {
         "char" => number(Shown::Character, 1),
         "symbol" => number(Shown::Symbol, 8),
+        "be16" => number(Shown::Network, 2),
+        "be32" => number(Shown::Network, 4),
+        "be64" => number(Shown::Network, 8),
         "string" => Element::String { user: false },
         "ustring" => Element::String { user: true },
         "symstr" => return unknown("`symbol` shows an address as the function it lies in"),
@@ -325,7 +330,7 @@ impl fmt::Display for Element {
                 bits: Some(Bits { width, offset }),
             } => {
                 let letter = match shown {
-                    Shown::Unsigned | Shown::Symbol => 'b',
+                    Shown::Unsigned | Shown::Symbol | Shown::Network => 'b',
                     Shown::Signed => 's',
                     Shown::Hexadecimal => 'x',
                     Shown::Character => 'c',
@@ -336,6 +341,7 @@ impl fmt::Display for Element {
             Element::Number { shown, bytes, .. } => match shown {
                 Shown::Character => return f.write_str("char"),
                 Shown::Symbol => return f.write_str("symbol"),
+                Shown::Network => return write!(f, "be{}", u16::from(bytes) * 8),
                 Shown::Unsigned => ('u', u16::from(bytes) * 8),
                 Shown::Signed => ('s', u16::from(bytes) * 8),
                 Shown::Hexadecimal => ('x', u16::from(bytes) * 8),

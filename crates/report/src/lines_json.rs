@@ -32,7 +32,7 @@ use capriole_trace::{EventInfo, FieldInfo};
 /// | type | JSON |
 /// | --- | --- |
 /// | `x8` to `x64` | a string in hexadecimal: `"0x55"` |
-/// | `u8` to `u64`, `s8` to `s64`, bit fields | a number from -2^53 to 2^53; outside that range, where most JSON readers lose precision, a string in decimal |
+/// | `u8` to `u64`, `s8` to `s64`, `be16` to `be64`, bit fields | a number from -2^53 to 2^53; outside that range, where most JSON readers lose precision, a string in decimal |
 /// | `char`, `string`, `ustring` | a string; bytes that are not UTF-8 are replaced by U+FFFD |
 /// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace has no symbol for it |
 /// | arrays | an array of these |

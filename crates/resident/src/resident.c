@@ -1052,6 +1052,10 @@ static u32 run(const struct program *program, struct state *state)
 				WRITE(*content, number(READ(*content), step->a, step->count));
 			}
 			break;
+		case STEP_SWAP: /* not in `words`: a word that is kept is reversed at the exit */
+			state->value = __builtin_bswap64(state->value) >> (64 - 8 * step->a);
+			WRITE(*(u64 *)state->begin, state->value);
+			break;
 		case STEP_LATENCY:
 			state->bad = 0;
 			if (!latency(state->stack, (u32)step->value, state->time, &state->value)) {

@@ -602,6 +602,8 @@ pub mod op {
         ENTER = 29, Neither;
         /// Adds to the value register `a` (4: the stack pointer), times two to the power of `bit`.
         INDEX = 30, Register;
+        /// Reverses the low `a` bytes of the last field, a number. [`ENTER`] keeps it as it was.
+        SWAP = 31, Neither;
     }
 }
 

@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
             let field = Field {
                 source: Source::Vector(0),
                 pointers: Vec::new(),
-                content: content(field_type),
+                content: content(field_type)?,
             };
             return Ok((field, field_type));
         }
@@ -381,7 +381,7 @@ impl<'a> Reader<'a> {
         let derefs = argument.fetch.derefs.iter();
         let field = Field {
             pointers: derefs.map(|deref| deref.offset).collect(),
-            content: content(field_type),
+            content: content(field_type)?,
             ..field
         };
         Ok((field, field_type))
@@ -657,8 +657,8 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Vec<(String, Typed
 
 /// Creates a field that is kept from the entry.
 fn kept_field(source: Source, field_type: FieldType) -> Result<Field> {
-    let content = content(field_type);
-    if !matches!(content, Content::Number(_)) {
+    let content = content(field_type)?;
+    if !matches!(content, Content::Number(_) | Content::Network { .. }) {
         bail!(
             Field,
             "it is a {field_type}, and only numbers are kept from the entry to the exit; at the \
@@ -877,7 +877,7 @@ fn known(
     Ok(Field {
         source,
         pointers,
-        content: content(field_type),
+        content: content(field_type)?,
     })
 }
 

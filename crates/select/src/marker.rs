@@ -206,7 +206,7 @@ fn field(
     let field = Field {
         source,
         pointers,
-        content: content(field_type),
+        content: content(field_type)?,
     };
     Ok((field, field_type))
 }

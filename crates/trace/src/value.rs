@@ -231,7 +231,7 @@ fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'stati
     let above = u64::BITS - width;
     let plain = raw << above >> above;
     match shown {
-        Shown::Unsigned => Value::Unsigned(plain),
+        Shown::Unsigned | Shown::Network => Value::Unsigned(plain),
         Shown::Signed => Value::Signed((raw << above) as i64 >> above),
         Shown::Hexadecimal => Value::Hexadecimal(plain),
         Shown::Character => Value::Character(plain as u8),
@@ -267,6 +267,7 @@ mod tests {
         for (field_type, value) in [
             ("u8", "Unsigned(248)"),
             ("s8", "Signed(-8)"),
+            ("be16", "Unsigned(33528)"),
             ("x8", "Hexadecimal(248)"),
             ("char", "Character(248)"),
             ("u16", "Unsigned(33528)"),

@@ -41,6 +41,7 @@ mod markers_constant;
 mod markers_hammered;
 mod markers_real;
 mod namesakes;
+mod network;
 mod numbers;
 mod output;
 mod own_storage;

@@ -228,10 +228,15 @@ impl<'a> Builder<'a> {
             });
             return Ok(());
         }
+        let swap = |bytes| Step {
+            a: bytes,
+            ..step(op::SWAP)
+        };
         let Some((last, pointers)) = field.pointers.split_last() else {
             self.steps.push(step(op::KEEP));
             match field.content {
                 Content::Number(_) => {}
+                Content::Network { bytes } => self.steps.push(swap(bytes)),
                 Content::Numbers { .. }
                 | Content::Text
                 | Content::Texts { .. }
@@ -249,6 +254,12 @@ impl<'a> Builder<'a> {
         self.steps.push(match field.content {
             Content::Number(width) => Step {
                 a: width.bytes,
+                count: 1,
+                value: last,
+                ..step(op::READ)
+            },
+            Content::Network { bytes } => Step {
+                a: bytes,
                 count: 1,
                 value: last,
                 ..step(op::READ)
@@ -272,6 +283,9 @@ impl<'a> Builder<'a> {
             },
             Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
         });
+        if let Content::Network { bytes } = field.content {
+            self.steps.push(swap(bytes));
+        }
         Ok(())
     }
 

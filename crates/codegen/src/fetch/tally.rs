@@ -80,6 +80,7 @@ impl Tally {
             _ if field.source.is_text() => field.size(),
             Content::Text => (4 + u64::from(KEY_TEXT_LIMIT)).next_multiple_of(8),
             Content::Number(_)
+            | Content::Network { .. }
             | Content::Numbers { .. }
             | Content::Texts { .. }
             | Content::CallStack { .. } => field.size(),
@@ -103,7 +104,7 @@ impl Fetch {
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {
                     return Err(FetchError::NotInMemory(index));
                 }
-                Content::Number(_) | Content::Text => {}
+                Content::Number(_) | Content::Network { .. } | Content::Text => {}
             }
         }
         let values = tally.cells.iter().filter_map(|(_, amount)| amount.field());

@@ -92,7 +92,8 @@ fn number_field(random: &mut Random, straight: bool) -> Field {
     loop {
         let field = random_field(random);
         let text = matches!(field.source, Source::Comm | Source::Text(_));
-        if matches!(field.content, Content::Number(_)) && !text {
+        let content = field.content;
+        if matches!(content, Content::Number(_) | Content::Network { .. }) && !text {
             return field;
         }
     }
@@ -404,6 +405,23 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     Ok(())
 }
 
+/// Returns the field whose content a call keeps: numbers in network byte order are kept as they are,
+/// and reversed at the exit.
+fn as_kept(field: &Field) -> Field {
+    let content = match field.content {
+        Content::Network { bytes } => Content::Number(Width {
+            bytes,
+            signed: false,
+            bits: None,
+        }),
+        content => content,
+    };
+    Field {
+        content,
+        ..field.clone()
+    }
+}
+
 /// Returns the mask of unreadable fields, and all fields after the latency.
 fn expected(case: &Case, entered: Option<&World>, mix: Mix, out: &World) -> Vec<u8> {
     let (mut mask, mut bytes) = (u64::from(entered.is_none()), Vec::new());
@@ -411,7 +429,8 @@ fn expected(case: &Case, entered: Option<&World>, mix: Mix, out: &World) -> Vec<
         let (content, good) = match field.source {
             Source::Kept { word, .. } => {
                 let word = usize::from(word);
-                let kept = entered.map(|world| world.content(&case.entry.fields[word]));
+                let field_of_entry = as_kept(&case.entry.fields[word]);
+                let kept = entered.map(|world| world.content(&field_of_entry));
                 let mixed = matches!(mix, Mix::Half(other, _) if other == word);
                 match kept {
                     Some((content, true)) if !mixed => {

@@ -76,7 +76,7 @@ fn single_field(random: &mut Random, key: bool) -> Field {
         let field = random_field(random);
         let text = matches!(field.source, Source::Comm | Source::Text(_))
             || field.content == Content::Text;
-        let number = !text && matches!(field.content, Content::Number(_));
+        let number = !text && compared(field.content).is_some();
         if number || key && text {
             return field;
         }
@@ -288,7 +288,7 @@ impl Expected {
             can_fault |= !field.pointers.is_empty();
             let (mut bytes, good) = world.content(field);
             let is_text = matches!(field.source, Source::Comm | Source::Text(_));
-            if let (Content::Number(width), true, false) = (field.content, good, is_text) {
+            if let (Some(width), true, false) = (compared(field.content), good, is_text) {
                 let number = world.number(field, width).expect("it was read");
                 bytes = (number as u64).to_le_bytes().to_vec();
             }
@@ -316,9 +316,7 @@ impl Expected {
                 row[*cell as usize] += 1;
                 continue;
             };
-            let Content::Number(width) = fetch.fields[field].content else {
-                unreachable!("values are numbers")
-            };
+            let width = compared(fetch.fields[field].content).expect("values are numbers");
             let Some(number) = world.number(&fetch.fields[field], width) else {
                 bad = true;
                 continue;

@@ -657,7 +657,9 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                     Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
                     Shown::Character => Value::Character(word as u8),
                     // The key of a floating point number is refused when fields are read.
-                    Shown::Unsigned | Shown::Float => Value::Number(i128::from(word)),
+                    Shown::Unsigned | Shown::Network | Shown::Float => {
+                        Value::Number(i128::from(word))
+                    }
                 }
             }
         };

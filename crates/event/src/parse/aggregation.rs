@@ -187,7 +187,7 @@ pub(crate) fn no_number(
             let help = "only whole numbers are added up".to_string();
             Some(("is a floating point number", help, Some(Instead::SeeEach)))
         }
-        Shown::Unsigned | Shown::Signed | Shown::Hexadecimal => None,
+        Shown::Unsigned | Shown::Signed | Shown::Hexadecimal | Shown::Network => None,
     }
 }
 

@@ -549,7 +549,7 @@ proptest! {
     #[test]
     fn types_are_read_as_they_are_written(
         letter in "[usx]", size in prop::sample::select(vec![8_u8, 16, 32, 64]),
-        bits in any::<(u8, u8)>(), count in 0..=64_u8, kind in 0..5,
+        bits in any::<(u8, u8)>(), count in 0..=64_u8, kind in 0..6,
     ) {
         let width = 1 + bits.0 % size;
         let offset = bits.1 % (size - width + 1);
@@ -558,6 +558,7 @@ proptest! {
             1 => format!("b{width}@{offset}/{size}"),
             2 => "char".to_string(),
             3 => "symbol".to_string(),
+            4 => format!("be{}", size.max(16)),
             _ => if letter == "u" { "ustring" } else { "string" }.to_string(),
         };
         let text = match count {

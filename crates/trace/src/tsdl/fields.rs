@@ -135,7 +135,7 @@ fn integer(shown: Shown, size: u32, align: u32) -> String {
                 "floating_point {{ exp_dig = {exponent}; mant_dig = {mantissa}; align = {align}; }}"
             );
         }
-        Shown::Unsigned => "signed = false; base = 10;",
+        Shown::Unsigned | Shown::Network => "signed = false; base = 10;",
         Shown::Signed => "signed = true; base = 10;",
         Shown::Hexadecimal | Shown::Symbol => "signed = false; base = 16;",
         Shown::Character => "signed = false; base = 10; encoding = UTF8;",

@@ -60,7 +60,11 @@ pub fn random_field(random: &mut Random) -> Field {
     {
         *first = first.abs();
     }
-    let content = match random.below(6) {
+    let network = Content::Network {
+        bytes: random.pick(&[2, 4, 8]),
+    };
+    let content = match random.below(7) {
+        6 => network,
         _ if pointers.is_empty() => number,
         0 | 1 => Content::Text,
         2 => Content::Texts {
@@ -96,9 +100,14 @@ fn indexed(random: &mut Random) -> Source {
 }
 
 /// Returns the width with which a field is compared, if it is a number.
-fn compared(content: Content) -> Option<Width> {
+pub fn compared(content: Content) -> Option<Width> {
     match content {
         Content::Number(width) => Some(width),
+        Content::Network { bytes } => Some(Width {
+            bytes,
+            signed: false,
+            bits: None,
+        }),
         Content::Numbers { .. }
         | Content::Text
         | Content::Texts { .. }
@@ -326,6 +335,15 @@ impl World {
                 (self.start(field).to_le_bytes().to_vec(), true)
             }
             (_, Content::Number(width)) => self.numbers(field, width.bytes, 1),
+            (_, Content::Network { bytes }) => {
+                let (mut content, good) = match field.pointers.is_empty() {
+                    true => (self.start(field).to_le_bytes().to_vec(), true),
+                    false => self.numbers(field, bytes, 1),
+                };
+                content[..usize::from(bytes)].reverse();
+                content[usize::from(bytes)..].fill(0);
+                (content, good)
+            }
             (_, Content::Numbers { bytes, count }) => self.numbers(field, bytes, count),
             (_, Content::Text) => match self.address(field).and_then(|at| self.string(at)) {
                 Some(text) => (string(&text), true),

@@ -156,7 +156,7 @@ fn shown(bytes: &[u8], field: FieldType) -> String {
     let value = value << (64 - width) >> (64 - width);
     match shown {
         Shown::Signed => ((value << (64 - width)) as i64 >> (64 - width)).to_string(),
-        Shown::Unsigned => value.to_string(),
+        Shown::Unsigned | Shown::Network => value.to_string(),
         Shown::Hexadecimal | Shown::Symbol => format!("{value:#x}"),
         Shown::Character => format!("'{}'", char::from(value as u8)),
         Shown::Float if size == 4 => f32::from_bits(value as u32).to_string(),

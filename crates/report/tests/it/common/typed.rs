@@ -68,7 +68,7 @@ pub fn event(id: u32, name: &str, fields: &[&str], faults: bool) -> EventInfo {
 pub fn events() -> Vec<EventInfo> {
     let numbers = [
         "a:u8", "b:u16", "c:u32", "d:u64", "e:s8", "f:s16", "g:s32", "h:s64", "i:x8", "j:x16",
-        "k:x32", "l:x64", "m:symbol", "n:char", "o:f32", "p:f64",
+        "k:x32", "l:x64", "m:symbol", "n:char", "o:f32", "p:f64", "q:be16", "r:be32", "s:be64",
     ];
     let bits = [
         "a:b3@5/32",
@@ -238,7 +238,7 @@ impl Maker {
             _ => i128::from(value) - (1 << width),
         };
         let value = match shown {
-            Shown::Unsigned => Owned::Unsigned(value),
+            Shown::Unsigned | Shown::Network => Owned::Unsigned(value),
             Shown::Signed => Owned::Signed(signed as i64),
             Shown::Hexadecimal => Owned::Hexadecimal(value),
             Shown::Character => Owned::Character(value as u8),
