@@ -314,7 +314,7 @@ pub trait Calls {
     /// The thread is gone.
     ///
     /// # Panics
-    /// Panics if `number` is not one of the [`PERMITTED`] calls.
+    /// Panics if `number` is not one of the permitted calls.
     fn call(&mut self, number: i64, arguments: [u64; 6])
     -> Result<Result<u64, Errno>, TargetError>;
 

@@ -31,7 +31,7 @@ pub fn device() -> Option<Device> {
 }
 
 /// Opens a memfd of another process by its entry in `/proc/PID/fd`, for reading and writing, with
-/// the mark of [`is_reopened`]. Its inode must match, if one is given. The open file description,
+/// our mark. Its inode must match, if one is given. The open file description,
 /// and so a lock on it, is ours alone.
 ///
 /// # Errors
@@ -43,7 +43,7 @@ pub fn open(entry: &Path, inode: Option<u64>) -> rustix::io::Result<OwnedFd> {
     reopen(place.as_fd())
 }
 
-/// Opens a memfd again, for reading and writing, with the mark of [`is_reopened`]. A descriptor got
+/// Opens a memfd again, for reading and writing, with our mark. A descriptor got
 /// by `pidfd_getfd` shares its open file description, and so its flags, with the other process.
 ///
 /// # Errors
@@ -73,7 +73,7 @@ pub struct Descriptor {
     pub number: i32,
     /// Inode of the memfd.
     pub inode: u64,
-    /// See [`is_reopened`].
+    /// True if it has our mark.
     pub reopened: bool,
 }
 

@@ -1202,6 +1202,19 @@ static u64 copy_of(const struct traps *table, u64 original)
 	return original;
 }
 
+/* True if a handler that steps over the instruction at `at`, to an original nearby, may come to one
+ * that has a copy. */
+static int is_near_copies(const struct traps *table, u64 at)
+{
+	for (u64 row = 0; row + 1 < table->count; row++) {
+		u64 first = table->trap[row].detour & ~(COPY_EXACT | COPY_CHANGED);
+		u64 length = table->trap[row + 1].site - table->trap[row].site;
+		if (first && at - first + MAX_STEP < length + 2 * MAX_STEP)
+			return 1;
+	}
+	return 0;
+}
+
 /* Handles SIGILL, SIGBUS, SIGFPE or SIGSEGV: the program's own handler is to see the fault of a
  * displaced instruction where that instruction was. If it returns to there, which means "try
  * again", the copy is tried again: the original may be covered by a jump; the same holds for an
@@ -1235,6 +1248,12 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 	u64 from = UCONTEXT_RIP(context);
 	u64 index = signal == 4 ? 0 : signal == 7 ? 1 : signal == 8 ? 2 : 3;
 	u64 handler = capriole_config.old_faults[index];
+	if (!original && !is_near_copies(table, from)) {
+		/* A jump, as nothing has to be done behind it: unwinders that start in the handler,
+		 * for a backtrace or an exception, find the kernel's frame there and none of ours. */
+		((void (*)(int, void *, void *))handler)(signal, info, context);
+		return;
+	}
 	((void (*)(int, void *, void *))handler)(signal, info, context);
 	u64 to = UCONTEXT_RIP(context);
 	if (original && to == original)

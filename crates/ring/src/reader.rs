@@ -431,7 +431,7 @@ impl<M: Source> Reader<M> {
     ///
     /// The program does not wake the reader: that would need a system call in the program's own
     /// threads, which a system call filter may forbid. While packets keep coming, the reader polls
-    /// every [`NAP`]; when idle it doubles the interval each time, up to `longest_nap`.
+    /// every 250 us; when idle it doubles the interval each time, up to `longest_nap`.
     pub fn wait(&mut self, limit: Duration) {
         std::thread::sleep(limit.min(self.nap));
         self.nap = (self.nap * 2).min(self.longest_nap());

@@ -208,3 +208,25 @@ fn guards_leave_room_to_each_other() {
         running.finish();
     }
 }
+
+/// Exceptions and backtraces of a handler find the kernel's frame of the signal and none of ours,
+/// whatever else is probed.
+#[test]
+fn its_handlers_unwind_the_stack() {
+    let flags = ["-fnon-call-exceptions", "-fasynchronous-unwind-tables"];
+    let Some(program) = build(Compiler::Gxx, "unwound.cpp", &flags) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    for _ in 0..rounds(3, 30) {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let recording = Background::attach(&trace, running.pid, &[":unwound_other n=$arg1"]);
+        std::thread::sleep(Duration::from_millis(100));
+        running.assert_alive();
+        let told = recording.end();
+        assert!(told["events"].as_u64() > Some(0), "{told}");
+        running.assert_alive();
+    }
+    running.finish();
+}
