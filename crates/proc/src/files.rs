@@ -48,7 +48,7 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 
 /// Reads a file that the user named as input. It may also be `-` or one of our own descriptors,
 /// such as `/dev/stdin` or the shell's `<(...)`, and so a pipe or a terminal. Reads at most
-/// [`MAX_TEXT`].
+/// 16 MiB.
 ///
 /// # Errors
 /// As [`read`].

@@ -95,7 +95,8 @@ fn events_come_and_go() {
         Code::NotFound
     );
     // Events of another session are not taken for those of this one.
-    let mut own = Session::attach(std::process::id()).expect("nothing is touched");
+    let idle = Running::start(&program, &[]);
+    let mut own = Session::attach(idle.pid).expect("nothing is touched");
     assert_eq!(
         own.disable(&second).expect_err("another's").code(),
         Code::NotFound
