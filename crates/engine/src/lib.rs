@@ -42,7 +42,7 @@
 //!
 //! # Probes without text
 //!
-//! What the text of an event is parsed to can also be built: a [`Probe`], whose place, values, guard
+//! A [`Probe`] can be built in code, as the text of an event is parsed to one: its place, values, guard
 //! and actions are plain data ([`probe`]). A probe may do several things at a hit, and several probes
 //! may update one map:
 //!

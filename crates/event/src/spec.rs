@@ -40,7 +40,7 @@ pub struct EventSpec {
 /// Byte offsets in the text of the parts of an event, in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Columns {
-    /// Of the arguments, including their names.
+    /// Columns of the arguments, including their names.
     pub arguments: Vec<usize>,
     pub aggregates: Vec<usize>,
     pub keys: Vec<usize>,

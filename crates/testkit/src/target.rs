@@ -183,6 +183,19 @@ fn behind(steps: &str, program: &Path) -> Command {
     command
 }
 
+/// Starts a program that only sleeps, and returns it once it does: nothing changes in its mappings
+/// any more. Nobody ends it.
+pub fn sleeping() -> Child {
+    let child = Command::new("sleep").arg("1000").spawn();
+    let child = child.expect("sleep starts");
+    let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.id()));
+    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
+    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
 /// The tactic that a test wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {

@@ -197,16 +197,21 @@ fn guards_leave_room_to_each_other() {
         let mut running = Running::start(&program, &[mapped]);
         let guards = guards::of_process(&running.process()).expect("guards");
         assert!(guards.have_filters() && guards.have_actions(), "{mapped}");
-        let directory = scratch();
-        let trace = directory.path().join("trace");
-        let recording = Background::attach(&trace, running.pid, &[":main.faulted"]);
-        std::thread::sleep(Duration::from_millis(100));
-        running.assert_alive();
-        let told = recording.end();
-        assert!(told["events"].as_u64() > Some(0), "{told}");
-        running.assert_alive();
+        is_recorded(&mut running, ":main.faulted");
         running.finish();
     }
+}
+
+/// Records an event for a moment. It happens, and the program lives on.
+fn is_recorded(running: &mut Running, event: &str) {
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let recording = Background::attach(&trace, running.pid, &[event]);
+    std::thread::sleep(Duration::from_millis(100));
+    running.assert_alive();
+    let told = recording.end();
+    assert!(told["events"].as_u64() > Some(0), "{told}");
+    running.assert_alive();
 }
 
 /// Exceptions and backtraces of a handler find the kernel's frame of the signal and none of ours,
@@ -219,14 +224,7 @@ fn its_handlers_unwind_the_stack() {
     };
     let mut running = Running::start(&program, &[]);
     for _ in 0..rounds(3, 30) {
-        let directory = scratch();
-        let trace = directory.path().join("trace");
-        let recording = Background::attach(&trace, running.pid, &[":unwound_other n=$arg1"]);
-        std::thread::sleep(Duration::from_millis(100));
-        running.assert_alive();
-        let told = recording.end();
-        assert!(told["events"].as_u64() > Some(0), "{told}");
-        running.assert_alive();
+        is_recorded(&mut running, ":unwound_other n=$arg1");
     }
     running.finish();
 }

@@ -36,15 +36,8 @@ fn record_often(pid: u32, events: &[&str], times: usize) {
 /// whoever takes the probes out.
 #[test]
 fn no_mapping_stays() {
-    let mut sleeper = std::process::Command::new("sleep");
-    let mut sleeper = sleeper.arg("1000").spawn().expect("sleep starts");
+    let mut sleeper = sleeping();
     let pid = sleeper.id().to_string();
-    // It sleeps once the loader has done its work.
-    let call = || std::fs::read_to_string(format!("/proc/{pid}/syscall"));
-    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
-    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
     record_often(sleeper.id(), &["libc:malloc"], 1);
     let maps = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let before = maps();

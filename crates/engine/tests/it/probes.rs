@@ -63,7 +63,7 @@ fn sums(group: &Group) -> BTreeMap<i128, (u64, i128)> {
     hit.map(row).collect()
 }
 
-/// What the program adds up by key, in calls of `taken`, or of each second one as `given`.
+/// Sums of the program by key, of its calls of `taken`, or of each second one as `given`.
 fn known(each: u64) -> BTreeMap<i128, (u64, i128)> {
     let mut all = BTreeMap::new();
     for i in (0..CALLS).filter(|i| i % each == 0) {

@@ -5,7 +5,7 @@ use capriole::plan::Known;
 use capriole::{Added, Code, EventId, Happened, Record, Session, Status, Value};
 use capriole_proc::process::{Process, State};
 use capriole_testkit::programs::{Compiler, build};
-use capriole_testkit::target::{Running, assert_no_session, assert_text_is_the_files};
+use capriole_testkit::target::{Running, assert_no_session, assert_text_is_the_files, sleeping};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -484,15 +484,8 @@ fn options_and_processes_that_cannot_be_are_refused() {
 /// Nothing stays mapped in the program, however often a session is in it.
 #[test]
 fn sessions_leave_no_mapping() {
-    let mut sleeper = std::process::Command::new("sleep");
-    let mut sleeper = sleeper.arg("1000").spawn().expect("sleep starts");
+    let mut sleeper = sleeping();
     let maps = || std::fs::read_to_string(format!("/proc/{}/maps", sleeper.id())).expect("maps");
-    // It sleeps once the loader has done its work.
-    let call = || std::fs::read_to_string(format!("/proc/{}/syscall", sleeper.id()));
-    let sleep = format!("{} ", libc::SYS_clock_nanosleep);
-    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
     let before = maps();
     for dropped in [false, true, false] {
         let mut session = Session::attach(sleeper.id()).expect("a session");

@@ -19,9 +19,8 @@ const LEAST: u64 = 8;
 ///
 /// The step is the greatest common divisor of all differences between successive readings; or,
 /// where the multiplication is rounded, the number that almost all small differences are multiples
-/// of, to one tick. The pauses between readings vary, so that the differences of a
-/// clock that counts every tick vary as well. It is measured once per process, which takes some
-/// 500 us.
+/// of, to one tick. The pauses between readings vary, so that the differences of a clock that counts
+/// every tick vary as well. It is measured once per process, in less than a millisecond.
 pub fn step() -> u64 {
     static STEP: OnceLock<u64> = OnceLock::new();
     *STEP.get_or_init(|| {
