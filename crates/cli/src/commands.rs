@@ -5,6 +5,7 @@ pub mod check;
 pub mod detach;
 pub mod list;
 pub mod mark;
+pub mod probe_helper;
 pub mod record;
 pub mod report;
 pub mod stat;

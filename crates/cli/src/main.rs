@@ -30,6 +30,9 @@ enum Command {
     Detach(commands::detach::Arguments),
     Mark(commands::mark::Arguments),
     Bench(commands::bench::Arguments),
+    /// The helper of a program that probes itself with libcapriole, which starts it.
+    #[command(hide = true)]
+    ProbeHelper,
 }
 
 fn main() -> ExitCode {
@@ -62,5 +65,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Detach(arguments) => commands::detach::run(&arguments),
         Command::Mark(arguments) => commands::mark::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
+        Command::ProbeHelper => commands::probe_helper::run(),
     }
 }

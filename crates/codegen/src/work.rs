@@ -125,6 +125,24 @@ pub enum Work {
         /// The argument.
         argument: u64,
     },
+    /// Calls handlers in the program itself, which may change all registers. It comes after all
+    /// other work of the site that does not replace it.
+    Handler(Handler),
+    /// Continues at this address instead of at the site. It comes after all other work.
+    Replace(u64),
+}
+
+/// Handlers of a site: code of the program's own, see the module `handler` of the detours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Handler {
+    /// Address of the routine that calls them where the flags are dead: it may overwrite them.
+    pub routine: u64,
+    /// Address of the routine that also preserves the flags.
+    pub with_flags: u64,
+    /// Its argument.
+    pub argument: u64,
+    /// True if it is called after the instruction.
+    pub after: bool,
 }
 
 impl Work {
@@ -138,7 +156,9 @@ impl Work {
             | Work::Count { .. }
             | Work::Run { .. }
             | Work::Unregister
-            | Work::Help { .. } => &[],
+            | Work::Help { .. }
+            | Work::Handler(_)
+            | Work::Replace(_) => &[],
         }
     }
 
@@ -152,7 +172,9 @@ impl Work {
             | Work::Count { .. }
             | Work::Run { .. }
             | Work::Unregister
-            | Work::Help { .. } => &[],
+            | Work::Help { .. }
+            | Work::Handler(_)
+            | Work::Replace(_) => &[],
         };
         let words = self.words().iter().filter_map(|word| word.register());
         words.chain(others.iter().copied())
@@ -161,6 +183,9 @@ impl Work {
     /// Returns the general registers that the work reads in any way.
     #[must_use]
     pub fn reads(&self) -> RegSet {
+        if let Work::Handler(_) = self {
+            return RegSet::ALL;
+        }
         let filter = self.filter().into_iter().flat_map(Filter::registers);
         let words = self.registers().chain(filter).map(RegSet::of);
         let program = self.program().map(|program| program.registers());
@@ -176,7 +201,7 @@ impl Work {
             Work::Count { filter, .. } | Work::Run { filter, .. } | Work::Enter { filter, .. } => {
                 filter.as_ref()
             }
-            Work::Unregister | Work::Help { .. } => None,
+            Work::Unregister | Work::Help { .. } | Work::Handler(_) | Work::Replace(_) => None,
         }
     }
 
@@ -190,7 +215,9 @@ impl Work {
             | Work::Count { .. }
             | Work::Enter { .. }
             | Work::Unregister
-            | Work::Help { .. } => None,
+            | Work::Help { .. }
+            | Work::Handler(_)
+            | Work::Replace(_) => None,
         }
     }
 

@@ -12,7 +12,7 @@ use capriole_host::ptrace;
 use capriole_host::{TargetError, signals};
 use capriole_ledger::remains::TraceId;
 use capriole_object::Objects;
-use capriole_patch::attach::{Attached, How, SiteState, attach_recorded};
+use capriole_patch::attach::{Attached, How, Running, SiteState, attach_recorded};
 use capriole_patch::detach::Detached;
 use capriole_patch::guards::Guards;
 use capriole_patch::recover::detach_all;
@@ -255,11 +255,21 @@ impl Planned {
     /// # Errors
     /// No probe could be inserted, or the probe of a named event could not. None of them is in the
     /// program then, but some may have been for a moment.
-    pub(crate) fn add_to(mut self, attached: &mut Attached) -> Result<More, Box<NotAdded>> {
+    ///
+    /// With `running`, they are put in as breakpoints without a pause where that is possible.
+    pub(crate) fn add_to(
+        mut self,
+        attached: &mut Attached,
+        running: Option<&Running>,
+    ) -> Result<More, Box<NotAdded>> {
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let first = attached.outcomes.len();
-        let added = attached.add(probes);
+        let added = match running {
+            Some(running) => attached.add_running(probes, running),
+            None => attached.add(probes),
+        };
+        let mut probe_of = vec![None; self.selected.len()];
         let numbers = first..attached.outcomes.len();
         let mut names = Vec::new();
         for (number, events) in numbers.clone().zip(events) {
@@ -268,13 +278,15 @@ impl Planned {
                     .first()
                     .map_or_else(String::new, |at| self.selected[*at].name()),
             );
-            if let Err(error) = &attached.outcomes[number] {
-                for index in events {
+            for index in events {
+                probe_of[index] = Some(number);
+                if let Err(error) = &attached.outcomes[number] {
                     self.dropped[index] = Some(error.to_string().into());
                 }
             }
         }
         let more = More {
+            probe_of,
             selected: self.selected,
             dropped: self.dropped,
             own: self.own,
@@ -327,6 +339,8 @@ pub(crate) struct More {
     pub probes: Vec<usize>,
     /// For each of them, the name of its first event.
     pub names: Vec<String>,
+    /// For each site, the number of its probe.
+    pub probe_of: Vec<Option<usize>>,
 }
 
 /// Converts the error of an attach, and removes what the attach left in the program.
@@ -357,7 +371,7 @@ pub struct Probed {
     /// The tables of the events' own maps.
     pub own: Vec<Own>,
     /// For each site, the number of its probe.
-    probe_of: Vec<Option<usize>>,
+    pub(crate) probe_of: Vec<Option<usize>>,
     /// The inserted probes.
     pub attached: Attached,
 }

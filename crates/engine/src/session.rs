@@ -10,6 +10,7 @@
 
 mod holder;
 mod inner;
+pub mod sites;
 
 use self::holder::Holder;
 use self::inner::Inner;

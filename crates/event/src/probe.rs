@@ -74,6 +74,26 @@ pub enum Action {
     /// guard. The engine makes these probes, for values of the form [`Base::Entry`],
     /// [`Base::Latency`] and for [`Probe::entry`].
     Keep(usize),
+    /// Calls code in the program itself.
+    Call(Call),
+    /// Continues at this address of the program instead of at the place; the other actions come
+    /// before.
+    Replace(u64),
+}
+
+/// Code in the program that a probe calls with all registers in memory. It is a routine for this
+/// purpose, not a C function: `library/hit.S` has it, and says what it finds where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// Address of the routine for places where the flags are dead.
+    pub routine: u64,
+    /// Address of the routine for all other places.
+    pub with_flags: u64,
+    /// The argument of either.
+    pub argument: u64,
+    /// True if it is called after the instruction at the place, which then must be one that the
+    /// next instruction follows.
+    pub after: bool,
 }
 
 /// A table of aggregates in the program.
@@ -234,11 +254,23 @@ impl Probe {
         self
     }
 
+    /// Calls code in the program at each hit.
+    pub fn call(mut self, call: Call) -> Probe {
+        self.actions.push(Action::Call(call));
+        self
+    }
+
+    /// Continues at an address of the program at each hit.
+    pub fn replace(mut self, target: u64) -> Probe {
+        self.actions.push(Action::Replace(target));
+        self
+    }
+
     /// Returns the aggregates and keys of all updates.
     pub fn aggregations(&self) -> impl Iterator<Item = &Aggregation> {
         self.actions.iter().filter_map(|action| match action {
             Action::Update { aggregation, .. } => Some(aggregation),
-            Action::Record | Action::Keep(_) => None,
+            Action::Record | Action::Keep(_) | Action::Call(_) | Action::Replace(_) => None,
         })
     }
 

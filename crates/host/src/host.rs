@@ -96,6 +96,23 @@ pub trait Host: Debug + Send + Sync {
     /// # Errors
     /// The errors of [`Host::choose`].
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError>;
+
+    /// Stops this thread for calls, which waits for us in a call of its own.
+    ///
+    /// # Errors
+    /// The errors of [`Host::choose`].
+    fn hire_one(
+        &self,
+        tid: i32,
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller>, TargetError> {
+        match self.stop_one(tid)? {
+            Some(stopped) => self.choose(stopped, memory),
+            None => Err(TargetError::NoThread {
+                pid: self.process().pid() as i32,
+            }),
+        }
+    }
 }
 
 impl dyn Host + '_ {
@@ -361,7 +378,7 @@ pub struct CallTable {
 /// None of them sleeps in a way that the kernel resumes by `restart_syscall`: such a call
 /// records in the thread's `restart_block` how to resume, and overwrites the record of a sleep
 /// of the program that our stop has interrupted. The program would then wake from *our* sleep.
-pub(crate) const PERMITTED: [i64; 7] = [
+pub(crate) const PERMITTED: [i64; 8] = [
     libc::SYS_mmap,         // session memory, code, open calls
     libc::SYS_munmap,       // the same at the end
     libc::SYS_madvise,      // of open calls
@@ -369,6 +386,7 @@ pub(crate) const PERMITTED: [i64; 7] = [
     libc::SYS_close,        // their descriptors
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC
+    libc::SYS_membarrier,   // of the instruction fetch, for bytes that change while threads run
 ];
 
 /// True if a thread may be made to issue this system call.

@@ -26,12 +26,14 @@ mod leaving;
 mod over;
 mod places;
 mod round;
+mod running;
 
 use self::beside::Watched;
 pub use self::beside::{Beside, Disturbance, How};
 use self::code::{Code, Facts};
 use self::places::Asked;
 use self::round::Round;
+pub use self::running::Running;
 use crate::guards::Guards;
 use crate::installed::Installed;
 pub use crate::probe::{Plan, Point, Probe};

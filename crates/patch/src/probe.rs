@@ -14,6 +14,8 @@ pub struct Point {
     pub site: u64,
     /// Work done before the instruction.
     pub work: Vec<Work>,
+    /// Work done after the instruction, if the next one follows.
+    pub after: Vec<Work>,
     /// Work done when the function entered here returns. If there is any, the site is the
     /// function's entry, where the return address is on top of the stack, and that address is
     /// replaced.
@@ -33,6 +35,7 @@ impl Point {
         Point {
             site: shape.site,
             work: Vec::new(),
+            after: Vec::new(),
             returns: Vec::new(),
             at_entry: shape.at_entry,
             live: shape.live,
@@ -42,7 +45,7 @@ impl Point {
 
     /// Registers that the work reads.
     pub(crate) fn reads(&self) -> RegSet {
-        let sets = self.work.iter().map(Work::reads);
+        let sets = self.work.iter().chain(&self.after).map(Work::reads);
         sets.fold(RegSet::EMPTY, BitOr::bitor)
     }
 }
@@ -110,6 +113,7 @@ impl Probe {
         {
             let new = Point {
                 work: Vec::new(),
+                after: Vec::new(),
                 returns: Vec::new(),
                 ..like.clone()
             };
@@ -132,6 +136,6 @@ impl Probe {
     /// Returns all work done at the probe's points and at returns.
     pub(crate) fn works(&self) -> impl Iterator<Item = &Work> {
         let points = self.points.iter();
-        points.flat_map(|point| point.work.iter().chain(&point.returns))
+        points.flat_map(|point| point.work.iter().chain(&point.after).chain(&point.returns))
     }
 }

@@ -83,6 +83,44 @@ impl Agent {
         host.hire(memory).map(Agent)
     }
 
+    /// Stops this thread of a process for system calls, or another one if that is not possible.
+    pub fn hire_one(
+        host: &dyn Host,
+        tid: i32,
+        memory: &dyn TargetMemory,
+    ) -> Result<Agent, TargetError> {
+        match host.hire_one(tid, memory) {
+            Err(_) => Agent::hire(host, memory),
+            caller => caller.map(Agent),
+        }
+    }
+
+    /// Has all processors that run threads of the process synchronise their instruction fetch.
+    /// Registers the process for that with the kernel, if it is not yet.
+    ///
+    /// # Errors
+    /// The thread is gone, or the kernel has no such barrier (before Linux 4.16).
+    pub(crate) fn synchronise(
+        &self,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+    ) -> Result<(), TargetError> {
+        let register = libc::MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED_SYNC_CORE as u64;
+        let barrier = libc::MEMBARRIER_CMD_PRIVATE_EXPEDITED_SYNC_CORE as u64;
+        let done = self.with(remote, self.scratch(ledger), |calls| {
+            let mut call = |command| calls.call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]);
+            match call(barrier)? {
+                Err(_) => match call(register)? {
+                    Ok(_) => call(barrier),
+                    refused => Ok(refused),
+                },
+                done => Ok(done),
+            }
+        })?;
+        let refused = self.refused("have all processors synchronise");
+        done.map(|_| ()).map_err(refused)
+    }
+
     /// Returns the process id.
     pub fn pid(&self) -> i32 {
         self.0.pid()

@@ -127,6 +127,7 @@ impl<'a> Reader<'a> {
                 Action::Record => self.recorded(probe, site)?,
                 Action::Update { aggregation, .. } => self.counted(probe, aggregation, site)?,
                 Action::Keep(kept) => self.entered(probe, *kept, site)?,
+                Action::Call(_) | Action::Replace(_) => Fields::at(site),
             });
         }
         let mut all = all.into_iter();

@@ -92,6 +92,7 @@ mod count;
 mod emit;
 mod filter;
 mod frame;
+pub mod handler;
 mod help;
 mod long;
 mod record;
@@ -122,7 +123,9 @@ impl Work {
             | Work::Enter { .. }
             | Work::Count { .. }
             | Work::Tally(_)
-            | Work::Long(_) => false,
+            | Work::Long(_)
+            | Work::Handler(_)
+            | Work::Replace(_) => false,
         }
     }
 

@@ -173,7 +173,9 @@ impl Case {
                     | Work::Long(_)
                     | Work::Enter { .. }
                     | Work::Unregister
-                    | Work::Help { .. } => {}
+                    | Work::Help { .. }
+                    | Work::Handler(_)
+                    | Work::Replace(_) => {}
                 }
             }
             let mut request = request(self);
@@ -348,7 +350,9 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 | Work::Long(_)
                 | Work::Enter { .. }
                 | Work::Unregister
-                | Work::Help { .. } => {
+                | Work::Help { .. }
+                | Work::Handler(_)
+                | Work::Replace(_) => {
                     continue;
                 }
             };

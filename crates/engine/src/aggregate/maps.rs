@@ -3,7 +3,7 @@
 use super::table::AggregateTable;
 use crate::advice::Message;
 use crate::error::{Context, Result, err};
-use capriole_codegen::work::Work;
+use capriole_codegen::work::{Handler, Work};
 use capriole_event::{Action, Aggregation, Map, Probe};
 use capriole_ring::tables::{TableReader, Tables};
 use capriole_select::event::Event;
@@ -135,6 +135,13 @@ impl Maps {
             for (index, (action, fields)) in actions.enumerate() {
                 match action {
                     Action::Record | Action::Keep(_) => all.push(event.record()),
+                    Action::Call(call) => all.push(Work::Handler(Handler {
+                        routine: call.routine,
+                        with_flags: call.with_flags,
+                        argument: call.argument,
+                        after: call.after,
+                    })),
+                    Action::Replace(target) => all.push(Work::Replace(*target)),
                     Action::Update { map, .. } => {
                         if let Some(table) = self.table(map, event.definition, index, own) {
                             all.extend(table.work(event.id, fields)?);

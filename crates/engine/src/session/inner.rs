@@ -6,10 +6,10 @@ use crate::aggregate::{AggregateTable, Group, Maps};
 use crate::error::{Result, err};
 use crate::machine::possible_cpus;
 use crate::options;
-use crate::plan::{Known, NotAdded, Planned, Request};
+use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
-use capriole_patch::attach::Attached;
+use capriole_patch::attach::{Attached, Running};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
@@ -17,6 +17,7 @@ use capriole_ring::{Packet, Reader};
 use capriole_select::calls;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Mode, Selected};
+use capriole_tactic::site::{Refusal, Tactic};
 use capriole_trace::Role;
 use capriole_trace::clock::{Clock, Converter};
 use capriole_trace::live::{LiveDecoder, LiveRecord};
@@ -51,6 +52,26 @@ struct Addition {
     life: Life,
 }
 
+/// An addition with the sites of its events.
+pub(super) struct Inserted {
+    pub(super) added: Added,
+    pub(super) placed: Vec<Placed>,
+}
+
+/// A site of an event.
+pub(super) struct Placed {
+    /// Index of the event.
+    pub(super) definition: usize,
+    /// The instruction before which the work is done: behind an `endbr64`.
+    pub(super) instruction: Option<u64>,
+    /// The reasons why it is not reached in other ways.
+    pub(super) refusals: Vec<(Tactic, Refusal)>,
+    /// Number of its probe in `Attached`; `None` if it has none.
+    pub(super) probe: Option<usize>,
+    /// The reason why it has none.
+    pub(super) reason: Option<String>,
+}
+
 /// How far an event has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
@@ -73,8 +94,8 @@ struct Shown {
 
 /// Parts of a session that exist once its first probes are in.
 #[derive(Debug)]
-struct Active {
-    attached: Attached,
+pub(super) struct Active {
+    pub(super) attached: Attached,
     reader: Reader,
     tables: TableReader,
     watch: Watch,
@@ -86,14 +107,14 @@ struct Active {
 pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
-    process: Process,
+    pub(super) process: Process,
     /// The program, if the session has started it.
     child: Option<Child>,
     options: Options,
     clock: Clock,
     synced: Instant,
-    known: Known,
-    active: Option<Active>,
+    pub(super) known: Known,
+    pub(super) active: Option<Active>,
     /// The events that are in the session, and those removed ones whose work may not be over. By
     /// their numbers.
     additions: BTreeMap<usize, Addition>,
@@ -176,13 +197,13 @@ impl Inner {
             Some(timed) => timed,
             None => EventSpec::parse(event)?.into(),
         };
-        self.plan_and_insert(&[probe.into()])
+        self.insert(&[probe.into()])
     }
 
     pub(super) fn add_calls(&mut self, event: &str, least: Option<Duration>) -> Result<Added> {
         let least = least.map(|time| options::ticks(&self.clock, time));
         let calls = calls::graph(event, least.transpose()?)?;
-        self.plan_and_insert(&[calls])
+        self.insert(&[calls])
     }
 
     pub(super) fn add_probes(&mut self, probes: &[Probe]) -> Result<Added> {
@@ -191,19 +212,30 @@ impl Inner {
         }
         probes.iter().try_for_each(Probe::check)?;
         let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
-        self.plan_and_insert(&events)
+        self.insert(&events)
+    }
+
+    /// Inserts events with their probes, in their final form where that is possible.
+    fn insert(&mut self, events: &[Event]) -> Result<Added> {
+        let inserted = self.plan_and_insert(events, None)?;
+        Ok(inserted.added)
     }
 
     /// Returns an error if the session has ended.
-    fn check_running(&self) -> Result<()> {
+    pub(super) fn check_running(&self) -> Result<()> {
         match self.ended {
             Some(ended) => Err(err!(Vanished, "the session has ended: {}", ended.as_str())),
             None => Ok(()),
         }
     }
 
-    /// Plans events, and inserts their probes: by an attach if they are the first.
-    fn plan_and_insert(&mut self, events: &[Event]) -> Result<Added> {
+    /// Plans events, and inserts their probes: by an attach if they are the first; otherwise, with
+    /// `running`, without a pause where that is possible.
+    pub(super) fn plan_and_insert(
+        &mut self,
+        events: &[Event],
+        running: Option<&Running>,
+    ) -> Result<Inserted> {
         self.check_running()?;
         self.give_back();
         let first = self.next;
@@ -245,7 +277,7 @@ impl Inner {
             session: self.number,
             at: number,
         };
-        let (selected, dropped, own, probes) = match &mut self.active {
+        let (selected, dropped, own, probes, probe_of) = match &mut self.active {
             None => {
                 let buffer = self.options.buffer;
                 let probed = planned.attach(&process, None, |journal| Geometry {
@@ -254,21 +286,37 @@ impl Inner {
                     ..Geometry::for_buffer(buffer, possible_cpus(), journal)
                         .with_frames(AREAS, frame::MOST_WORDS)
                 })?;
-                let memory = &probed.attached.memory;
-                let probes = probed.probes();
+                let (probes, names) = (probed.probes(), probed.names());
+                let Probed {
+                    selected,
+                    dropped,
+                    own,
+                    probe_of,
+                    attached,
+                    ..
+                } = probed;
+                let memory = &attached.memory;
                 self.active = Some(Active {
                     reader: Reader::new(memory.memory.clone(), memory.geometry),
                     tables: TableReader::new(memory.memory.clone(), memory.geometry),
-                    watch: Watch::new(&process, probed.names(), None),
+                    watch: Watch::new(&process, names, None),
                     drained: false,
-                    attached: probed.attached,
+                    attached,
                 });
-                (probed.selected, probed.dropped, probed.own, probes)
+                (selected, dropped, own, probes, probe_of)
             }
-            Some(active) => match planned.add_to(&mut active.attached) {
+            Some(active) => match planned.add_to(&mut active.attached, running) {
                 Ok(more) => {
                     active.watch.add_names(more.names);
-                    (more.selected, more.dropped, more.own, more.probes)
+                    let More {
+                        selected,
+                        dropped,
+                        own,
+                        probes,
+                        probe_of,
+                        ..
+                    } = more;
+                    (selected, dropped, own, probes, probe_of)
                 }
                 Err(failed) => {
                     let NotAdded { error, more } = *failed;
@@ -307,6 +355,15 @@ impl Inner {
             self.decoder.add(info);
         }
         let kept = counted(own, &selected, &dropped);
+        let placed = both().zip(&probe_of);
+        let placed = placed.map(|((event, dropped), probe)| Placed {
+            definition: event.definition,
+            probe: probe.filter(|_| dropped.is_none()),
+            instruction: event.fate.plan().ok().map(|plan| plan.shape.site),
+            refusals: event.refusals().to_vec(),
+            reason: dropped.as_ref().map(ToString::to_string),
+        });
+        let placed = placed.collect();
         let added = Added {
             id,
             sites: with_probe().count(),
@@ -323,7 +380,7 @@ impl Inner {
             areas,
             life: Life::Added,
         });
-        Ok(added)
+        Ok(Inserted { added, placed })
     }
 
     /// Keeps an addition, whose numbers and areas are then taken.

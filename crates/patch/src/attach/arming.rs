@@ -38,7 +38,7 @@ use super::code::{self, Facts, Made};
 use super::places::{AskedProbe, Place};
 use super::round::{Entry, Occupied, Part, neighbours};
 use super::{
-    Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls,
+    Attached, Point, Probe, Running, SiteError, SiteState, breakpoints_allowed, make_no_calls,
     stub_addresses,
 };
 use crate::guards::uses_of;
@@ -87,7 +87,7 @@ impl Attached {
     /// The probes in place stay as they are; the new ones have numbers, and no site.
     pub fn add(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
-        self.host.clone().apart(|| self.add_living(probes))
+        self.host.clone().apart(|| self.add_living(probes, None))
     }
 
     /// Takes probes out of the program, and keeps their detours. A call that has entered a detour
@@ -104,7 +104,7 @@ impl Attached {
         let wanted = wanted.map(|probe| (*probe, false)).collect();
         self.host
             .clone()
-            .apart(|| self.change(wanted, &BTreeSet::new()))?;
+            .apart(|| self.change(wanted, &BTreeSet::new(), None))?;
         let still = self.armed();
         Ok(armed.difference(&still).copied().collect())
     }
@@ -125,7 +125,7 @@ impl Attached {
         let wanted = wanted.map(|probe| (*probe, true)).collect();
         self.host
             .clone()
-            .apart(|| self.change(wanted, &BTreeSet::new()))
+            .apart(|| self.change(wanted, &BTreeSet::new(), None))
     }
 
     pub(super) fn check_living(&self) -> Result<(), TargetError> {
@@ -154,7 +154,7 @@ impl Attached {
     }
 
     /// Returns the numbers of the probes that are armed: those in the program, and those that wait.
-    fn armed(&self) -> BTreeSet<usize> {
+    pub(super) fn armed(&self) -> BTreeSet<usize> {
         let round = &self.round;
         let is_in = |(_, asked): &(usize, &AskedProbe)| {
             let current = asked
@@ -170,7 +170,11 @@ impl Attached {
         probes.filter(is_in).map(|(index, _)| index).collect()
     }
 
-    fn add_living(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
+    pub(super) fn add_living(
+        &mut self,
+        probes: Vec<Probe>,
+        running: Option<&Running>,
+    ) -> Result<Range<usize>, TargetError> {
         let first = self.round.asked.probes.len();
         let before = self.round.asked.places.len();
         let guards = self.round.guarded.guards.iter();
@@ -201,7 +205,7 @@ impl Attached {
             .clone()
             .filter(|i| self.round.asked.probes[*i].place.is_ok());
         let wanted = placed.map(|probe| (probe, true)).collect();
-        let changed = self.change(wanted, &stale);
+        let changed = self.change(wanted, &stale, running);
         let failed = match &changed {
             Ok(failed) => failed.clone(),
             Err(_) => all
@@ -274,12 +278,14 @@ impl Attached {
         }
     }
 
-    /// Arms (`true`) and disarms (`false`) probes, and has the `stale` places written anew. Returns
-    /// the probes that could not be armed.
-    fn change(
+    /// Arms (`true`) and disarms (`false`) probes, and has the `stale` places written anew; while the
+    /// program runs, if that is wanted and possible for all of them. Returns the probes that could
+    /// not be armed.
+    pub(super) fn change(
         &mut self,
         mut wanted: BTreeMap<usize, bool>,
         stale: &BTreeSet<usize>,
+        running: Option<&Running>,
     ) -> Result<Vec<(usize, SiteError)>, TargetError> {
         let mut failed = Vec::new();
         wanted.retain(|probe, _| {
@@ -312,7 +318,12 @@ impl Attached {
         let needs_trap = arriving
             .iter()
             .any(|arrival| self.round.needs_trap(arrival));
-        let written = self.write_change(needs_trap);
+        let entries: Vec<usize> = arriving.iter().map(|arrival| arrival.entry).collect();
+        let running = running.filter(|_| self.can_write_running(&entries, &out));
+        let written = match running {
+            Some(running) => self.write_running(running, &entries, &out),
+            None => self.write_change(needs_trap),
+        };
         if let Err(error) = written {
             // Usually the program could not be stopped, and nothing has changed.
             self.round.forget(intent);
@@ -334,7 +345,9 @@ impl Attached {
             self.stand_in()?;
             failed.extend(self.settle());
         }
-        self.take_out_of_children(&out);
+        if running.is_none() {
+            self.take_out_of_children(&out);
+        }
         Ok(failed)
     }
 

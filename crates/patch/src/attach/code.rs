@@ -87,7 +87,11 @@ fn room_of(probe: &Probe) -> u64 {
             true => 0,
             false => room(&point.returns) + RETURN_ROOM,
         };
-        room(&point.work) + returns
+        let after = match point.after.is_empty() {
+            true => 0,
+            false => room(&point.after),
+        };
+        room(&point.work) + after + returns
     };
     let points: u64 = probe.points.iter().map(of).sum();
     let lead = probe
@@ -250,6 +254,11 @@ impl Traps {
         self.0.is_empty()
     }
 
+    /// Returns the addresses of the breakpoints.
+    pub(super) fn sites(&self) -> impl Iterator<Item = u64> {
+        self.0.iter().map(|(site, _)| *site)
+    }
+
     pub(super) fn add(&mut self, site: u64, leads_to: u64) {
         self.0.push((site, leads_to));
     }
@@ -393,6 +402,7 @@ fn make(probe: &Probe, compiler: &mut Compiler, region: Option<Region>) -> Resul
         .map(|(point, work)| detour::Point {
             site: point.site,
             work,
+            after: &point.after,
             red_zone: !point.at_entry,
             live: point.live,
         })

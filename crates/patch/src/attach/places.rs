@@ -172,6 +172,7 @@ impl Asked {
             for point in &probe.points {
                 let own = union.point(point);
                 own.work.extend(point.work.iter().cloned());
+                own.after.extend(point.after.iter().cloned());
                 own.returns.extend(point.returns.iter().cloned());
                 own.live.gprs = own.live.gprs | point.live.gprs;
                 own.live.flags |= point.live.flags;

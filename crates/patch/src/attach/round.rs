@@ -31,7 +31,7 @@ use capriole_ledger::{FAULTS, Ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 /// Policy for a site whose bytes are occupied.
@@ -59,6 +59,8 @@ pub(super) struct Entry {
     pub(super) state: SiteState,
     /// Number of the ledger whose journal has room for its changes.
     pub(super) part: usize,
+    /// True while its breakpoint is not to be replaced by the jump.
+    pub(super) held: bool,
     /// True once its changes are in the journal.
     pub(super) journalled: bool,
     /// Entry of the same site that this one replaces when it is written.
@@ -82,6 +84,7 @@ impl Entry {
             made,
             state: SiteState::Disarmed,
             part: 0,
+            held: false,
             journalled: false,
             from: None,
             place: None,
@@ -145,6 +148,8 @@ pub(super) struct Round {
     /// The requested probes, in the order of the outcomes, and their places.
     pub(super) asked: Asked,
     counted: Vec<Counted>,
+    /// The breakpoints in the resident's table.
+    pub(super) known_traps: HashSet<u64>,
     /// True if threads blocked or ignored SIGTRAP when stand-ins were needed.
     pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
@@ -203,6 +208,7 @@ impl Round {
             }],
             asked: Asked::default(),
             counted: Vec::new(),
+            known_traps: HashSet::new(),
             traps_refused: false,
             guarded,
         }
@@ -267,7 +273,7 @@ impl Round {
     }
 
     /// Notes why an entry was not written. One that was armed before can be armed again later.
-    fn fail(&mut self, index: usize, error: SiteError) {
+    pub(super) fn fail(&mut self, index: usize, error: SiteError) {
         let entry = &mut self.entries[index];
         let from = entry.from.take();
         if entry.journalled || from.is_some() {
@@ -293,6 +299,9 @@ impl Round {
         let is_as_expected = |index: &usize| {
             let entry = &entries[*index];
             let Ok(made) = &entry.made else { return false };
+            if entry.held {
+                return true; // not written now
+            }
             // An entry that is replaced has the same shape, so it changes the same bytes.
             let written = entry.from.map(|from| &entries[from]);
             let written = written.filter(|written| written.is_written());
@@ -455,6 +464,8 @@ impl Round {
         };
         let waits: Vec<usize> = self.waiting.iter().filter_map(waits).collect();
         occupied.extend(waits);
+        let held = |index: &&usize| self.entries[**index].held;
+        occupied.extend(self.waiting.iter().filter(held));
         let is_turn = |index: &&usize| {
             let guards_only = policy == Occupied::GuardsOnly;
             !occupied.contains(index) && (!guards_only || self.guarded.guards.contains(index))
@@ -783,6 +794,7 @@ impl Attached {
         let agent = self.hire(remote)?;
         self.make_room(&agent, remote, traps.size())?;
         self.round.code.replace_traps(pid, remote, &traps)?;
+        self.round.known_traps = traps.sites().collect();
         if !self.installed.handles_traps() {
             traps.install(&agent, remote, &self.memory, &self.round.code)?;
             self.installed.actions = self.memory.ledger.header(remote)?.actions();
@@ -806,11 +818,12 @@ impl Attached {
     /// True if some sites are not yet in their final state because a thread was inside the bytes
     /// that change.
     pub fn has_waiting(&self) -> bool {
-        !self.round.waiting.is_empty()
+        let mut waiting = self.round.waiting.iter();
+        waiting.any(|index| !self.round.entries[*index].held)
     }
 
     /// Stops the process once more and writes the jumps of those waiting sites that no thread is
-    /// inside any more. Returns the number of sites still waiting, and updates
+    /// inside any more. Returns the number of sites still waiting or [held](Running), and updates
     /// [`outcomes`](Self::outcomes).
     ///
     /// # Errors

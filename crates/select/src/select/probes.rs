@@ -36,7 +36,10 @@ pub fn probes(selected: &[Selected], works: Vec<Vec<Work>>) -> Probes {
             });
         let (work, returns) = part(event, work);
         let point = probe.point(&Point::of(&plan.shape));
+        let is_after = |work: &Work| matches!(work, Work::Handler(handler) if handler.after);
+        let (after, work): (Vec<Work>, Vec<Work>) = work.into_iter().partition(is_after);
         point.work.extend(work);
+        point.after.extend(after);
         point.returns.extend(returns);
         probe.counters.extend(event.counter);
         events.push(index);

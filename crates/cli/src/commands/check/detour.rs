@@ -82,6 +82,7 @@ impl Sketch {
         let point = Point {
             site: shape.site,
             work: &work,
+            after: &[],
             red_zone: !shape.at_entry,
             live: shape.live,
         };

@@ -4,7 +4,7 @@
 use super::emit::{Cold, Labels, Links, Named, Part, Patch, Shared, bind, mark};
 use super::filter::{Literals, reject_unless, reject_unless_flags};
 use super::frame::Frame;
-use super::{count, help, long, record, run, tally, timing, unregister};
+use super::{count, handler, help, long, record, run, tally, timing, unregister};
 use crate::runtime::Runtime;
 use crate::work::{Filter, Work, common_flags};
 use iced_x86::code_asm::*;
@@ -27,6 +27,10 @@ enum Order {
     Early,
     /// After registers are saved.
     Late,
+    /// After everything is restored, right before the copies.
+    Last,
+    /// Instead of the copies.
+    Instead,
 }
 
 impl Order {
@@ -37,6 +41,8 @@ impl Order {
         let runs = || all.iter().any(|w| matches!(w, Work::Run { .. }));
         match work {
             _ if work.is_early() => Order::Early,
+            Work::Handler(_) => Order::Last,
+            Work::Replace(_) => Order::Instead,
             Work::Enter { .. } if runs() => Order::First,
             _ => Order::Late,
         }
@@ -49,6 +55,7 @@ enum Before {
     Cold(Cold),
     Program(CodeLabel),
     Help(help::Words),
+    Word(CodeLabel),
     Tally(tally::Before),
     Long(run::Apart),
 }
@@ -98,6 +105,14 @@ impl<'a> Section<'a> {
             (Work::Help { routine, argument }, _) => {
                 Before::Help(help::words(a, *routine, *argument)?)
             }
+            (Work::Handler(of), _) => Before::Word(handler::word(
+                a,
+                match frame.flags_live {
+                    true => of.with_flags,
+                    false => of.routine,
+                },
+            )?),
+            (Work::Replace(target), _) => Before::Word(handler::word(a, *target)?),
             (Work::Record(_) | Work::Count { .. }, None)
             | (Work::Enter { .. } | Work::Unregister, _) => Before::Nothing,
         };
@@ -106,7 +121,7 @@ impl<'a> Section<'a> {
             links,
             order,
             apart: match &before {
-                Before::Nothing | Before::Help(_) => None,
+                Before::Nothing | Before::Help(_) | Before::Word(_) => None,
                 Before::Cold(cold) => Some((cold.way_out, Named::Cold)),
                 Before::Program(program) => Some((*program, Named::Program)),
                 Before::Tally(before) => Some((before.way.out, Named::Cold)),
@@ -157,7 +172,9 @@ impl<'a> Section<'a> {
                 | Work::Record(_)
                 | Work::Count { .. }
                 | Work::Tally(_)
-                | Work::Long(_),
+                | Work::Long(_)
+                | Work::Handler(_)
+                | Work::Replace(_),
                 _,
             ) => unreachable!("early work has its words before the entry"),
         });
@@ -200,12 +217,27 @@ impl<'a> Section<'a> {
                 | Work::Long(_)
                 | Work::Run { .. }
                 | Work::Unregister
-                | Work::Help { .. },
+                | Work::Help { .. }
+                | Work::Handler(_)
+                | Work::Replace(_),
                 ..,
             ) => unreachable!("late work has its code before the entry, and a tally a sequence"),
         };
         self.labels = Some(labels);
         bind(a, &mut rejected)
+    }
+}
+
+impl Section<'_> {
+    /// Emits work that comes [last](Order::Last) or [instead](Order::Instead) of the copies.
+    fn last(&mut self, a: &mut CodeAssembler) -> Result<(), IcedError> {
+        let before = std::mem::replace(&mut self.before, Before::Nothing);
+        self.labels = match (self.work, before) {
+            (Work::Handler(of), Before::Word(routine)) => Some(handler::call(a, of, routine)?),
+            (Work::Replace(_), Before::Word(target)) => Some(handler::replace(a, target)?),
+            _ => None,
+        };
+        Ok(())
     }
 }
 
@@ -281,6 +313,11 @@ pub(super) fn body(
     bind(&mut a, &mut out)?;
     frame.leave(&mut a)?;
     bind(&mut a, &mut copies)?;
+    for order in [Order::Last, Order::Instead] {
+        for section in sections.iter_mut().filter(of(order)) {
+            section.last(&mut a)?;
+        }
+    }
     a.zero_bytes()?; // binds the last labels, if nothing follows
 
     let code = a.assemble_options(address, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)?;

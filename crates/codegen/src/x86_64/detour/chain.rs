@@ -22,6 +22,8 @@ pub struct Point<'a> {
     pub site: u64,
     /// The work.
     pub work: &'a [Work],
+    /// Work done after the instruction. It must not be empty only if the next instruction follows.
+    pub after: &'a [Work],
     /// As in [`Request`].
     pub red_zone: bool,
     /// As in [`Request`].
@@ -34,6 +36,8 @@ pub struct Chain {
     /// The detours, in the order of the program's instructions; at least one. All but the first
     /// begin with the work of a point.
     pub parts: Vec<Detour>,
+    /// For each part, true if it begins with work that comes after the instruction before.
+    after: Vec<bool>,
 }
 
 impl Chain {
@@ -49,9 +53,20 @@ impl Chain {
         self.parts.iter().map(|part| part.size).sum()
     }
 
+    /// Returns the address of the copy of the instruction at `address`, if it was displaced; of
+    /// bytes that were made to be overwritten, the address of the code behind the work.
+    #[must_use]
+    pub fn copy_of(&self, address: u64) -> Option<u64> {
+        let copies = self.parts.iter().flat_map(|part| &part.copies);
+        let mut own = copies.filter(|(old, _)| *old == address);
+        let found = own.next().map(|(_, copy)| *copy);
+        found.or_else(|| self.parts.first()?.back)
+    }
+
     /// Returns the address at which a thread continues that has executed everything of the region
     /// before the instruction at `address`, which must not be the first: the instruction's copy,
-    /// or, if it is a point, its work.
+    /// or, if it is a point, its work. Work that comes after the instruction before it is not for
+    /// that thread, which has executed the original; the point's own work is left out with it.
     #[must_use]
     pub fn goes_on(&self, address: u64) -> Option<u64> {
         let found = self.parts.iter().enumerate().find_map(|(index, part)| {
@@ -61,9 +76,28 @@ impl Chain {
         let (index, at) = found?;
         let part = &self.parts[index];
         match (index, at) {
-            (1.., 0) => Some(part.entry),
+            (1.., 0) if !self.after[index] => Some(part.entry),
             _ => Some(part.copies[at].1),
         }
+    }
+}
+
+/// Work between two instructions of a region.
+struct Stage {
+    work: Vec<Work>,
+    red_zone: bool,
+    live: Live,
+    /// True if it begins with work that comes after the instruction before.
+    after: bool,
+}
+
+impl Stage {
+    /// Adds work that comes after this.
+    fn and(&mut self, other: Stage) {
+        self.work.extend(other.work);
+        self.red_zone |= other.red_zone;
+        self.live.gprs = self.live.gprs | other.live.gprs;
+        self.live.flags |= other.live.flags;
     }
 }
 
@@ -79,22 +113,44 @@ impl Compiler {
         displaced: &[Instruction],
         resume: u64,
     ) -> Result<Chain, CompileError> {
-        let index = |point: &Point<'_>| {
-            let found = displaced.iter().position(|i| i.ip() == point.site);
-            found.unwrap_or(0)
+        let mut stages: Vec<(usize, Stage)> = Vec::new();
+        let stage = |stages: &mut Vec<(usize, Stage)>, start: usize, stage: Stage| match stages
+            .last_mut()
+        {
+            Some((last, before)) if *last == start => before.and(stage),
+            _ => stages.push((start, stage)),
         };
-        let (mut parts, mut end, mut next) = (Vec::new(), displaced.len(), resume);
-        // In reverse order, so that the successor's address is known.
-        for point in points.iter().rev() {
-            let start = index(point);
-            let part = self.compile(&Request {
-                work: point.work,
-                displaced: &displaced[start..end],
-                resume: next,
+        for point in points {
+            let found = displaced.iter().position(|i| i.ip() == point.site);
+            let own = Stage {
+                work: point.work.to_vec(),
                 red_zone: point.red_zone,
                 live: point.live,
+                after: false,
+            };
+            stage(&mut stages, found.unwrap_or(0), own);
+            if !point.after.is_empty() {
+                let after = Stage {
+                    work: point.after.to_vec(),
+                    red_zone: true,
+                    live: Live::ALL,
+                    after: true,
+                };
+                stage(&mut stages, found.map_or(0, |at| at + 1), after);
+            }
+        }
+        let (mut parts, mut end, mut next) = (Vec::new(), displaced.len(), resume);
+        let mut after: Vec<bool> = stages.iter().map(|(_, stage)| stage.after).collect();
+        // In reverse order, so that the successor's address is known.
+        for (start, stage) in stages.iter().rev() {
+            let part = self.compile(&Request {
+                work: &stage.work,
+                displaced: &displaced[*start..end],
+                resume: next,
+                red_zone: stage.red_zone,
+                live: stage.live,
             })?;
-            (end, next) = (start, part.entry);
+            (end, next) = (*start, part.entry);
             parts.push(part);
         }
         if end > 0 || parts.is_empty() {
@@ -105,8 +161,9 @@ impl Compiler {
                 red_zone: false,
                 live: Live::ALL,
             })?);
+            after.insert(0, false);
         }
         parts.reverse();
-        Ok(Chain { parts })
+        Ok(Chain { parts, after })
     }
 }

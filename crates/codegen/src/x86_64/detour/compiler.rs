@@ -167,7 +167,9 @@ impl Compiler {
             | Work::Count { .. }
             | Work::Run { .. }
             | Work::Unregister
-            | Work::Help { .. } => false,
+            | Work::Help { .. }
+            | Work::Handler(_)
+            | Work::Replace(_) => false,
         };
         let enters = request.work.iter().any(|w| matches!(w, Work::Enter { .. }));
         assert!(
@@ -286,6 +288,15 @@ impl Compiler {
                 Work::Help { routine, .. } => {
                     self.key.push(u8::MAX - 4);
                     self.key.extend(routine.to_le_bytes());
+                }
+                Work::Handler(of) => {
+                    self.key.push(u8::MAX - 6);
+                    self.key.extend(of.routine.to_le_bytes());
+                    self.key.extend(of.with_flags.to_le_bytes());
+                }
+                Work::Replace(target) => {
+                    self.key.push(u8::MAX - 7);
+                    self.key.extend(target.to_le_bytes());
                 }
                 Work::Run { .. } => {
                     self.key.push(u8::MAX - 1);
@@ -407,7 +418,8 @@ impl Compiler {
                     }
                 }
                 (Work::Help { argument, .. }, _) => put(image, value, &argument.to_le_bytes()),
-                (Work::Unregister, _) => {}
+                (Work::Handler(of), _) => put(image, value, &of.argument.to_le_bytes()),
+                (Work::Unregister | Work::Replace(_), _) => {}
             }
             if let Some(at) = part.locked {
                 let to = match work {
@@ -416,7 +428,9 @@ impl Compiler {
                     | Work::Enter { .. }
                     | Work::Count { .. }
                     | Work::Unregister
-                    | Work::Help { .. } => self.runtime.locked,
+                    | Work::Help { .. }
+                    | Work::Handler(_)
+                    | Work::Replace(_) => self.runtime.locked,
                 };
                 relative(image, at, to)?;
             }

@@ -48,6 +48,11 @@ pub(super) struct Frame {
     pub flags_live: bool,
 }
 
+/// True if code of the work's stores below the stack pointer where the frame leads it.
+fn uses_stack(work: &Work) -> bool {
+    !matches!(work, Work::Unregister | Work::Handler(_) | Work::Replace(_))
+}
+
 impl Frame {
     /// Chooses the registers. `None` if the work reads so many that too few remain.
     pub fn new(request: &Request<'_>, restartable: bool) -> Option<Frame> {
@@ -150,7 +155,7 @@ impl Frame {
             shifts,
             keep_flags,
             flags_live,
-            red_zone: request.red_zone && request.work.iter().any(|w| *w != Work::Unregister),
+            red_zone: request.red_zone && request.work.iter().any(uses_stack),
         })
     }
 

@@ -57,7 +57,7 @@ pub fn asked(work: &Work) -> Option<ConditionCode> {
         Work::Record(record) => record.filter.as_ref(),
         Work::Count { filter, .. } => filter.as_ref(),
         Work::Run { .. } | Work::Tally(_) | Work::Long(_) | Work::Enter { .. } => None,
-        Work::Unregister | Work::Help { .. } => None,
+        Work::Unregister | Work::Help { .. } | Work::Handler(_) | Work::Replace(_) => None,
     };
     filter.and_then(Filter::flags)
 }

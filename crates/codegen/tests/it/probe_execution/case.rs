@@ -250,6 +250,7 @@ impl<'a> Prover<'a> {
         }
         let own = Point {
             site: shape.site,
+            after: &[],
             work: &work,
             red_zone: !shape.at_entry,
             live: shape.live,
@@ -259,6 +260,7 @@ impl<'a> Prover<'a> {
         let others = shape.displaced.iter().filter(|i| i.ip() != shape.site);
         points.extend(others.filter(|_| random.below(4) == 0).map(|other| Point {
             site: other.ip(),
+            after: &[],
             work: &[],
             ..own
         }));
@@ -623,7 +625,9 @@ impl<'a> Prover<'a> {
                     | Work::Long(_)
                     | Work::Enter { .. }
                     | Work::Unregister
-                    | Work::Help { .. } => {}
+                    | Work::Help { .. }
+                    | Work::Handler(_)
+                    | Work::Replace(_) => {}
                 }
             }
         }
@@ -704,7 +708,9 @@ fn elsewhere(work: &[Work], other: u32) -> Vec<Work> {
         | Work::Long(_)
         | Work::Enter { .. }
         | Work::Unregister
-        | Work::Help { .. } => work.clone(),
+        | Work::Help { .. }
+        | Work::Handler(_)
+        | Work::Replace(_) => work.clone(),
     };
     work.iter().map(change).collect()
 }

@@ -1,0 +1,18 @@
+//! `capriole probe-helper`: serves the program that has started it, see the crate `capriole-helper`.
+
+use anyhow::{Context, bail};
+use rustix::fs::FileType;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+/// Serves the program at the other end of the connection that is standard input.
+pub fn run() -> anyhow::Result<ExitCode> {
+    let input = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&input)?.st_mode);
+    if kind != FileType::Socket {
+        bail!("only a program that is linked with libcapriole can start this");
+    }
+    capriole_helper::serve(UnixStream::from(input)).context("the program's messages")?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,257 @@
+//! Probes of single instructions, each of which is put in and taken out for itself: for programs
+//! that probe themselves.
+//!
+//! A site that was added stays in the session for good, armed or not. So a handler can come and go
+//! at a place as often as it likes without anything new in the program.
+
+use super::Session;
+use super::inner::Inner;
+use crate::error::{Result, err};
+use capriole_event::Probe;
+use capriole_insn::ExitKind;
+use capriole_patch::attach::{Running, SiteState};
+use capriole_planner::resolve::{Body, resolve};
+use capriole_select::event::Event;
+use capriole_tactic::site::{Patch, Refusal, Tactic};
+
+/// A patch of a session: that of one or, where they share a jump, of several instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SiteId(usize);
+
+/// A place in the code of a program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Spot {
+    /// Address of the instruction.
+    pub address: u64,
+    /// The function, or part of a function, that has it.
+    pub symbol: Option<String>,
+    /// For an exit: true if the function returns there, whatever the flags.
+    pub plain: bool,
+    /// For an exit: the reason why the exits of the function are not all known.
+    pub unknown: Option<String>,
+}
+
+/// How a site is patched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reached {
+    /// By a jump.
+    Optimised,
+    /// By a breakpoint, until the jump is written.
+    Waiting,
+    /// By a breakpoint: no jump is possible.
+    Breakpoint,
+    /// Not yet: a thread is inside the bytes that change, and no breakpoint may be used.
+    Occupied,
+    /// Not: it is disarmed.
+    Disarmed,
+    /// Not any more: another tool has changed the place, or its library is gone.
+    Gone,
+}
+
+/// State of a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SiteStatus {
+    /// How it is patched.
+    pub reached: Reached,
+    /// The tactic that was planned.
+    pub tactic: Tactic,
+    /// Address of the first byte that changes.
+    pub address: u64,
+}
+
+/// A site that was added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AddedSite {
+    /// Identifies it.
+    pub id: SiteId,
+    /// Address of the instruction: the one asked for, or the one after it if that is an `endbr64`.
+    pub address: u64,
+    /// Address of code that does what the program did at the instruction before, and goes on
+    /// behind it. It stays valid as long as the session.
+    pub original: u64,
+    /// The reasons why it is not reached in a better way.
+    pub refusals: Vec<(Tactic, Refusal)>,
+}
+
+/// The way to put probes in and take them out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Pace {
+    /// In their final form, in a pause of the program.
+    Paused,
+    /// As breakpoints, without a pause, where the program's signals allow that; otherwise in a
+    /// pause. This thread of the program is stopped for it, best one that waits for us.
+    Running(i32),
+}
+
+impl Pace {
+    fn running(self) -> Option<Running> {
+        match self {
+            Pace::Paused => None,
+            Pace::Running(tid) => Some(Running { tid }),
+        }
+    }
+}
+
+impl Session {
+    /// Adds probes that are each at one instruction: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`Session::add_probe`], or one of them has no site, or several.
+    pub fn add_sites(&mut self, probes: &[Probe], pace: Pace) -> Result<Vec<AddedSite>> {
+        let probes = probes.to_vec();
+        self.work(move |inner| inner.add_sites(&probes, pace))
+    }
+
+    /// Finds the places of a probe, without copies of functions that compilers have made.
+    ///
+    /// # Errors
+    /// As [`Session::add`].
+    pub fn spots(&mut self, probe: &Probe) -> Result<Vec<Spot>> {
+        let probe = probe.clone();
+        self.work(move |inner| inner.spots(&probe))
+    }
+
+    /// Arms sites. Returns those for which that is not possible now, with the reasons.
+    ///
+    /// # Errors
+    /// As [`Session::enable`].
+    pub fn arm_sites(&mut self, sites: &[SiteId], pace: Pace) -> Result<Vec<(SiteId, String)>> {
+        let sites = numbers(sites);
+        self.work(move |inner| {
+            inner.check_running()?;
+            let Some(active) = &mut inner.active else {
+                return Ok(Vec::new());
+            };
+            let refused = match pace.running() {
+                Some(running) => active.attached.arm_running(&sites, &running)?,
+                None => active.attached.arm(&sites)?,
+            };
+            let refused = refused.into_iter();
+            Ok(refused
+                .map(|(site, error)| (SiteId(site), error.to_string()))
+                .collect())
+        })
+    }
+
+    /// Disarms sites.
+    ///
+    /// # Errors
+    /// As [`Session::disable`].
+    pub fn disarm_sites(&mut self, sites: &[SiteId], pace: Pace) -> Result<()> {
+        let sites = numbers(sites);
+        self.work(move |inner| {
+            inner.check_running()?;
+            let Some(active) = &mut inner.active else {
+                return Ok(());
+            };
+            match pace.running() {
+                Some(running) => active.attached.disarm_running(&sites, &running)?,
+                None => active.attached.disarm(&sites)?,
+            };
+            Ok(())
+        })
+    }
+
+    /// Replaces the breakpoints of sites by jumps, in one pause; where threads are inside, later,
+    /// by [`Session::read`].
+    ///
+    /// # Errors
+    /// The program cannot be stopped.
+    pub fn optimise_sites(&mut self, sites: &[SiteId]) -> Result<()> {
+        let sites = numbers(sites);
+        self.work(move |inner| {
+            inner.check_running()?;
+            if let Some(active) = &mut inner.active {
+                active.attached.optimise_probes(&sites)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the state of a site; `None` for one of another session.
+    #[must_use]
+    pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
+        self.look(move |inner| inner.site(site))
+    }
+}
+
+fn numbers(sites: &[SiteId]) -> Vec<usize> {
+    sites.iter().map(|site| site.0).collect()
+}
+
+impl Inner {
+    fn add_sites(&mut self, probes: &[Probe], pace: Pace) -> Result<Vec<AddedSite>> {
+        probes.iter().try_for_each(Probe::check)?;
+        let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
+        let running = pace.running();
+        let inserted = self.plan_and_insert(&events, running.as_ref())?;
+        let mut sites = vec![None; events.len()];
+        for placed in inserted.placed {
+            let label = &probes[placed.definition].label;
+            let (Some(probe), Some(instruction)) = (placed.probe, placed.instruction) else {
+                let reason = placed.reason.unwrap_or_default();
+                return Err(err!(NotProbeable, "{label} cannot be probed: {reason}"));
+            };
+            let attached = self.active.as_ref().map(|active| &active.attached);
+            let original = attached.and_then(|attached| attached.copy_of(probe, instruction));
+            let site = AddedSite {
+                id: SiteId(probe),
+                address: instruction,
+                original: original.unwrap_or_default(),
+                refusals: placed.refusals,
+            };
+            if sites[placed.definition].replace(site).is_some() {
+                return Err(err!(Unsuitable, "`{label}` is at more than one place"));
+            }
+        }
+        let sites = sites.into_iter().zip(probes);
+        let site = |(site, probe): (Option<AddedSite>, &Probe)| {
+            site.ok_or_else(|| err!(NotFound, "`{}` is nowhere", probe.label))
+        };
+        sites.map(site).collect()
+    }
+
+    fn spots(&mut self, probe: &Probe) -> Result<Vec<Spot>> {
+        self.check_running()?;
+        let objects = self.known.objects(&self.process)?;
+        let sites = resolve(objects, probe)?.into_iter();
+        let sites = sites.filter(|site| site.body == Body::Own);
+        let spot = |site: capriole_planner::resolve::Site| {
+            let leaving = site.leaving.as_ref();
+            let way = leaving.map(|leaving| &leaving.way);
+            let condition = leaving.and_then(|leaving| leaving.condition);
+            Spot {
+                address: site.address,
+                symbol: site.symbol.clone(),
+                plain: way == Some(&Ok(ExitKind::Return)) && condition.is_none(),
+                unknown: way
+                    .and_then(|way| way.as_ref().err())
+                    .map(ToString::to_string),
+            }
+        };
+        Ok(sites.map(spot).collect())
+    }
+
+    fn site(&self, site: SiteId) -> Option<SiteStatus> {
+        let attached = &self.active.as_ref()?.attached;
+        let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
+        let reached = match (outcome.state, outcome.tactic.patch()) {
+            (SiteState::Final, Patch::Jump) => Reached::Optimised,
+            (SiteState::Final, Patch::Breakpoint) => Reached::Breakpoint,
+            (SiteState::StandIn, _) => Reached::Waiting,
+            (SiteState::Waiting, _) => Reached::Occupied,
+            (SiteState::TakenOut, _) => Reached::Gone,
+            (SiteState::Disarmed, _) => Reached::Disarmed,
+        };
+        Some(SiteStatus {
+            reached,
+            tactic: outcome.tactic,
+            address: outcome.address,
+        })
+    }
+}

@@ -1,0 +1,664 @@
+//! The requests of a program.
+
+use crate::message::{self, Answer, Failure, Malformed, Request};
+use crate::vectors::uses_vectors;
+use crate::{VERSION, rows};
+use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
+use capriole::{Code, EventId, ProbeOptions, Session};
+use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
+use capriole_proc::process::Process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+/// Time after a breakpoint was put in during which others may join it before all of them are
+/// replaced by jumps in one pause.
+const BATCH: Duration = Duration::from_millis(50);
+/// Interval of what a session needs.
+const UPKEEP: Duration = Duration::from_millis(100);
+/// Records that are kept until the program reads them.
+const KEPT: usize = 100_000;
+
+/// What a site does.
+const BEFORE: u64 = 0;
+const AFTER: u64 = 1;
+
+/// State numbers of `enum capriole_state`.
+const BREAKPOINT: u64 = 1;
+const WAITING: u64 = 2;
+const OPTIMIZED: u64 = 3;
+const OFF: u64 = 4;
+const GONE: u64 = 5;
+const OCCUPIED: u64 = 6;
+
+/// A site of the program's library.
+struct Site {
+    added: AddedSite,
+    armed: bool,
+    /// True if its breakpoint is to stay.
+    held: bool,
+}
+
+pub struct Server {
+    pid: u32,
+    process: Option<Process>,
+    session: Option<Session>,
+    /// Addresses of the routines in the library, in the order of `library/helper.c`.
+    routines: [u64; 3],
+    /// Sites by their numbers; the program names them by these.
+    sites: Vec<Site>,
+    events: BTreeMap<u64, EventId>,
+    records: Vec<String>,
+    /// Number of records that were dropped because nobody read them.
+    dropped: u64,
+    /// True if jumps are allowed.
+    allowed: bool,
+    /// When the first breakpoint that waits for its jump was put in.
+    waiting: Option<Instant>,
+    upkeep: Instant,
+}
+
+type Answered = Result<Answer, Failure>;
+
+fn failure(code: i32, message: impl Into<String>) -> Failure {
+    Failure {
+        code,
+        message: message.into(),
+    }
+}
+
+impl From<capriole::Error> for Failure {
+    fn from(error: capriole::Error) -> Failure {
+        let code = match error.code() {
+            Code::NotFound => libc::ENOENT,
+            Code::NotProbeable => libc::EOPNOTSUPP,
+            Code::Limit => libc::ENOSPC,
+            Code::Vanished => libc::ESRCH,
+            Code::AlreadyRecorded => libc::EBUSY,
+            _ => libc::EINVAL,
+        };
+        failure(code, error.to_string())
+    }
+}
+
+impl Server {
+    pub fn new(pid: u32) -> Server {
+        Server {
+            pid,
+            process: Process::open(pid).ok(),
+            session: None,
+            routines: [0; 3],
+            sites: Vec::new(),
+            events: BTreeMap::new(),
+            records: Vec::new(),
+            dropped: 0,
+            allowed: true,
+            waiting: None,
+            upkeep: Instant::now(),
+        }
+    }
+
+    /// Returns the time until there is something to do.
+    pub fn pause(&self) -> Duration {
+        let upkeep = (self.upkeep + UPKEEP).saturating_duration_since(Instant::now());
+        match self.waiting {
+            Some(since) if self.allowed => {
+                upkeep.min((since + BATCH).saturating_duration_since(Instant::now()))
+            }
+            _ => match self.session {
+                Some(_) => upkeep,
+                None => Duration::from_secs(3600),
+            },
+        }
+    }
+
+    /// Does what is due.
+    pub fn work(&mut self) {
+        if self.waiting.is_some_and(|since| since.elapsed() >= BATCH) && self.allowed {
+            self.optimize();
+        }
+        if self.upkeep.elapsed() >= UPKEEP {
+            self.upkeep = Instant::now();
+            self.read();
+        }
+    }
+
+    /// Replaces the breakpoints that may be replaced.
+    fn optimize(&mut self) {
+        self.waiting = None;
+        let free = self.sites.iter().filter(|site| site.armed && !site.held);
+        let held: BTreeSet<SiteId> = self
+            .sites
+            .iter()
+            .filter(|s| s.armed && s.held)
+            .map(|s| s.added.id)
+            .collect();
+        let free: Vec<SiteId> = free
+            .map(|s| s.added.id)
+            .filter(|id| !held.contains(id))
+            .collect();
+        if let Some(session) = &mut self.session
+            && !free.is_empty()
+        {
+            // A program that cannot be stopped now keeps its breakpoints; the next request tries again.
+            let _ = session.optimise_sites(&free);
+        }
+    }
+
+    /// Reads records, and does the upkeep of the session.
+    fn read(&mut self) {
+        let Some(session) = &mut self.session else {
+            return;
+        };
+        for record in session.read().into_iter().flatten() {
+            match self.records.len() < KEPT {
+                true => self.records.push(record.to_string()),
+                false => self.dropped += 1,
+            }
+        }
+    }
+
+    fn session(&mut self) -> Result<&mut Session, Failure> {
+        if self.session.is_none() {
+            let mut options = capriole::Options::default();
+            options.probes = ProbeOptions {
+                breakpoints: true,
+                ..ProbeOptions::default()
+            };
+            self.session = Some(Session::attach_with(self.pid, options)?);
+        }
+        self.session.as_mut().ok_or_else(|| Malformed.into())
+    }
+
+    pub fn answer(&mut self, mut request: Request) -> Answered {
+        let tid = request.word()? as i32;
+        match request.kind {
+            message::HELLO => self.hello(&mut request),
+            message::RESOLVE => self.resolve(&mut request),
+            message::ADD => self.add(&mut request, tid),
+            message::ARM => self.arm(&mut request, tid),
+            message::DISARM => self.disarm(&mut request, tid),
+            message::OPTIMIZE => self.wait_for_jumps(&mut request),
+            message::STATUS => self.status(&mut request),
+            message::EXITS => self.exits(&mut request),
+            message::ANALYZE => self.analyze(&mut request),
+            message::EVENT_ADD => self.add_event(&mut request),
+            message::EVENT_REMOVE => self.remove_event(&mut request),
+            message::ROWS => self.rows(&mut request),
+            message::READ => self.records(),
+            message::ALLOW => self.allow(&mut request),
+            message::PLACE => self.place(&mut request),
+            message::GOODBYE => self.goodbye(),
+            _ => Err(Malformed.into()),
+        }
+    }
+
+    fn hello(&mut self, request: &mut Request) -> Answered {
+        let version = request.word()?;
+        if version != VERSION {
+            return Err(failure(
+                libc::EPROTO,
+                format!(
+                    "the library speaks version {version} with its helper, and this command version {VERSION}: install both from the same source"
+                ),
+            ));
+        }
+        let pid = request.word()?;
+        if pid != u64::from(self.pid) {
+            return Err(failure(
+                libc::EPROTO,
+                format!(
+                    "the program says that it is process {pid}, and the kernel that it is {}",
+                    self.pid
+                ),
+            ));
+        }
+        for routine in &mut self.routines {
+            *routine = request.word()?;
+        }
+        Ok(Answer::default())
+    }
+
+    fn resolve(&mut self, request: &mut Request) -> Answered {
+        let mut answer = Answer::default();
+        while !request.is_over() {
+            let kind = request.word()?;
+            let offset = request.word()?;
+            let object = ObjectRef::from(&*request.text()?);
+            let name = request.text()?;
+            let place = match kind {
+                1 => Place::Symbol {
+                    pattern: name,
+                    offset,
+                },
+                _ => line(&name)?,
+            };
+            let probe = Probe::new(object, place, At::Entry);
+            answer.word(self.spot(&probe)?);
+        }
+        Ok(answer)
+    }
+
+    /// Returns the address of the one place of a probe.
+    fn spot(&mut self, probe: &Probe) -> Result<u64, Failure> {
+        let spots = self.session()?.spots(probe)?;
+        let mut addresses: Vec<u64> = spots.iter().map(|spot| spot.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        match addresses[..] {
+            [address] => Ok(address),
+            [] => Err(failure(
+                libc::ENOENT,
+                format!(
+                    "`{}` has no code of its own: it is inlined everywhere",
+                    probe.label
+                ),
+            )),
+            _ => {
+                let mut message = format!(
+                    "`{}` is at {} places; give one of these addresses:",
+                    probe.label,
+                    addresses.len()
+                );
+                for address in addresses.iter().take(8) {
+                    let _ = write!(message, " {address:#x}");
+                }
+                Err(failure(libc::ENOTUNIQ, message))
+            }
+        }
+    }
+
+    /// Returns the file and the offset in it of an address of the program.
+    fn file_at(&self, address: u64) -> Result<(String, u64), Failure> {
+        let gone = || failure(libc::ESRCH, "the program is gone");
+        let maps = self
+            .process
+            .as_ref()
+            .ok_or_else(gone)?
+            .maps()
+            .map_err(|_| gone())?;
+        let mapping = maps.iter().find(|mapping| mapping.contains(address));
+        let mapping = mapping
+            .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
+        if !mapping.perms.execute {
+            return Err(failure(
+                libc::EFAULT,
+                format!("there is no code at {address:#x}: the memory is not executable"),
+            ));
+        }
+        if !mapping.is_file() {
+            return Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "{address:#x} is not in a file that is mapped: code that a program generates cannot be probed"
+                ),
+            ));
+        }
+        Ok((
+            mapping.path.to_string_lossy().into_owned(),
+            address - mapping.start + mapping.offset,
+        ))
+    }
+
+    fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
+        let (path, offset) = self.file_at(address)?;
+        let place = Place::FileOffset(offset);
+        let probe = Probe::new(&*path, place, At::Entry);
+        Ok(probe.labelled(format!("{path}:{offset:#x} (at {address:#x})")))
+    }
+
+    fn pace(&self, tid: i32) -> Pace {
+        Pace::Running(tid)
+    }
+
+    fn add(&mut self, request: &mut Request, tid: i32) -> Answered {
+        let count = request.word()?;
+        let (mut probes, mut held) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let address = request.word()?;
+            let argument = request.word()?;
+            let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
+            let [routine, with_flags, after] = self.routines;
+            let probe = self.probe_at(address)?;
+            probes.push(match kind {
+                BEFORE => probe.call(Call {
+                    routine,
+                    with_flags,
+                    argument,
+                    after: false,
+                }),
+                AFTER => probe.call(Call {
+                    routine: after,
+                    with_flags: after,
+                    argument,
+                    after: true,
+                }),
+                _ => probe.replace(target),
+            });
+            held.push(hold != 0);
+        }
+        let pace = self.pace(tid);
+        let added = self.session()?.add_sites(&probes, pace)?;
+        let mut answer = Answer::default();
+        for (added, held) in added.into_iter().zip(held) {
+            answer.word(self.sites.len() as u64 + 1);
+            answer.word(added.original);
+            answer.word(self.next(added.address));
+            answer.word(added.address);
+            self.sites.push(Site {
+                added,
+                armed: true,
+                held,
+            });
+        }
+        self.wait_for_batch();
+        Ok(answer)
+    }
+
+    fn wait_for_batch(&mut self) {
+        self.waiting.get_or_insert_with(Instant::now);
+    }
+
+    /// Returns the address of the instruction after the one at an address. The bytes there may be
+    /// changed already: those of the file are read.
+    fn next(&self, address: u64) -> u64 {
+        let Ok((path, offset)) = self.file_at(address) else {
+            return 0;
+        };
+        let Some(process) = &self.process else {
+            return 0;
+        };
+        let mut bytes = [0; 15];
+        let file = std::fs::File::open(process.in_root(path.as_ref()));
+        let read =
+            file.and_then(|file| std::os::unix::fs::FileExt::read_at(&file, &mut bytes, offset));
+        let Ok(len) = read else { return 0 };
+        let mut decoder =
+            iced_x86::Decoder::with_ip(64, &bytes[..len], address, iced_x86::DecoderOptions::NONE);
+        decoder.decode().next_ip()
+    }
+
+    fn numbered(&self, number: u64) -> Result<usize, Malformed> {
+        let index = (number as usize).checked_sub(1).ok_or(Malformed)?;
+        (index < self.sites.len()).then_some(index).ok_or(Malformed)
+    }
+
+    fn arm(&mut self, request: &mut Request, tid: i32) -> Answered {
+        let count = request.word()?;
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let index = self.numbered(request.word()?)?;
+            let held = request.word()? != 0;
+            self.sites[index].held = held;
+            ids.push((index, self.sites[index].added.id));
+        }
+        let pace = self.pace(tid);
+        let sites: Vec<SiteId> = ids.iter().map(|(_, id)| *id).collect();
+        let refused = self.session()?.arm_sites(&sites, pace)?;
+        if let Some((_, reason)) = refused.first() {
+            let reason = reason.clone();
+            self.disarm_idle(&sites, pace)?;
+            return Err(failure(libc::EAGAIN, reason));
+        }
+        for (index, _) in ids {
+            self.sites[index].armed = true;
+        }
+        self.wait_for_batch();
+        Ok(Answer::default())
+    }
+
+    fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {
+        let count = request.word()?;
+        let mut ids = Vec::new();
+        for _ in 0..count {
+            let index = self.numbered(request.word()?)?;
+            self.sites[index].armed = false;
+            ids.push(self.sites[index].added.id);
+        }
+        let pace = self.pace(tid);
+        self.disarm_idle(&ids, pace)?;
+        Ok(Answer::default())
+    }
+
+    /// Disarms those patches of which no instruction is wanted any more.
+    fn disarm_idle(&mut self, ids: &[SiteId], pace: Pace) -> Result<(), Failure> {
+        let wanted: BTreeSet<SiteId> = self
+            .sites
+            .iter()
+            .filter(|s| s.armed)
+            .map(|s| s.added.id)
+            .collect();
+        let idle: Vec<SiteId> = ids
+            .iter()
+            .copied()
+            .filter(|id| !wanted.contains(id))
+            .collect();
+        if !idle.is_empty() {
+            self.session()?.disarm_sites(&idle, pace)?;
+        }
+        Ok(())
+    }
+
+    fn reached(&self, index: usize) -> Option<Reached> {
+        let session = self.session.as_ref()?;
+        Some(session.site(self.sites[index].added.id)?.reached)
+    }
+
+    fn wait_for_jumps(&mut self, request: &mut Request) -> Answered {
+        let limit = Instant::now() + Duration::from_millis(request.word()?);
+        loop {
+            if self.allowed {
+                self.optimize();
+            }
+            let waits = |index: &usize| {
+                let site = &self.sites[*index];
+                let reached = self.reached(*index);
+                site.armed
+                    && !site.held
+                    && matches!(reached, Some(Reached::Waiting | Reached::Occupied))
+            };
+            let waiting = (0..self.sites.len()).filter(waits).count();
+            if waiting == 0 || !self.allowed || Instant::now() >= limit {
+                let mut answer = Answer::default();
+                answer.word(waiting as u64);
+                return Ok(answer);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            self.read();
+        }
+    }
+
+    fn status(&mut self, request: &mut Request) -> Answered {
+        let index = self.numbered(request.word()?)?;
+        let site = &self.sites[index];
+        let status = self
+            .session
+            .as_ref()
+            .and_then(|session| session.site(site.added.id));
+        let Some(status) = status else {
+            let mut answer = Answer::default();
+            answer
+                .word(GONE)
+                .text("its place is not in the program any more");
+            return Ok(answer);
+        };
+        let (state, mut why) = match status.reached {
+            Reached::Optimised => (OPTIMIZED, format!("a jump ({})", status.tactic)),
+            Reached::Waiting if site.held => (BREAKPOINT, "a breakpoint; the probe is not to be optimized".to_owned()),
+            Reached::Waiting if !self.allowed => (BREAKPOINT, "a breakpoint; optimization is off".to_owned()),
+            Reached::Waiting => (WAITING, format!("a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})", status.tactic)),
+            Reached::Breakpoint => (BREAKPOINT, "a breakpoint".to_owned()),
+            Reached::Disarmed => (OFF, "disarmed".to_owned()),
+            Reached::Occupied => (OCCUPIED, "not in yet: a thread is inside the bytes that change, and no breakpoint may be used".to_owned()),
+            _ => (GONE, "another tool has changed the place, or its library is unmapped".to_owned()),
+        };
+        for (tactic, refusal) in &site.added.refusals {
+            let _ = write!(why, "; no {tactic}: {refusal}");
+        }
+        let mut answer = Answer::default();
+        answer.word(state).text(&why);
+        Ok(answer)
+    }
+
+    fn exits(&mut self, request: &mut Request) -> Answered {
+        let address = request.word()?;
+        let object = ObjectRef::from(&*request.text()?);
+        let symbol = request.text()?;
+        let entry = match address {
+            0 => Probe::new(object, Place::function(symbol), At::Entry),
+            _ => self.probe_at(address)?,
+        };
+        let start = self.spot(&entry)?;
+        let exits = Probe {
+            at: At::Return,
+            ..entry
+        };
+        let label = exits.label.clone();
+        let spots = self.session()?.spots(&exits)?;
+        if let Some(reason) = spots.iter().find_map(|spot| spot.unknown.clone()) {
+            return Err(failure(
+                libc::EOPNOTSUPP,
+                format!("the returns of {label} cannot be probed: {reason}"),
+            ));
+        }
+        if spots.iter().any(|spot| !spot.plain) {
+            return Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "{label} leaves by a jump to another function, whose return is not one of its own exits; set by_address"
+                ),
+            ));
+        }
+        let mut answer = Answer::default();
+        answer.word(spots.len() as u64).word(start);
+        for spot in spots {
+            answer.word(spot.address);
+        }
+        Ok(answer)
+    }
+
+    fn analyze(&mut self, request: &mut Request) -> Answered {
+        let mut answer = Answer::default();
+        let mut known: BTreeMap<u64, bool> = BTreeMap::from([(0, false)]);
+        while !request.is_over() {
+            let mut any = false;
+            for _ in 0..3 {
+                let address = request.word()?;
+                let process = self.process.as_ref();
+                any |= *known.entry(address).or_insert_with(|| {
+                    process.is_none_or(|process| uses_vectors(process, address))
+                });
+            }
+            answer.word(any.into());
+        }
+        Ok(answer)
+    }
+
+    fn add_event(&mut self, request: &mut Request) -> Answered {
+        let text = request.text()?;
+        let name = request.text()?;
+        let address = request.word()?;
+        let added = if address == 0 {
+            self.session()?.add(&text)?
+        } else {
+            let (path, offset) = self.file_at(address)?;
+            let spec = EventSpec::parse(&format!("{path}:{offset:#x} {text}"))
+                .map_err(|error| failure(libc::EINVAL, error.to_string()))?;
+            let probe = Probe::from(spec).named(name);
+            self.session()?.add_probe(probe)?
+        };
+        let number = self.events.last_key_value().map_or(1, |(last, _)| last + 1);
+        self.events.insert(number, added.id);
+        let mut answer = Answer::default();
+        answer.word(number);
+        Ok(answer)
+    }
+
+    fn event(&self, number: u64) -> Result<EventId, Failure> {
+        let event = self.events.get(&number).copied();
+        event.ok_or_else(|| failure(libc::ENOENT, format!("there is no event {number}")))
+    }
+
+    fn remove_event(&mut self, request: &mut Request) -> Answered {
+        let number = request.word()?;
+        let event = self.event(number)?;
+        self.session()?.remove(event)?;
+        self.events.remove(&number);
+        Ok(Answer::default())
+    }
+
+    fn rows(&mut self, request: &mut Request) -> Answered {
+        let event = self.event(request.word()?)?;
+        let session = self.session()?;
+        let groups = session.rows(event);
+        let text = rows::text(session, &groups);
+        let mut answer = Answer::default();
+        answer.text(&text);
+        Ok(answer)
+    }
+
+    fn records(&mut self) -> Answered {
+        self.read();
+        let mut text = String::new();
+        for record in self.records.drain(..) {
+            text.push_str(&record);
+            text.push('\n');
+        }
+        let lost =
+            self.session.as_ref().map_or(0, Session::lost) + std::mem::take(&mut self.dropped);
+        if lost > 0 {
+            let _ = writeln!(text, "# {lost} events were lost");
+        }
+        let mut answer = Answer::default();
+        answer.text(&text);
+        Ok(answer)
+    }
+
+    fn allow(&mut self, request: &mut Request) -> Answered {
+        let before = std::mem::replace(&mut self.allowed, request.word()? != 0);
+        if self.allowed {
+            self.wait_for_batch();
+        }
+        let mut answer = Answer::default();
+        answer.word(before.into());
+        Ok(answer)
+    }
+
+    fn place(&mut self, request: &mut Request) -> Answered {
+        let address = request.word()?;
+        let mut answer = Answer::default();
+        let (path, offset) = self.file_at(address)?;
+        let name = path.rsplit('/').next().unwrap_or_default();
+        let probe = self.probe_at(address)?;
+        let symbol = self
+            .session()?
+            .spots(&probe)
+            .ok()
+            .and_then(|spots| spots.into_iter().next()?.symbol);
+        match symbol {
+            Some(symbol) => answer.text(&format!("{name}:{symbol}")),
+            None => answer.text(&format!("{name}:{offset:#x}")),
+        };
+        Ok(answer)
+    }
+
+    fn goodbye(&mut self) -> Answered {
+        if let Some(session) = self.session.take() {
+            session.detach()?;
+        }
+        Ok(Answer::default())
+    }
+}
+
+/// Reads `FILE:LINE`.
+fn line(text: &str) -> Result<Place, Failure> {
+    let found = text
+        .rsplit_once(':')
+        .and_then(|(file, line)| Some((file, line.parse().ok()?)));
+    let (file, line) =
+        found.ok_or_else(|| failure(libc::EINVAL, format!("`{text}` is not FILE:LINE")))?;
+    Ok(Place::Line {
+        file: file.to_owned(),
+        line,
+    })
+}

@@ -1,0 +1,298 @@
+//! Probes that are put in and taken out while the program runs: by breakpoints.
+//!
+//! ```text
+//! before     55 48 89 e5 41 57      push %rbp; mov %rsp,%rbp; push %r15
+//! armed      cc 48 89 e5 41 57      one byte; the breakpoint leads to the detour
+//! optimised  e9 xx xx xx xx 57      in a pause, see [`Attached::optimise`]
+//!
+//! disarmed from the jump:
+//! 1          cc xx xx xx xx 57      then all processors synchronise
+//! 2          cc 48 89 e5 41 57      then all processors synchronise
+//! 3          55 48 89 e5 41 57
+//! ```
+//!
+//! Why this is safe while threads execute these bytes:
+//!
+//! - A breakpoint is written as one byte at the start of an instruction. A processor fetches the old
+//!   byte or the new one, whatever it has prefetched of the bytes behind; either is an instruction
+//!   that begins there.
+//! - The bytes behind are changed only while the breakpoint is there, and after every processor has
+//!   executed a serialising instruction since it was written (`membarrier(2)` with
+//!   `PRIVATE_EXPEDITED_SYNC_CORE`, issued by a thread of the program). So no processor executes the
+//!   first byte of the jump together with bytes that are not the jump's: it either has executed the
+//!   whole jump, or meets the breakpoint. (Intel SDM volume 3, 9.1.3 "Handling self- and
+//!   cross-modifying code"; the Linux kernel's `text_poke_bp`.) No thread is in the middle of these
+//!   bytes: they were a jump, and that no thread was inside before was proved in the pause in which
+//!   the jump was written.
+//! - The first byte is restored after all processors have synchronised once more.
+//! - The breakpoint leads to the detour in each of these states, and still does so for a thread that
+//!   has executed it but gets its signal only after the byte was restored: the table of breakpoints
+//!   keeps the sites that were disarmed.
+//! - We may die between any two of these writes: each state is a correct program, and the journal,
+//!   which is written first, has all bytes ([`Found::Between`]).
+//! - Nobody else takes the session out meanwhile, and unmaps what the breakpoint leads to: one thread
+//!   of the program is held by ptrace, and a process has one tracer.
+
+use super::{Attached, Probe, SiteState, breakpoints_allowed};
+use crate::attach::SiteError;
+use crate::session::{Agent, write};
+use capriole_host::error::TargetError;
+use capriole_host::host::TargetMemory;
+use capriole_host::steps::step;
+use capriole_ledger as ledger;
+use capriole_ledger::change::{Change, Found, INT3};
+use capriole_proc::maps::PAGE_SIZE;
+use capriole_tactic::site::Patch;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// How a program is changed while its threads run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Running {
+    /// The thread of the program that is stopped and makes system calls: best one that waits in a
+    /// call, which can be stopped at once.
+    pub tid: i32,
+}
+
+impl Attached {
+    /// Adds probes as [`add`](Self::add) does, and puts them in as breakpoints without a pause where
+    /// that is possible: the others as `add` does. Breakpoints stay until
+    /// [`optimise_probes`](Self::optimise_probes).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_running(
+        &mut self,
+        probes: Vec<Probe>,
+        running: &Running,
+    ) -> Result<Range<usize>, TargetError> {
+        self.check_living()?;
+        let host = self.host.clone();
+        host.apart(|| self.add_living(probes, Some(running)))
+    }
+
+    /// Arms probes as [`arm`](Self::arm) does, as breakpoints without a pause where that is possible.
+    ///
+    /// # Errors
+    /// As [`arm`](Self::arm).
+    pub fn arm_running(
+        &mut self,
+        probes: &[usize],
+        running: &Running,
+    ) -> Result<Vec<(usize, SiteError)>, TargetError> {
+        self.check_living()?;
+        let armed = self.armed();
+        let known = 0..self.round.asked.probes.len();
+        let wanted = probes
+            .iter()
+            .filter(|p| known.contains(p) && !armed.contains(p));
+        let wanted = wanted.map(|probe| (*probe, true)).collect();
+        let host = self.host.clone();
+        host.apart(|| self.change(wanted, &BTreeSet::new(), Some(running)))
+    }
+
+    /// Disarms probes as [`disarm`](Self::disarm) does, without a pause where that is possible.
+    /// Forked children keep them then.
+    ///
+    /// # Errors
+    /// As [`disarm`](Self::disarm).
+    pub fn disarm_running(
+        &mut self,
+        probes: &[usize],
+        running: &Running,
+    ) -> Result<Vec<usize>, TargetError> {
+        self.check_living()?;
+        let armed = self.armed();
+        let wanted = probes.iter().filter(|probe| armed.contains(probe));
+        let wanted = wanted.map(|probe| (*probe, false)).collect();
+        let host = self.host.clone();
+        host.apart(|| self.change(wanted, &BTreeSet::new(), Some(running)))?;
+        let still = self.armed();
+        Ok(armed.difference(&still).copied().collect())
+    }
+
+    /// Lets the breakpoints of probes be replaced by their jumps, in one pause. Those of sites that
+    /// a thread occupies are replaced [later](Self::optimise). Returns the number of sites that are
+    /// still to be replaced, of all probes.
+    ///
+    /// # Errors
+    /// The errors of stopping the program; nothing has changed then.
+    pub fn optimise_probes(&mut self, probes: &[usize]) -> Result<usize, TargetError> {
+        for probe in probes {
+            if let Some(entry) = self.entry_of(*probe) {
+                self.round.entries[entry].held = false;
+            }
+        }
+        match self.has_waiting() {
+            true => self.optimise(),
+            false => Ok(0),
+        }
+    }
+
+    /// Returns the address of the copy of an instruction at a probe's site: code that does what the
+    /// program did there before, and goes on behind it. It stays valid as long as the session.
+    #[must_use]
+    pub fn copy_of(&self, probe: usize, instruction: u64) -> Option<u64> {
+        let entry = &self.round.entries[self.entry_of(probe)?];
+        let made = entry.made.as_ref().ok()?;
+        made.detour.copy_of(instruction)
+    }
+
+    /// Returns the entry that a probe's place has now.
+    fn entry_of(&self, probe: usize) -> Option<usize> {
+        let asked = self.round.asked.probes.get(probe)?;
+        self.round.asked.places[asked.place.clone().ok()?].current
+    }
+
+    /// True if these entries can be written, and those taken out, while the program runs.
+    pub(super) fn can_write_running(&self, arriving: &[usize], leaving: &[usize]) -> bool {
+        let entry = |index: &usize| &self.round.entries[*index];
+        let single = |index: &usize| {
+            let entry = entry(index);
+            entry.shape.placed.is_none() && entry.changes().len() == 1 && entry.counters.is_empty()
+        };
+        let arrives = |index: &usize| {
+            let entry = entry(index);
+            let by_breakpoint = entry.shape.tactic.patch() == Patch::Breakpoint;
+            let empty = entry.from.is_none() && entry.state == SiteState::Waiting;
+            single(index) && empty && (entry.stand_in || by_breakpoint)
+        };
+        let leaves = |index: &usize| {
+            let entry = entry(index);
+            let by_breakpoint = entry.shape.tactic.patch() == Patch::Breakpoint;
+            let stands = entry.state == SiteState::StandIn || by_breakpoint;
+            single(index) && (stands || entry.stand_in)
+        };
+        let jumps = leaving.iter().any(|index| {
+            let entry = entry(index);
+            entry.state == SiteState::Final && entry.shape.tactic.patch() == Patch::Jump
+        });
+        arriving.iter().all(arrives)
+            && leaving.iter().all(leaves)
+            && ((arriving.is_empty() && !jumps) || breakpoints_allowed(&*self.host).is_ok())
+    }
+
+    /// Writes entries as breakpoints, and takes others out, while the program runs.
+    pub(super) fn write_running(
+        &mut self,
+        running: &Running,
+        arriving: &[usize],
+        leaving: &[usize],
+    ) -> Result<(), TargetError> {
+        let pid = self.process().pid() as i32;
+        let remote = self.host.memory()?;
+        let jump = |index: &&usize| {
+            let entry = &self.round.entries[**index];
+            entry.state == SiteState::Final && entry.shape.tactic.patch() == Patch::Jump
+        };
+        let jumps: Vec<usize> = leaving.iter().filter(jump).copied().collect();
+        for index in &jumps {
+            // For the table of breakpoints, which has no sites with jumps.
+            self.round.entries[*index].state = SiteState::StandIn;
+        }
+        self.know_traps(&remote, arriving.iter().chain(&jumps))?;
+        let agent = Agent::hire_one(&*self.host, running.tid, &remote)?;
+        self.check_mapped()?;
+        self.watched = None;
+        self.round.leaving.clear();
+        for index in leaving {
+            self.take_out_running(&remote, &agent, *index, jumps.contains(index))?;
+            self.round.entries[*index].state = SiteState::Disarmed;
+            self.round.waiting.retain(|waiting| waiting != index);
+        }
+        let mut ready = Vec::new();
+        for index in arriving {
+            let change = self.round.entries[*index].changes()[0];
+            match look(&remote, &change) {
+                Some(Found::Before) => ready.push((*index, change)),
+                _ => {
+                    self.round.fail(*index, SiteError::Modified);
+                    self.round.waiting.retain(|waiting| waiting != index);
+                }
+            }
+        }
+        for (index, change) in &ready {
+            let entry = &mut self.round.entries[*index];
+            if !entry.journalled {
+                let part = &mut self.round.parts[entry.part];
+                let journal = [ledger::Entry::Change(*change)];
+                part.ledger.append(&remote, part.len, &journal)?;
+                part.len += 1;
+                self.installed.changes.push(*change);
+                entry.journalled = true;
+            }
+        }
+        step("journal of breakpoints written");
+        for (index, change) in &ready {
+            write(pid, &remote, change.address, &[INT3])?;
+            step("breakpoint written while the program runs");
+            let entry = &mut self.round.entries[*index];
+            if entry.shape.tactic.patch() == Patch::Breakpoint {
+                entry.state = SiteState::Final;
+                self.round.waiting.retain(|waiting| waiting != index);
+            } else {
+                entry.state = SiteState::StandIn;
+                entry.held = true;
+            }
+        }
+        self.standstill.one += agent.dismiss();
+        Ok(())
+    }
+
+    /// Restores the bytes of an entry, whose breakpoint is in the table.
+    fn take_out_running(
+        &self,
+        remote: &dyn TargetMemory,
+        agent: &Agent,
+        index: usize,
+        jump: bool,
+    ) -> Result<(), TargetError> {
+        let pid = self.process().pid() as i32;
+        let change = self.round.entries[index].changes()[0];
+        let synchronise = || agent.synchronise(remote, &self.memory.ledger);
+        match look(remote, &change) {
+            Some(Found::After) if jump => {
+                write(pid, remote, change.address, &[INT3])?;
+                step("breakpoint over a jump written while the program runs");
+                synchronise()?;
+                let mut at = 1;
+                while at < change.len {
+                    let address = change.address + at as u64;
+                    let page = (PAGE_SIZE - address % PAGE_SIZE) as usize;
+                    let end = change.len.min(at + page);
+                    write(pid, remote, address, &change.before[at..end])?;
+                    at = end;
+                }
+                step("bytes behind a breakpoint restored while the program runs");
+                synchronise()?;
+                write(pid, remote, change.address, &change.before[..1])
+            }
+            Some(Found::After | Found::Between) => {
+                write(pid, remote, change.address, &change.before[..1])
+            }
+            // Another tool is there, or the library is gone: see `beside`.
+            _ => Ok(()),
+        }
+    }
+
+    /// Has the breakpoints of some entries handled.
+    fn know_traps<'a>(
+        &mut self,
+        remote: &dyn TargetMemory,
+        mut entries: impl Iterator<Item = &'a usize>,
+    ) -> Result<(), TargetError> {
+        let start = |index: &usize| self.round.entries[*index].shape.covered.start;
+        let is_known = |index: &usize| self.round.known_traps.contains(&start(index));
+        match entries.all(is_known) && self.installed.handles_traps() {
+            true => Ok(()),
+            false => self.handle_traps(remote),
+        }
+    }
+}
+
+/// Returns the state of a change's bytes.
+fn look(remote: &dyn TargetMemory, change: &Change) -> Option<Found> {
+    let mut now = vec![0; change.len];
+    remote.read(change.address, &mut now).ok()?;
+    Some(change.judge(&now))
+}

@@ -1,0 +1,294 @@
+/* capriole/probe.h: dynamic probes that a program puts into itself
+ *
+ *   static int opened(struct capriole_probe *p, struct capriole_regs *regs)
+ *   {
+ *           count++;
+ *           return 0;
+ *   }
+ *   static struct capriole_probe probe = { .object = "libc", .symbol = "open64", .pre = opened };
+ *
+ *   if (capriole_probe_register(&probe) != 0)
+ *           fprintf(stderr, "%s\n", capriole_error());
+ *
+ * A probe is at one instruction of the program or of a library: its handlers are called before and
+ * after each execution of that instruction, with all general registers, which they may change. The
+ * interface is that of the kernel's kprobes; what it does differently is said below and in
+ * docs/probes.md.
+ *
+ * C99 and C++11 and later, GCC 8 or Clang 11 and later, x86-64 Linux. Link with
+ * `pkg-config --libs capriole`. All functions may be called by any thread, but not by handlers,
+ * unless the function says so. They return 0 or more, or less than 0 for an error: an errno(3)
+ * code with its sign reversed; capriole_error() says more.
+ *
+ * Written for the Capriole project; MIT or Apache 2.0, as you like.
+ */
+#ifndef CAPRIOLE_PROBE_H
+#define CAPRIOLE_PROBE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined __x86_64__ || !defined __linux__ || !defined __LP64__
+#error "capriole/probe.h is for x86-64 Linux"
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The general registers at a probe, in the order and with the names of the kernel's struct pt_regs.
+ * A handler may change each of them. A changed `sp` must leave 128 bytes below it unused, and may
+ * be at most 64 bytes lower than it was. */
+struct capriole_regs {
+	uint64_t r15, r14, r13, r12, bp, bx;
+	uint64_t r11, r10, r9, r8, ax, cx, dx, si, di;
+	uint64_t ip;	/* of the probed instruction; in a post-handler of the one that comes next */
+	uint64_t flags;
+	uint64_t sp;
+};
+
+struct capriole_probe;
+
+/* Called before the instruction. Returns 0 to have it executed, unless `regs->ip` was changed: then
+ * the program goes on there. Returns another value to skip it: the program goes on at `regs->ip`
+ * if that was changed, and otherwise behind the instruction; handlers of the same instruction that
+ * were registered later, and post-handlers, are not called then. */
+typedef int (*capriole_pre_handler)(struct capriole_probe *, struct capriole_regs *);
+
+/* Called after the instruction, with the registers as it has left them. */
+typedef void (*capriole_post_handler)(struct capriole_probe *, struct capriole_regs *,
+				      unsigned long flags);
+
+/* Called when a handler of the probe runs into a fault (`signal`: SIGSEGV, SIGBUS, SIGFPE or
+ * SIGILL). Returns 0 to leave the fault to the program, which it usually ends; another value to
+ * abandon the handler: the program goes on as if it had returned 0. */
+typedef int (*capriole_fault_handler)(struct capriole_probe *, struct capriole_regs *, int signal);
+
+/* Flags of a probe. */
+enum {
+	CAPRIOLE_DISABLED = 1,		/* register it disabled */
+	CAPRIOLE_NO_OPTIMIZE = 2,	/* keep the breakpoint: do not replace it by a jump */
+	CAPRIOLE_NO_VECTOR = 4,		/* its handlers do not change vector or x87 registers */
+	CAPRIOLE_SAVE_VECTOR = 8	/* save these registers, without a look at the handlers */
+};
+
+/* A probe. Initialise it with zeros for all that is not used, keep it in memory as long as it is
+ * registered, and change nothing but `data` then. */
+struct capriole_probe {
+	/* The place: an address; or a function, with an offset in bytes; or a source line. */
+	void *address;		/* of an instruction; set when the probe is registered otherwise */
+	const char *object;	/* start of a library's file name, such as "libc", or a path; NULL:
+				   the program */
+	const char *symbol;	/* a function, by its plain, mangled or demangled name */
+	unsigned long offset;	/* from the start of the function, bytes */
+	const char *line;	/* "FILE:LINE", where there is debug information */
+
+	capriole_pre_handler pre;
+	capriole_post_handler post;
+	capriole_fault_handler fault;
+	void *data;		/* for the handlers */
+	unsigned flags;
+
+	/* Number of hits at which no handler was called: the thread was in a handler already. Read it
+	 * with capriole_probe_missed(). */
+	unsigned long missed;
+
+	/* Of the library. */
+	void *private_[6];
+};
+
+/* Registers a probe: when the function returns, it is hit. */
+int capriole_probe_register(struct capriole_probe *probe);
+
+/* Takes a probe out: when the function returns, none of its handlers runs or will run, and its
+ * memory is the caller's again. */
+int capriole_probe_unregister(struct capriole_probe *probe);
+
+/* The same for several probes, all of them or none. */
+int capriole_probes_register(struct capriole_probe **probes, size_t count);
+int capriole_probes_unregister(struct capriole_probe **probes, size_t count);
+
+/* Stops and resumes the calls of a registered probe's handlers. */
+int capriole_probe_disable(struct capriole_probe *probe);
+int capriole_probe_enable(struct capriole_probe *probe);
+
+/* Number of hits that were missed. Handlers may call it. */
+unsigned long capriole_probe_missed(const struct capriole_probe *probe);
+
+/* State of a probe. */
+enum capriole_state {
+	CAPRIOLE_UNREGISTERED = 0,
+	CAPRIOLE_BREAKPOINT = 1,	/* a breakpoint; the instruction is single-stepped by no one,
+					   its copy runs: "boosted" */
+	CAPRIOLE_WAITING = 2,		/* a breakpoint that is going to be replaced by a jump */
+	CAPRIOLE_OPTIMIZED = 3,		/* a jump */
+	CAPRIOLE_OFF = 4,		/* disabled */
+	CAPRIOLE_GONE = 5,		/* its library is unmapped, or another tool has changed the place */
+	CAPRIOLE_OCCUPIED = 6		/* not in yet: a thread is inside the bytes that change */
+};
+
+/* Returns the state of a probe, and writes into `why` (of `size` bytes, NULL if it is not wanted)
+ * how it is reached, and why not by a jump. */
+int capriole_probe_status(const struct capriole_probe *probe, char *why, size_t size);
+
+/* Allows (1, the default) or forbids (0) jumps for all probes of the process. Returns the setting
+ * before. */
+int capriole_optimization(int allowed);
+
+/* Waits until no probe waits for its jump, at most so many milliseconds. Returns the number of those
+ * that still do. */
+int capriole_optimize(unsigned milliseconds);
+
+/* Writes a line for each probe to a file descriptor, as /sys/kernel/debug/kprobes/list has them:
+ *
+ *   00007f3a1c0915e0  k  libc.so.6:malloc+0x4    [OPTIMIZED]
+ */
+int capriole_list(int fd);
+
+/* Returns the message of the calling thread's last error, in one line. It is valid until the thread
+ * calls the library again. */
+const char *capriole_error(void);
+
+/* Takes all probes out, and ends the helper process. The next registration begins anew. */
+int capriole_finish(void);
+
+/* Calls of a function: an entry handler and a handler at its return. */
+struct capriole_return_probe;
+
+/* A call that is going on. */
+struct capriole_call {
+	struct capriole_return_probe *probe;
+	uint64_t return_address;
+	uint64_t sp;			/* at the entry: address of the return address */
+	void *data;			/* of `data_size` bytes, not initialised */
+};
+
+/* At the entry: returns 0 to have the return handler called. At the return: the value that the
+ * function returns is `regs->ax`, `regs->ip` the address that it returns to. Both may change the
+ * registers. */
+typedef int (*capriole_call_handler)(struct capriole_call *, struct capriole_regs *);
+
+/* A return probe. */
+struct capriole_return_probe {
+	struct capriole_probe probe;	/* the place: the entry of a function; its handlers are not used */
+	capriole_call_handler entry;	/* may be NULL */
+	capriole_call_handler handler;
+	size_t data_size;		/* at most 1024 */
+	unsigned max_active;		/* calls that are followed at a time; 0: as many as there are */
+	unsigned by_address;		/* 1: replace the return address instead of probing all exits */
+	unsigned long missed;		/* calls that could not be followed */
+	void *private_[4];
+};
+
+int capriole_return_probe_register(struct capriole_return_probe *probe);
+int capriole_return_probe_unregister(struct capriole_return_probe *probe);
+
+/* A handler with the parameters of the probed function, called at its entry: it sees the arguments.
+ * CAPRIOLE_ARGUMENT_PROBE checks that its type is that of the function. What the handler returns is
+ * ignored. */
+struct capriole_argument_probe {
+	struct capriole_probe probe;	/* the place: the entry of a function; its handlers are not used */
+	void (*handler)(void);
+	unsigned stack_words;		/* number of 8-byte arguments on the stack, at most 32 */
+};
+
+int capriole_argument_probe_register(struct capriole_argument_probe *probe);
+int capriole_argument_probe_unregister(struct capriole_argument_probe *probe);
+
+/* Puts `replacement` in the place of a function: who calls the function calls the replacement. It may
+ * call the function itself by `*original`, which stays valid when the replacement is taken off.
+ * CAPRIOLE_REPLACE checks that all three have the same type. */
+struct capriole_replacement {
+	struct capriole_probe probe;	/* the place: the entry of a function; its handlers are not used */
+	void (*replacement)(void);
+	void (**original)(void);	/* may be NULL */
+};
+
+int capriole_replace(struct capriole_replacement *replacement);
+int capriole_restore(struct capriole_replacement *replacement);
+
+/* Events of the language of docs/events.md, which the program records without handlers. */
+int capriole_event_enable(const char *event);	/* returns its number */
+int capriole_event_disable(int event);
+
+/* Writes the table of an aggregated event (count(), sum(), hist(), keys ...) to a file descriptor,
+ * one row a line. */
+int capriole_event_rows(int event, int fd);
+
+/* Writes the records that were made since the last call to a file descriptor, one a line, in the order of time. */
+int capriole_event_read(int fd);
+
+/* Records an event with up to six values from anywhere, also from handlers, at the price of a
+ * compiled probe: into the same memory as events that were enabled by text.
+ *
+ *   static struct capriole_record done = CAPRIOLE_RECORD("done", "bytes=$arg1:u64 fd=$arg2:s32");
+ *   capriole_record_enable(&done);
+ *   CAPRIOLE_WRITE(&done, bytes, fd);
+ */
+struct capriole_record {
+	const char *name;
+	const char *fields;	/* as in an event: NAME=$argN:TYPE ... */
+	void (*write)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+	int number;		/* of its event, for capriole_event_disable(); 0 before */
+};
+
+int capriole_record_enable(struct capriole_record *record);
+int capriole_record_disable(struct capriole_record *record);
+
+/* Does nothing: a record that is not enabled. */
+void capriole_record_nothing(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+
+#define CAPRIOLE_RECORD(name, fields) { name, fields, capriole_record_nothing, 0 }
+
+#define CAPRIOLE_WRITE(...) CAPRIOLE_WRITE_(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)
+#define CAPRIOLE_WRITE_(record, a, b, c, d, e, f, ...)                                             \
+	((record)->write((uint64_t)(a), (uint64_t)(b), (uint64_t)(c), (uint64_t)(d), (uint64_t)(e), \
+			 (uint64_t)(f)))
+
+/* For handlers: compiles a function so that it touches no vector or x87 register, and nothing has
+ * to be saved for it. The functions that it calls must be compiled so, too. */
+#define CAPRIOLE_HANDLER __attribute__((target("general-regs-only")))
+
+#ifdef __cplusplus
+}
+#endif
+
+#ifdef __cplusplus
+/* Makes `handler` the argument probe's handler, if it has the type of `function`. */
+template <typename F>
+inline void capriole_set_argument_handler(capriole_argument_probe &probe, F *function, F *handler)
+{
+	probe.probe.address = reinterpret_cast<void *>(function);
+	probe.handler = reinterpret_cast<void (*)()>(handler);
+}
+template <typename F>
+inline void capriole_set_replacement(capriole_replacement &probe, F *function, F *replacement,
+				     F **original)
+{
+	probe.probe.address = reinterpret_cast<void *>(function);
+	probe.replacement = reinterpret_cast<void (*)()>(replacement);
+	probe.original = reinterpret_cast<void (**)()>(original);
+}
+#define CAPRIOLE_ARGUMENT_PROBE(probe, function, handler)                                          \
+	capriole_set_argument_handler(*(probe), function, handler)
+#define CAPRIOLE_REPLACE(probe, function, replacement, original)                                   \
+	capriole_set_replacement(*(probe), function, replacement, original)
+#else
+#define CAPRIOLE_SAME_TYPE_(a, b)                                                                  \
+	(sizeof(char[1 - 2 * !__builtin_types_compatible_p(__typeof__(a), __typeof__(b))]))
+/* Makes `handler` the argument probe's handler, if it has the type of `function`. */
+#define CAPRIOLE_ARGUMENT_PROBE(probe_, function_, handler_)                                       \
+	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(handler_)),                                   \
+	 (probe_)->probe.address = (void *)(function_),                                            \
+	 (probe_)->handler = (void (*)(void))(handler_))
+/* Prepares a replacement of `function_`, if all have its type; `original_` is the address of a
+ * pointer to such a function. */
+#define CAPRIOLE_REPLACE(probe_, function_, replacement_, original_)                               \
+	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(replacement_)),                               \
+	 (void)CAPRIOLE_SAME_TYPE_(&*(function_), *(original_)),                                   \
+	 (probe_)->probe.address = (void *)(function_),                                            \
+	 (probe_)->replacement = (void (*)(void))(replacement_),                                   \
+	 (probe_)->original = (void (**)(void))(original_))
+#endif
+
+#endif

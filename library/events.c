@@ -1,0 +1,137 @@
+/* Events by text, and records that the program writes itself. */
+#include "internal.h"
+#include <sys/syscall.h>
+
+/* Markers in hit.S: sixteen bytes each, a nop of five bytes and a return. */
+extern HIDDEN const char capriole_records[];
+static unsigned char taken[RECORDS];
+
+PUBLIC void capriole_record_nothing(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f)
+{
+	(void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+}
+
+static int enable(const char *event, const char *name, u64 address)
+{
+	struct message message;
+	int result = start_helper();
+	if (result)
+		return result;
+	new_message(&message, EVENT_ADD);
+	put_text(&message, event);
+	put_text(&message, name);
+	put(&message, address);
+	result = ask(&message);
+	if (!result)
+		result = (int)take(&message);
+	drop_message(&message);
+	return result;
+}
+
+static int disable(int event)
+{
+	struct message message;
+	if (!has_helper())
+		return fail(-ENOENT, "there is no such event: nothing was enabled", NULL);
+	new_message(&message, EVENT_REMOVE);
+	put(&message, (u64)(long)event);
+	int result = ask(&message);
+	drop_message(&message);
+	return result;
+}
+
+PUBLIC int capriole_event_enable(const char *event)
+{
+	int failed = begin();
+	return failed ? failed : end(enable(event, NULL, 0));
+}
+
+PUBLIC int capriole_event_disable(int event)
+{
+	int failed = begin();
+	return failed ? failed : end(disable(event));
+}
+
+static int write_texts(enum request kind, u64 argument, int fd)
+{
+	struct message message;
+	size_t size;
+	if (!has_helper())
+		return 0;
+	new_message(&message, kind);
+	put(&message, argument);
+	int result = ask(&message);
+	if (!result) {
+		const char *text = take_text(&message, &size);
+		while (size && result >= 0) {
+			long done = SYS3(SYS_write, fd, text, size);
+			if (done == -EINTR)
+				continue;
+			if (done <= 0) {
+				result = fail((int)done, "the rows or records cannot be written", NULL);
+				break;
+			}
+			text += done;
+			size -= (size_t)done;
+		}
+	}
+	drop_message(&message);
+	return result;
+}
+
+PUBLIC int capriole_event_rows(int event, int fd)
+{
+	int failed = begin();
+	return failed ? failed : end(write_texts(ROWS, (u64)(long)event, fd));
+}
+
+PUBLIC int capriole_event_read(int fd)
+{
+	int failed = begin();
+	return failed ? failed : end(write_texts(READ, 0, fd));
+}
+
+static int enable_record(struct capriole_record *record)
+{
+	unsigned number = 0;
+	if (!record || !record->name || record->number)
+		return fail(-EINVAL, "the record has no name, or is enabled already", NULL);
+	while (number < RECORDS && taken[number])
+		number++;
+	if (number == RECORDS)
+		return fail(-ENOSPC, "no more than 256 records can be enabled at a time", NULL);
+	const char *marker = capriole_records + 16 * number;
+	int event = enable(record->fields, record->name, (u64)marker);
+	if (event < 0)
+		return event;
+	taken[number] = 1;
+	record->number = event;
+	record->write = (void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t))(u64)marker;
+	return 0;
+}
+
+static int disable_record(struct capriole_record *record)
+{
+	if (!record || !record->number)
+		return fail(-EINVAL, "the record is not enabled", NULL);
+	unsigned number = (unsigned)(((u64)record->write - (u64)capriole_records) / 16);
+	int failed = disable(record->number);
+	if (failed)
+		return failed;
+	record->write = capriole_record_nothing;
+	record->number = 0;
+	taken[number] = 0;
+	return 0;
+}
+
+PUBLIC int capriole_record_enable(struct capriole_record *record)
+{
+	int failed = begin();
+	return failed ? failed : end(enable_record(record));
+}
+
+PUBLIC int capriole_record_disable(struct capriole_record *record)
+{
+	int failed = begin();
+	return failed ? failed : end(disable_record(record));
+}

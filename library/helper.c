@@ -1,0 +1,337 @@
+/* The helper process, which changes the program's code from outside, and the messages to it.
+ *
+ *   program                              helper (capriole probe-helper)
+ *     start_helper ── clone ── clone ─ exec ─▶ of nobody, in a session of its own
+ *     ask          ── request ───────────────▶ ptrace for moments, /proc/PID/mem
+ *                  ◀─────────────── answer ───
+ *
+ * The helper is the program that also records other processes, so there is one proof of safety for
+ * both. A tracer that shared the memory of the threads that it has stopped could not: it would wait
+ * for a lock of the C library's that one of them holds.
+ *
+ * Messages, all numbers little-endian: { u32 size of what follows, u32 kind, words }. A text is its
+ * size, and its bytes filled up to whole words. An answer has as its kind an error number or 0; with
+ * an error, the words are a text.
+ */
+#include "internal.h"
+#include <fcntl.h>
+#include <linux/sched.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/auxv.h>
+
+#define VERSION 1
+#define STACK (64 << 10)
+/* Number of the descriptor that the helper finds its end of the connection at: standard input. */
+#define CONNECTION 0
+#ifndef CAPRIOLE_HELPER
+#define CAPRIOLE_HELPER "/usr/local/bin/capriole"
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+extern char **environ;
+
+static int connection = -1;
+static long owner;	/* the process that has started the helper */
+static long helper;
+
+struct start {
+	const char *path;
+	int socket;
+	long pid;
+	int error;
+	char *stack;
+	char *variables[4];
+};
+
+HIDDEN int has_helper(void)
+{
+	return connection >= 0 && owner == SYS0(SYS_getpid);
+}
+
+static void exit_task(int code)
+{
+	for (;;)
+		SYS1(SYS_exit, code);
+}
+
+/* In a task that shares the memory with the suspended caller: becomes the helper. */
+static void become_helper(void *argument)
+{
+	struct start *start = argument;
+	char *words[] = { (char *)"capriole", (char *)"probe-helper", NULL };
+	SYS0(SYS_setsid);
+	long null = SYS4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0);
+	/* Out of the way of what comes next: the program may have closed its standard streams. */
+	int socket = (int)SYS3(SYS_fcntl, start->socket, F_DUPFD, 3);
+	for (int fd = 1; fd < 3 && null >= 0; fd++)
+		if (fd != null)
+			SYS3(SYS_dup3, null, fd, 0);
+	SYS3(SYS_dup3, socket, CONNECTION, 0);
+	SYS3(SYS_close_range, 3, ~0u, 0);
+	long result = SYS3(SYS_execve, start->path, words, start->variables);
+	start->error = (int)-result;
+	exit_task(127);
+}
+
+/* In between, so that the helper is nobody's child whom the program knows: it neither gets a
+ * SIGCHLD, nor finds the helper by waitpid. */
+static void start_and_end(void *argument)
+{
+	struct start *start = argument;
+	start->pid = capriole_clone(CLONE_VM | CLONE_VFORK, start->stack + STACK, become_helper, start);
+	exit_task(0);
+}
+
+static int is_there(const char *path)
+{
+	return SYS4(SYS_faccessat, AT_FDCWD, path, 1, 0) == 0;
+}
+
+static const char *variable(const char *name)
+{
+	size_t size = length(name);
+	for (char **each = environ; each && *each; each++) {
+		size_t i = 0;
+		while (i < size && (*each)[i] == name[i])
+			i++;
+		if (i == size && (*each)[i] == '=')
+			return *each + size + 1;
+	}
+	return NULL;
+}
+
+/* Finds the helper's program: `room` is for its path. A privileged program does not believe its
+ * environment. */
+static const char *find_helper(char *room, size_t size)
+{
+	const char *path = getauxval(AT_SECURE) ? NULL : variable("CAPRIOLE_HELPER");
+	if (path && *path)
+		return path;
+	if (is_there(CAPRIOLE_HELPER))
+		return CAPRIOLE_HELPER;
+	path = getauxval(AT_SECURE) ? NULL : variable("PATH");
+	while (path && *path) {
+		size_t at = 0;
+		while (*path && *path != ':' && at + 1 < size)
+			room[at++] = *path++;
+		room[at] = 0;
+		if (at && room[0] == '/') {
+			say(room, size, &at, "/capriole");
+			if (is_there(room))
+				return room;
+		}
+		while (*path && *path++ != ':')
+			;
+	}
+	return CAPRIOLE_HELPER;
+}
+
+static int spawn(const char *path, int socket)
+{
+	char *stacks = map_memory(2 * STACK);
+	if (!stacks)
+		return fail(-ENOMEM, "there is no memory for starting the helper process", NULL);
+	struct start start = { .path = path, .socket = socket, .stack = stacks };
+	u64 all = ~(u64)0, before;
+	/* No handler of the program's runs in a task that shares its memory. */
+	SYS4(SYS_rt_sigprocmask, 0, &all, &before, 8);
+	long child = capriole_clone(CLONE_VM | CLONE_VFORK, stacks + 2 * STACK, start_and_end, &start);
+	int status;
+	if (child > 0)
+		SYS4(SYS_wait4, child, &status, 0x80000000 /* __WCLONE */, 0);
+	SYS4(SYS_rt_sigprocmask, 2, &before, NULL, 8);
+	SYS2(SYS_munmap, stacks, 2 * STACK);
+	if (child < 0)
+		return fail((int)child, "the helper process cannot be started: clone failed", NULL);
+	if (start.error)
+		return fail(-start.error,
+			    "the helper program cannot be executed (set CAPRIOLE_HELPER to the path of "
+			    "the command capriole): ", path);
+	if (start.pid < 0)
+		return fail((int)start.pid, "the helper process cannot be started", NULL);
+	helper = start.pid;
+	return 0;
+}
+
+HIDDEN void stop_helper(void)
+{
+	if (connection >= 0)
+		SYS1(SYS_close, connection);
+	connection = -1;
+}
+
+HIDDEN int start_helper(void)
+{
+	char room[4096];
+	int sockets[2];
+	if (has_helper())
+		return 0;
+	if (connection >= 0)
+		stop_helper();	/* of the process that we were forked from */
+	long result = SYS4(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets);
+	if (result < 0)
+		return fail((int)result, "no connection to a helper process can be made", NULL);
+	if (sockets[0] < 3) {
+		/* The program may have closed its standard streams; their numbers are not ours. */
+		long moved = SYS3(SYS_fcntl, sockets[0], F_DUPFD_CLOEXEC, 64);
+		if (moved >= 0) {
+			SYS1(SYS_close, sockets[0]);
+			sockets[0] = (int)moved;
+		}
+	}
+	int failed = spawn(find_helper(room, sizeof room), sockets[1]);
+	SYS1(SYS_close, sockets[1]);
+	if (failed) {
+		SYS1(SYS_close, sockets[0]);
+		return failed;
+	}
+	/* Where only parents may trace (Yama); an error means that it need not be said. */
+	SYS2(SYS_prctl, PR_SET_PTRACER, helper);
+	connection = sockets[0];
+	owner = SYS0(SYS_getpid);
+	struct message hello;
+	new_message(&hello, HELLO);
+	put(&hello, VERSION);
+	put(&hello, (u64)owner);
+	put(&hello, (u64)capriole_hit);
+	put(&hello, (u64)capriole_hit_flags);
+	put(&hello, (u64)capriole_hit_after);
+	int answer = ask(&hello);
+	drop_message(&hello);
+	if (answer < 0)
+		stop_helper();
+	return answer;
+}
+
+HIDDEN void new_message(struct message *message, enum request kind)
+{
+	*message = (struct message){ .room = 1024 };
+	message->bytes = allocate(message->room);
+	message->failed = !message->bytes;
+	message->size = 8;
+	if (!message->failed)
+		((u32 *)(void *)message->bytes)[1] = kind;
+	/* Which thread waits for the answer. */
+	put(message, (u64)SYS0(SYS_gettid));
+}
+
+static int has_room(struct message *message, size_t more)
+{
+	if (message->failed)
+		return 0;
+	if (message->size + more <= message->room)
+		return 1;
+	size_t room = message->room;
+	while (message->size + more > room)
+		room *= 2;
+	char *bytes = allocate(room);
+	if (!bytes) {
+		message->failed = 1;
+		return 0;
+	}
+	copy(bytes, message->bytes, message->size);
+	release(message->bytes, message->room);
+	message->bytes = bytes;
+	message->room = room;
+	return 1;
+}
+
+HIDDEN void put(struct message *message, u64 number)
+{
+	if (has_room(message, 8)) {
+		copy(message->bytes + message->size, &number, 8);
+		message->size += 8;
+	}
+}
+
+HIDDEN void put_text(struct message *message, const char *text)
+{
+	size_t size = text ? length(text) : 0, whole = (size + 7) / 8 * 8;
+	put(message, size);
+	if (has_room(message, whole)) {
+		copy(message->bytes + message->size, text, size);
+		for (size_t i = size; i < whole; i++)
+			((volatile char *)message->bytes)[message->size + i] = 0;
+		message->size += whole;
+	}
+}
+
+HIDDEN u64 take(struct message *message)
+{
+	u64 number = 0;
+	if (message->at + 8 <= message->size) {
+		copy(&number, message->bytes + message->at, 8);
+		message->at += 8;
+	}
+	return number;
+}
+
+HIDDEN const char *take_text(struct message *message, size_t *size)
+{
+	u64 long_ = take(message);
+	const char *text = message->bytes + message->at;
+	if (long_ > message->size - message->at)
+		long_ = message->size - message->at;
+	message->at += (long_ + 7) / 8 * 8;
+	if (message->at > message->size)
+		message->at = message->size;
+	*size = long_;
+	return text;
+}
+
+HIDDEN void drop_message(struct message *message)
+{
+	if (message->bytes)
+		release(message->bytes, message->room);
+	message->bytes = NULL;
+}
+
+static int transfer(int receive, char *bytes, size_t size)
+{
+	while (size) {
+		long done = receive ? SYS6(SYS_recvfrom, connection, bytes, size, 0, 0, 0)
+				    : SYS6(SYS_sendto, connection, bytes, size, MSG_NOSIGNAL, 0, 0);
+		if (done == -EINTR)
+			continue;
+		if (done <= 0)
+			return -1;
+		bytes += done;
+		size -= (size_t)done;
+	}
+	return 0;
+}
+
+HIDDEN int ask(struct message *message)
+{
+	static const char *const gone = "the helper process has ended; the probes that are there stay "
+					"and are called; the next registration starts another helper";
+	u32 head[2];
+	if (message->failed)
+		return fail(-ENOMEM, "there is no memory for a message to the helper process", NULL);
+	((u32 *)(void *)message->bytes)[0] = (u32)(message->size - 8);
+	if (transfer(0, message->bytes, message->size) || transfer(1, (char *)head, sizeof head)) {
+		stop_helper();
+		return fail(-EPIPE, gone, NULL);
+	}
+	message->size = 0;
+	message->at = 0;
+	if (!has_room(message, head[0]) || transfer(1, message->bytes, head[0])) {
+		stop_helper();
+		return fail(-EPIPE, gone, NULL);
+	}
+	message->size = head[0];
+	if (!head[1])
+		return 0;
+	size_t size, at = 0;
+	const char *text = take_text(message, &size);
+	while (at < size && at + 1 < ERROR_SIZE) {
+		error_text[at] = text[at];
+		at++;
+	}
+	error_text[at] = 0;
+	return -(int)head[1];
+}

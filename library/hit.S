@@ -1,0 +1,390 @@
+/* The routines that detours call for the handlers of a site.
+ *
+ * Convention (crates/codegen, module `handler`): %rdi is the struct site, and right above the return
+ * address are struct capriole_regs, with `di` and `sp` stored. All other registers, and the flags
+ * unless they are dead, are the program's. The routine returns with all registers as they are then
+ * in the struct, or goes on at another `ip` or with another `sp` by itself.
+ *
+ * Unwinders see the frame of a signal: the registers of the site, at the addresses where they are
+ * stored. So a backtrace in a handler goes on in the probed function, and a debugger shows its
+ * variables; the return address, which leads into a detour, is not a part of it.
+ */
+#include "numbers.h"
+
+/* Offsets from the frame, which begins with the return address. */
+#define R15	8
+#define R14	16
+#define R13	24
+#define R12	32
+#define BP	40
+#define BX	48
+#define R11	56
+#define R10	64
+#define R9	72
+#define R8	80
+#define AX	88
+#define CX	96
+#define DX	104
+#define SI	112
+#define DI	120
+#define IP	128
+#define FLAGS	136
+#define SP	144
+
+/* Flags that neither sahf nor an addition restores: trap, direction, nested task. */
+#define UNUSUAL	0x4500
+
+	.text
+
+/* All registers are stored, and %rbp is the frame. */
+.macro	DESCRIBE
+	.cfi_escape 0x0f, 4, 0x76, 0x90, 0x01, 0x06	/* CFA: what SP(%rbp) holds */
+	.cfi_escape 0x10, 16, 3, 0x76, 0x80, 0x01	/* return address: IP(%rbp) */
+	.cfi_escape 0x10, 0, 3, 0x76, 0xd8, 0
+	.cfi_escape 0x10, 1, 3, 0x76, 0xe8, 0
+	.cfi_escape 0x10, 2, 3, 0x76, 0xe0, 0
+	.cfi_escape 0x10, 3, 2, 0x76, 48
+	.cfi_escape 0x10, 4, 3, 0x76, 0xf0, 0
+	.cfi_escape 0x10, 5, 3, 0x76, 0xf8, 0
+	.cfi_escape 0x10, 6, 2, 0x76, 40
+	.cfi_escape 0x10, 8, 3, 0x76, 0xd0, 0
+	.cfi_escape 0x10, 9, 3, 0x76, 0xc8, 0
+	.cfi_escape 0x10, 10, 3, 0x76, 0xc0, 0
+	.cfi_escape 0x10, 11, 2, 0x76, 56
+	.cfi_escape 0x10, 12, 2, 0x76, 32
+	.cfi_escape 0x10, 13, 2, 0x76, 24
+	.cfi_escape 0x10, 14, 2, 0x76, 16
+	.cfi_escape 0x10, 15, 2, 0x76, 8
+.endm
+
+.macro	STORE
+	mov	%rax, AX(%rsp)
+	mov	%rcx, CX(%rsp)
+	mov	%rdx, DX(%rsp)
+	mov	%rsi, SI(%rsp)
+	mov	%r8, R8(%rsp)
+	mov	%r9, R9(%rsp)
+	mov	%r10, R10(%rsp)
+	mov	%r11, R11(%rsp)
+	mov	%rbx, BX(%rsp)
+	mov	%rbp, BP(%rsp)
+	mov	%r12, R12(%rsp)
+	mov	%r13, R13(%rsp)
+	mov	%r14, R14(%rsp)
+	mov	%r15, R15(%rsp)
+	pushfq
+	popq	FLAGS(%rsp)
+.endm
+
+/* All but ax and rsp, from the frame that is the stack pointer. Changes no flag. */
+.macro	LOAD
+	mov	CX(%rsp), %rcx
+	mov	DX(%rsp), %rdx
+	mov	SI(%rsp), %rsi
+	mov	DI(%rsp), %rdi
+	mov	R8(%rsp), %r8
+	mov	R9(%rsp), %r9
+	mov	R10(%rsp), %r10
+	mov	R11(%rsp), %r11
+	mov	BX(%rsp), %rbx
+	mov	BP(%rsp), %rbp
+	mov	R12(%rsp), %r12
+	mov	R13(%rsp), %r13
+	mov	R14(%rsp), %r14
+	mov	R15(%rsp), %r15
+.endm
+
+/* `at`: where the site has the address that is the instruction pointer. `function`, `argument`: what
+ * is called. `flags`: 1 if the flags are to be as they were.
+ *
+ * A thread is marked as active before it reads the site's set, and marked as not active once it
+ * does not use it any more. Whoever replaces a set waits, after a memory barrier on all processors,
+ * until no thread is in the same activity as before: see settle() in probe.c. */
+.macro	ROUTINE	name, at, function, argument, flags
+	.globl	\name
+	.hidden	\name
+	.type	\name, @function
+	.balign	64
+\name:
+	.cfi_startproc
+	.cfi_signal_frame
+	.cfi_undefined rip
+	STORE
+	mov	%rsp, %rbp
+	mov	%rdi, %r12
+	mov	\at(%rdi), %r15
+	mov	%r15, IP(%rsp)
+	DESCRIBE
+	testl	$UNUSUAL, FLAGS(%rsp)
+	jnz	.Lunusual_\name
+.Lusual_\name:
+	mov	capriole_thread@gottpoff(%rip), %rax
+	mov	%fs:(%rax), %rbx
+	test	%rbx, %rbx
+	jz	.Lnew_\name
+.Lknown_\name:
+	cmpq	$0, THREAD_ACTIVE(%rbx)
+	jne	.Lactive_\name
+.Lenter_\name:
+	incq	THREAD_SEQUENCE(%rbx)
+	mov	%rbp, THREAD_ACTIVE(%rbx)
+	mov	SITE_SET(%r12), %rax
+	test	%rax, %rax
+	jz	.Lout_\name
+	mov	\argument(%rax), %rdi
+	lea	R15(%rbp), %rsi
+	and	$-16, %rsp
+	call	*\function(%rax)
+	.globl	\name\()_returned
+	.hidden	\name\()_returned
+\name\()_returned:
+	mov	%rbp, %rsp
+.Lout_\name:
+	movq	$0, THREAD_ACTIVE(%rbx)
+	test	%eax, %eax
+	jnz	.Lskip_\name
+	cmp	%r15, IP(%rsp)
+	jne	.Lchanged_\name
+	lea	8 + FRAME(%rsp), %rax
+	cmp	%rax, SP(%rsp)
+	jne	.Lchanged_\name
+.Lback_\name:
+	mov	FLAGS(%rsp), %eax
+	test	$UNUSUAL, %eax
+	jnz	.Lpop_\name
+.if	\flags
+	mov	%eax, %ecx
+	shr	$11, %ecx
+	and	$1, %ecx		/* the overflow flag */
+	shl	$8, %eax		/* ah: the others */
+	mov	%cl, %al
+	add	$0x7f, %al		/* overflows if it was set */
+	sahf
+.endif
+	LOAD
+	mov	AX(%rsp), %rax
+	ret
+.Lpop_\name:
+	LOAD
+	mov	AX(%rsp), %rax
+	pushq	FLAGS(%rsp)
+	popfq
+	ret
+
+.Lunusual_\name:
+	/* The direction flag may be set in the middle of a string copy, and C wants it clear. */
+	cld
+	jmp	.Lusual_\name
+.Lnew_\name:
+	and	$-16, %rsp
+	call	capriole_new_thread
+	mov	%rbp, %rsp
+	mov	%rax, %rbx
+	test	%rax, %rax
+	jnz	.Lknown_\name
+	jmp	.Lmissed_\name
+.Lactive_\name:
+	/* In a handler already; or out of it by a jump that has not come back here. */
+	mov	%rbx, %rdi
+	mov	%rbp, %rsi
+	and	$-16, %rsp
+	call	capriole_is_nested
+	mov	%rbp, %rsp
+	test	%eax, %eax
+	jz	.Lenter_\name
+.Lmissed_\name:
+	mov	%r12, %rdi
+	and	$-16, %rsp
+	call	capriole_miss
+	mov	%rbp, %rsp
+	jmp	.Lback_\name
+
+.Lskip_\name:
+	/* Skips the instruction, if the handler has not chosen another one. */
+	cmp	%r15, IP(%rsp)
+	jne	.Lchanged_\name
+	mov	SITE_NEXT(%r12), %rax
+	mov	%rax, IP(%rsp)
+.Lchanged_\name:
+	jmp	capriole_go
+	.cfi_endproc
+	.size	\name, . - \name
+.endm
+
+	ROUTINE	capriole_hit, SITE_ADDRESS, SET_BEFORE, SET_BEFORE_ARGUMENT, 0
+	ROUTINE	capriole_hit_flags, SITE_ADDRESS, SET_BEFORE, SET_BEFORE_ARGUMENT, 1
+	ROUTINE	capriole_hit_after, SITE_NEXT, SET_AFTER, SET_AFTER_ARGUMENT, 1
+
+/* Goes on with all registers as they are stored in the frame that is the stack pointer. The words for
+ * this are below the red zone of the new stack; where that is the stack of the frame, they are above
+ * the stored registers (FRAME has room for it), and so never overwrite one that is not loaded yet.
+ * While rsp is the old one, signals leave them alone as they are above it, and afterwards as they
+ * are above the new one. */
+	.globl	capriole_go
+	.hidden	capriole_go
+	.type	capriole_go, @function
+	.balign	16
+capriole_go:
+	.cfi_startproc
+	.cfi_undefined rip
+	lea	R15(%rsp), %rdi
+	mov	SP - R15(%rdi), %rcx
+	lea	-RED_ZONE - 24(%rcx), %rcx
+	mov	IP - R15(%rdi), %rax
+	mov	FLAGS - R15(%rdi), %rdx
+	mov	DI - R15(%rdi), %rsi
+	mov	%rsi, (%rcx)
+	mov	%rdx, 8(%rcx)
+	mov	%rax, 16(%rcx)
+	mov	(%rdi), %r15
+	mov	R14 - R15(%rdi), %r14
+	mov	R13 - R15(%rdi), %r13
+	mov	R12 - R15(%rdi), %r12
+	mov	BP - R15(%rdi), %rbp
+	mov	BX - R15(%rdi), %rbx
+	mov	R11 - R15(%rdi), %r11
+	mov	R10 - R15(%rdi), %r10
+	mov	R9 - R15(%rdi), %r9
+	mov	R8 - R15(%rdi), %r8
+	mov	AX - R15(%rdi), %rax
+	mov	DX - R15(%rdi), %rdx
+	mov	SI - R15(%rdi), %rsi
+	mov	%rcx, %rsp
+	mov	CX - R15(%rdi), %rcx
+	pop	%rdi
+	popfq
+	ret	$RED_ZONE
+	.cfi_endproc
+	.size	capriole_go, . - capriole_go
+
+/* int capriole_call_arguments(struct capriole_argument_probe *, struct capriole_regs *): calls the
+ * handler as the program calls the function. */
+	.globl	capriole_call_arguments
+	.hidden	capriole_call_arguments
+	.type	capriole_call_arguments, @function
+	.balign	16
+capriole_call_arguments:
+	.cfi_startproc
+	push	%rbp
+	.cfi_def_cfa_offset 16
+	.cfi_offset rbp, -16
+	mov	%rsp, %rbp
+	.cfi_def_cfa_register rbp
+	mov	ARGUMENT_HANDLER(%rdi), %r11
+	mov	ARGUMENT_STACK(%rdi), %ecx
+	lea	-8(%rsi), %r10			/* as a frame */
+	test	%ecx, %ecx
+	jnz	2f
+1:	mov	DI(%r10), %rdi
+	mov	SI(%r10), %rsi
+	mov	DX(%r10), %rdx
+	mov	CX(%r10), %rcx
+	mov	R8(%r10), %r8
+	mov	R9(%r10), %r9
+	mov	AX(%r10), %rax			/* number of vector registers, for printf and the like */
+	mov	R10(%r10), %r10			/* static chain */
+	call	*%r11
+	xor	%eax, %eax
+	leave
+	.cfi_remember_state
+	.cfi_def_cfa rsp, 8
+	ret
+	.cfi_restore_state
+2:	/* The words above the return address, the last one first. */
+	lea	1(%rcx), %eax
+	and	$-2, %eax
+	shl	$3, %eax
+	sub	%rax, %rsp
+	mov	SP(%r10), %rsi
+3:	mov	(%rsi,%rcx,8), %rax
+	mov	%rax, -8(%rsp,%rcx,8)
+	dec	%ecx
+	jnz	3b
+	jmp	1b
+	.cfi_endproc
+	.size	capriole_call_arguments, . - capriole_call_arguments
+
+/* int capriole_guarded(probe, regs, handler, u64 *leave) */
+	.globl	capriole_guarded
+	.hidden	capriole_guarded
+	.globl	capriole_abandoned
+	.hidden	capriole_abandoned
+	.type	capriole_guarded, @function
+	.balign	16
+capriole_guarded:
+	.cfi_startproc
+	push	%rbp
+	.cfi_def_cfa_offset 16
+	.cfi_offset rbp, -16
+	mov	%rsp, %rbp
+	.cfi_def_cfa_register rbp
+	push	%rbx
+	.cfi_offset rbx, -24
+	push	%r12
+	.cfi_offset r12, -32
+	push	%r13
+	.cfi_offset r13, -40
+	push	%r14
+	.cfi_offset r14, -48
+	push	%r15
+	.cfi_offset r15, -56
+	sub	$8, %rsp
+	mov	%rsp, (%rcx)
+	call	*%rdx
+1:	add	$8, %rsp
+	pop	%r15
+	pop	%r14
+	pop	%r13
+	pop	%r12
+	pop	%rbx
+	pop	%rbp
+	.cfi_remember_state
+	.cfi_def_cfa rsp, 8
+	ret
+	.cfi_restore_state
+capriole_abandoned:
+	/* The handler may have had the direction flag set. */
+	cld
+	xor	%eax, %eax
+	jmp	1b
+	.cfi_endproc
+	.size	capriole_guarded, . - capriole_guarded
+
+/* int capriole_clone(flags, stack, function, argument): the function runs on the stack, in a task that
+ * shares the memory, while the caller is suspended (CLONE_VFORK), and ends the task. */
+	.globl	capriole_clone
+	.hidden	capriole_clone
+	.type	capriole_clone, @function
+	.balign	16
+capriole_clone:
+	.cfi_startproc
+	mov	%rdx, %r8
+	mov	%rcx, %r9
+	xor	%edx, %edx
+	xor	%r10d, %r10d
+	mov	$56, %eax
+	syscall
+	test	%eax, %eax
+	jz	1f
+	ret
+1:	.cfi_undefined rip
+	xor	%ebp, %ebp
+	mov	%r9, %rdi
+	call	*%r8
+	ud2
+	.cfi_endproc
+	.size	capriole_clone, . - capriole_clone
+
+/* Markers of capriole_record: a nop that a probe replaces, and a return. */
+	.globl	capriole_records
+	.hidden	capriole_records
+	.balign	16
+capriole_records:
+	.rept	RECORDS
+	.balign	16
+	nopl	0(%rax,%rax,1)
+	ret
+	.endr
+	.balign	16
+
+	.section .note.GNU-stack, "", @progbits

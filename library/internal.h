@@ -1,0 +1,169 @@
+/* Inside of the library.
+ *
+ * Everything here is compiled without vector registers, and calls no function of a C library: probes
+ * may be in any of these, and a handler may be running in the middle of one. System calls are made
+ * by their numbers, memory is mapped for the library alone (memory.c).
+ *
+ *   hit.S       what detours call; the marks of threads that run handlers
+ *   probe.c     probes, sites, sets of handlers; registration
+ *   run.c       the handlers of a set, in a thread of the program
+ *   return.c    return probes
+ *   events.c    events by text, records
+ *   helper.c    the helper process, and the messages to it
+ *   memory.c    memory, text
+ */
+#ifndef CAPRIOLE_INTERNAL_H
+#define CAPRIOLE_INTERNAL_H
+
+#include "../include/capriole/probe.h"
+#include "numbers.h"
+#include <errno.h>
+
+#define HIDDEN __attribute__((visibility("hidden")))
+#define PUBLIC __attribute__((visibility("default")))
+#define NOINLINE __attribute__((noinline))
+
+typedef uint64_t u64;
+typedef uint32_t u32;
+
+struct set;
+
+/* A probed instruction. Never freed: a thread may be on its way from a detour. */
+struct site {
+	struct set *set;	/* what is called; NULL: nothing. Replaced as a whole */
+	u64 address;		/* of the instruction; 0 until the helper has said it */
+	u64 next;		/* of the one behind it */
+	u64 wanted;		/* the address that was asked for; an endbr64 may stand there */
+	u64 id;			/* in the session; see helper.c */
+	u64 after;		/* the same of what comes after the instruction; 0: nothing does */
+	u64 original;		/* code that does what the instruction did, and goes on */
+	struct capriole_probe *first;	/* of its probes, in the order of registration */
+	struct site *all;	/* next of all sites */
+	u64 armed;
+	u64 replacement;	/* where the program goes on instead; 0 for other sites */
+	unsigned long missed;
+};
+
+/* The handlers of a site. Not changed once it is in use; freed after settle(). */
+struct set {
+	int (*before)(void *, struct capriole_regs *);
+	void *before_argument;
+	int (*after)(void *, struct capriole_regs *);
+	void *after_argument;
+	struct site *site;
+	u32 vector, faults;
+	size_t count;
+	struct capriole_probe *probes[];
+};
+
+/* A thread that has hit a probe. Never freed: it belongs to a thread pointer, and to the next thread
+ * that has the same one. Changed by its thread only. */
+struct thread {
+	u64 active;		/* its frame while handlers run, or 0 */
+	u64 sequence;		/* number of activities */
+	u64 pointer;		/* its thread pointer; 0: free */
+	struct capriole_probe *running;	/* whose handler runs, in a set with fault handlers */
+	struct capriole_regs *regs;
+	u64 open;		/* bytes of open calls */
+	u64 number;
+	u64 guarded;		/* stack pointer for leaving a handler that has run into a fault */
+};
+
+/* struct capriole_probe, `private_`. */
+struct own {
+	struct site *site;
+	struct capriole_probe *next;	/* at the same site */
+	u64 enabled;
+	u64 vector;		/* vector registers have to be saved */
+	u64 inside;		/* of a return probe and the like: its `struct internal` */
+	u64 pad;
+};
+static inline struct own *own(const struct capriole_probe *probe)
+{
+	return (struct own *)(void *)probe->private_;
+}
+
+extern HIDDEN __thread struct thread *capriole_thread
+	__attribute__((tls_model("initial-exec")));
+
+/* memory.c */
+HIDDEN long capriole_syscall(long number, long a, long b, long c, long d, long e, long f);
+#define SYS0(n) capriole_syscall(n, 0, 0, 0, 0, 0, 0)
+#define SYS1(n, a) capriole_syscall(n, (long)(a), 0, 0, 0, 0, 0)
+#define SYS2(n, a, b) capriole_syscall(n, (long)(a), (long)(b), 0, 0, 0, 0)
+#define SYS3(n, a, b, c) capriole_syscall(n, (long)(a), (long)(b), (long)(c), 0, 0, 0)
+#define SYS4(n, a, b, c, d)                                                                        \
+	capriole_syscall(n, (long)(a), (long)(b), (long)(c), (long)(d), 0, 0)
+#define SYS6(n, a, b, c, d, e, f)                                                                  \
+	capriole_syscall(n, (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+HIDDEN void *map_memory(size_t size);
+HIDDEN void *allocate(size_t size);
+HIDDEN void release(void *memory, size_t size);
+HIDDEN size_t length(const char *text);
+HIDDEN void copy(void *to, const void *from, size_t size);
+HIDDEN int same(const char *a, const char *b);
+/* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
+HIDDEN void say(char *text, size_t size, size_t *at, const char *more);
+HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number);
+HIDDEN void say_number(char *text, size_t size, size_t *at, u64 number);
+
+/* probe.c */
+HIDDEN int fail(int code, const char *message, const char *about);
+HIDDEN void lock(void);
+HIDDEN void unlock(void);
+HIDDEN int begin(void);		/* a call of the library: takes the lock; less than 0: an error */
+HIDDEN int end(int result);
+HIDDEN void settle(void);
+HIDDEN struct thread *capriole_new_thread(void);
+HIDDEN int capriole_is_nested(struct thread *thread, u64 frame);
+HIDDEN void capriole_miss(struct site *site);
+HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
+HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);
+extern HIDDEN struct thread *threads;
+extern HIDDEN u64 thread_room, open_room, vector_room;
+extern HIDDEN char *open_calls, *vector_states;
+#define ERROR_SIZE 512
+extern HIDDEN __thread char error_text[ERROR_SIZE] __attribute__((tls_model("initial-exec")));
+
+/* run.c */
+HIDDEN int run_before(void *set, struct capriole_regs *regs);
+HIDDEN int run_after(void *set, struct capriole_regs *regs);
+HIDDEN int run_nothing(void *nothing, struct capriole_regs *regs);
+HIDDEN void find_vector_state(void);
+HIDDEN int watch_faults(void);
+/* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */
+HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *regs,
+			    capriole_pre_handler handler, u64 *leave);
+HIDDEN void capriole_abandoned(void);
+HIDDEN int capriole_call_arguments(void *probe, struct capriole_regs *regs);
+
+/* hit.S */
+HIDDEN void capriole_hit(void);
+HIDDEN void capriole_hit_flags(void);
+HIDDEN void capriole_hit_after(void);
+
+/* helper.c */
+struct message {
+	char *bytes;
+	size_t size, room, at;
+	int failed;
+};
+enum request {
+	HELLO = 1, RESOLVE, ADD, ARM, DISARM, OPTIMIZE, STATUS, EXITS, ANALYZE, EVENT_ADD,
+	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED
+};
+HIDDEN void new_message(struct message *message, enum request kind);
+HIDDEN void put(struct message *message, u64 number);
+HIDDEN void put_text(struct message *message, const char *text);
+HIDDEN u64 take(struct message *message);
+HIDDEN const char *take_text(struct message *message, size_t *size);
+/* Sends a message, and receives the answer in its place. Returns 0, or less for an error, which is in
+ * error_text. */
+HIDDEN int ask(struct message *message);
+HIDDEN void drop_message(struct message *message);
+HIDDEN int start_helper(void);
+HIDDEN void stop_helper(void);
+HIDDEN int has_helper(void);
+HIDDEN long capriole_clone(unsigned long flags, void *stack, void (*function)(void *), void *argument);
+
+#endif

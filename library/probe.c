@@ -1,0 +1,871 @@
+/* Probes, sites, sets of handlers.
+ *
+ * A site has a set: the handlers of its enabled probes. A set is never changed; another one takes its
+ * place by one store. Threads read it between two marks (hit.S), and whoever has replaced it waits in
+ * settle() until every thread that could have read the old one is past its second mark. Then the old
+ * set, and the probes that are not in the new one, are nobody's any more.
+ */
+#include "internal.h"
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+_Static_assert(offsetof(struct site, set) == SITE_SET, "");
+_Static_assert(offsetof(struct site, address) == SITE_ADDRESS, "");
+_Static_assert(offsetof(struct site, next) == SITE_NEXT, "");
+_Static_assert(offsetof(struct set, before) == SET_BEFORE, "");
+_Static_assert(offsetof(struct set, before_argument) == SET_BEFORE_ARGUMENT, "");
+_Static_assert(offsetof(struct set, after) == SET_AFTER, "");
+_Static_assert(offsetof(struct set, after_argument) == SET_AFTER_ARGUMENT, "");
+_Static_assert(offsetof(struct thread, active) == THREAD_ACTIVE, "");
+_Static_assert(offsetof(struct thread, sequence) == THREAD_SEQUENCE, "");
+_Static_assert(offsetof(struct capriole_argument_probe, handler) == ARGUMENT_HANDLER, "");
+_Static_assert(offsetof(struct capriole_argument_probe, stack_words) == ARGUMENT_STACK, "");
+_Static_assert(sizeof(struct own) <= sizeof ((struct capriole_probe *)0)->private_, "");
+
+HIDDEN __thread struct thread *capriole_thread __attribute__((tls_model("initial-exec")));
+HIDDEN __thread char error_text[ERROR_SIZE] __attribute__((tls_model("initial-exec")));
+
+HIDDEN struct thread *threads;
+HIDDEN u64 thread_room, open_room, vector_room;
+HIDDEN char *open_calls, *vector_states;
+
+static struct site *sites;
+/* Sites by the address of the instruction, and by the address that was asked for: open addressing. */
+struct place {
+	u64 address;
+	struct site *site;
+};
+static struct place *places;
+static size_t place_room, place_count;
+
+/* Errors */
+
+HIDDEN int fail(int code, const char *message, const char *about)
+{
+	size_t at = 0;
+	say(error_text, ERROR_SIZE, &at, message);
+	if (about)
+		say(error_text, ERROR_SIZE, &at, about);
+	return code;
+}
+
+PUBLIC const char *capriole_error(void)
+{
+	return error_text;
+}
+
+/* The lock: one call of the library at a time. */
+static u32 locked;
+
+HIDDEN void lock(void)
+{
+	u32 state = 0;
+	if (__atomic_compare_exchange_n(&locked, &state, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
+		return;
+	while (__atomic_exchange_n(&locked, 2, __ATOMIC_ACQUIRE))
+		SYS4(SYS_futex, &locked, FUTEX_WAIT_PRIVATE, 2, NULL);
+}
+
+HIDDEN void unlock(void)
+{
+	if (__atomic_exchange_n(&locked, 0, __ATOMIC_RELEASE) == 2)
+		SYS3(SYS_futex, &locked, FUTEX_WAKE_PRIVATE, 1);
+}
+
+/* Threads */
+
+/* Finds or makes the record of this thread, without a system call: threads are told apart by their
+ * thread pointers, which no two have at a time. Returns NULL if there is no room. */
+HIDDEN struct thread *capriole_new_thread(void)
+{
+	u64 pointer;
+	__asm__("mov %%fs:0, %0" : "=r"(pointer));
+	u64 hash = (pointer >> 6) * 0x9e3779b97f4a7c15;
+	struct thread *all = __atomic_load_n(&threads, __ATOMIC_ACQUIRE);
+	if (!all)
+		return NULL;
+	for (u64 i = 0; i < thread_room; i++) {
+		struct thread *thread = &all[((hash >> 32) + i) & (thread_room - 1)];
+		u64 free = 0;
+		if (__atomic_load_n(&thread->pointer, __ATOMIC_RELAXED) != pointer &&
+		    !__atomic_compare_exchange_n(&thread->pointer, &free, pointer, 0, __ATOMIC_RELAXED,
+						 __ATOMIC_RELAXED) &&
+		    free != pointer)
+			continue;
+		/* A thread that had it before has ended, maybe in a handler. */
+		thread->active = 0;
+		thread->running = NULL;
+		thread->open = 0;
+		thread->number = (u64)(thread - all);
+		capriole_thread = thread;
+		return thread;
+	}
+	return NULL;
+}
+
+/* True if the thread really is in a handler, whose frame is `thread->active`; false if it has left it
+ * by a jump (siglongjmp in a handler of a signal, usually). A frame further down the same stack is
+ * inside; one further up has taken the place of the old frame, except on a signal stack, which may
+ * be above the thread's own. */
+HIDDEN int capriole_is_nested(struct thread *thread, u64 frame)
+{
+	struct {
+		void *sp;
+		int flags;
+		size_t size;
+	} stack = { 0 };
+	if (frame < thread->active)
+		return 1;
+	SYS2(SYS_sigaltstack, NULL, &stack);
+	return stack.flags & 1; /* SS_ONSTACK */
+}
+
+HIDDEN void capriole_miss(struct site *site)
+{
+	struct set *set = __atomic_load_n(&site->set, __ATOMIC_ACQUIRE);
+	for (size_t i = 0; set && i < set->count; i++)
+		__atomic_fetch_add(&set->probes[i]->missed, 1, __ATOMIC_RELAXED);
+}
+
+static int registered_barrier;
+
+/* Waits until no thread uses a set that was replaced, or calls a handler that was in it. */
+HIDDEN void settle(void)
+{
+	struct timespec moment = { 0, 20000 };
+	if (!registered_barrier)
+		registered_barrier = SYS3(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0
+			? 1 : 2;
+	/* After this, a thread that is not marked reads the new set; and all marks are seen. */
+	if (registered_barrier != 1 || SYS3(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) < 0)
+		SYS3(SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	u64 self;
+	__asm__("mov %%fs:0, %0" : "=r"(self));
+	for (u64 i = 0; i < thread_room; i++) {
+		struct thread *thread = &threads[i];
+		u64 pointer = __atomic_load_n(&thread->pointer, __ATOMIC_ACQUIRE);
+		if (!pointer || pointer == self)
+			continue;
+		u64 sequence = __atomic_load_n(&thread->sequence, __ATOMIC_ACQUIRE);
+		for (unsigned round = 0; __atomic_load_n(&thread->active, __ATOMIC_ACQUIRE) &&
+					 __atomic_load_n(&thread->sequence, __ATOMIC_ACQUIRE) == sequence;
+		     round++) {
+			if (round < 100)
+				__builtin_ia32_pause();
+			else
+				SYS2(SYS_nanosleep, &moment, NULL);
+		}
+	}
+}
+
+/* Memory for threads: their records, open calls, vector state. Used where it is touched only. */
+static int make_room(void)
+{
+	if (threads)
+		return 0;
+	find_vector_state();
+	open_room = 16 << 10;
+	for (u64 room = 8192; room >= 64; room /= 4) {
+		size_t size = room * (sizeof(struct thread) + open_room + vector_room);
+		char *memory = map_memory(size);
+		if (!memory)
+			continue;
+		open_calls = memory + room * sizeof(struct thread);
+		vector_states = open_calls + room * open_room;
+		thread_room = room;
+		__atomic_store_n(&threads, (struct thread *)(void *)memory, __ATOMIC_RELEASE);
+		return 0;
+	}
+	return fail(-ENOMEM, "there is no memory for the records of threads", NULL);
+}
+
+HIDDEN int begin(void)
+{
+	if (capriole_thread && __atomic_load_n(&capriole_thread->active, __ATOMIC_RELAXED))
+		return fail(-EDEADLK, "a handler cannot call this: it would wait for its own end", NULL);
+	lock();
+	int failed = make_room();
+	if (failed)
+		unlock();
+	return failed;
+}
+
+HIDDEN int end(int result)
+{
+	unlock();
+	return result;
+}
+
+/* Sites */
+
+static struct place *slot(u64 address)
+{
+	u64 hash = address * 0x9e3779b97f4a7c15;
+	for (size_t i = 0;; i++) {
+		struct place *place = &places[((hash >> 32) + i) & (place_room - 1)];
+		if (!place->address || place->address == address)
+			return place;
+	}
+}
+
+static struct site *site_at(u64 address)
+{
+	return place_room ? slot(address)->site : NULL;
+}
+
+static int note_site(u64 address, struct site *site)
+{
+	if ((place_count + 1) * 2 > place_room) {
+		size_t before = place_room;
+		struct place *old = places;
+		struct place *more = allocate((before ? 2 * before : 1024) * sizeof(struct place));
+		if (!more)
+			return fail(-ENOMEM, "there is no memory for more probes", NULL);
+		places = more;
+		place_room = before ? 2 * before : 1024;
+		for (size_t i = 0; i < before; i++)
+			if (old[i].address)
+				*slot(old[i].address) = old[i];
+		if (old)
+			release(old, before * sizeof(struct place));
+	}
+	struct place *place = slot(address);
+	if (!place->address)
+		place_count++;
+	place->address = address;
+	place->site = site;
+	return 0;
+}
+
+/* Sets */
+
+static size_t set_size(size_t count)
+{
+	return sizeof(struct set) + count * sizeof(struct capriole_probe *);
+}
+
+/* Makes the set of a site's enabled probes. Returns 0 and *made, NULL if there are none. */
+static int make_set(struct site *site, struct set **made)
+{
+	size_t count = 0, pre = 0, post = 0;
+	*made = NULL;
+	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
+		count += own(p)->enabled != 0;
+	if (!count)
+		return 0;
+	struct set *set = allocate(set_size(count));
+	if (!set)
+		return fail(-ENOMEM, "there is no memory for the handlers of a probe", NULL);
+	set->site = site;
+	for (struct capriole_probe *p = site->first; p; p = own(p)->next) {
+		if (!own(p)->enabled)
+			continue;
+		set->probes[set->count++] = p;
+		set->vector |= own(p)->vector != 0;
+		set->faults |= p->fault != NULL;
+		pre += p->pre != NULL;
+		post += p->post != NULL;
+	}
+	set->before = pre ? run_before : run_nothing;
+	set->after = post ? run_after : run_nothing;
+	set->before_argument = set->after_argument = set;
+	if (pre == 1 && count == 1 && !set->vector && !set->faults) {
+		struct capriole_probe *only = set->probes[0];
+		/* The handler itself is called by the routine. */
+		set->before = (int (*)(void *, struct capriole_regs *))(void (*)(void))only->pre;
+		set->before_argument = only;
+	}
+	*made = set;
+	return 0;
+}
+
+/* Has a site call its enabled probes. Returns the set before in *old: for release_set, after
+ * settle(). */
+static int publish(struct site *site, struct set **old)
+{
+	struct set *set;
+	int failed = make_set(site, &set);
+	*old = NULL;
+	if (failed)
+		return failed;
+	*old = site->set;
+	__atomic_store_n(&site->set, set, __ATOMIC_RELEASE);
+	return 0;
+}
+
+static void release_set(struct set *set)
+{
+	if (set)
+		release(set, set_size(set->count));
+}
+
+static void link_probe(struct site *site, struct capriole_probe *probe)
+{
+	struct capriole_probe **last = &site->first;
+	while (*last)
+		last = &own(*last)->next;
+	*last = probe;
+	own(probe)->next = NULL;
+	own(probe)->site = site;
+}
+
+static void unlink_probe(struct capriole_probe *probe)
+{
+	struct capriole_probe **at = &own(probe)->site->first;
+	while (*at && *at != probe)
+		at = &own(*at)->next;
+	if (*at)
+		*at = own(probe)->next;
+}
+
+static int is_used(const struct site *site)
+{
+	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
+		if (own(p)->enabled)
+			return 1;
+	return 0;
+}
+
+/* Registration */
+
+static u64 has_post(struct site *site)
+{
+	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
+		if (p->post)
+			return 1;
+	return 0;
+}
+
+static u64 is_held(struct site *site)
+{
+	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
+		if (own(p)->enabled && p->flags & CAPRIOLE_NO_OPTIMIZE)
+			return 1;
+	return 0;
+}
+
+/* Resolves the places of probes to addresses, in `private_[5]`. */
+static int resolve(struct capriole_probe **probes, size_t count)
+{
+	struct message message;
+	size_t asked = 0;
+	new_message(&message, RESOLVE);
+	for (size_t i = 0; i < count; i++) {
+		struct capriole_probe *p = probes[i];
+		own(p)->pad = 0;
+		if (p->address && !p->symbol && !p->line) {
+			own(p)->pad = (u64)p->address;
+			continue;
+		}
+		if (!p->symbol && !p->line) {
+			drop_message(&message);
+			return fail(-EINVAL, "a probe needs an address, a symbol or a line", NULL);
+		}
+		asked++;
+		put(&message, p->symbol ? 1 : 2);
+		put(&message, p->offset);
+		put_text(&message, p->object);
+		put_text(&message, p->symbol ? p->symbol : p->line);
+	}
+	int failed = asked ? ask(&message) : 0;
+	for (size_t i = 0; i < count && !failed; i++)
+		if (!own(probes[i])->pad)
+			own(probes[i])->pad = take(&message);
+	drop_message(&message);
+	return failed;
+}
+
+/* Finds out for which probes vector registers have to be saved. */
+static int analyze(struct capriole_probe **probes, size_t count)
+{
+	struct message message;
+	size_t asked = 0;
+	new_message(&message, ANALYZE);
+	for (size_t i = 0; i < count; i++) {
+		struct capriole_probe *p = probes[i];
+		own(p)->vector = (p->flags & CAPRIOLE_SAVE_VECTOR) != 0;
+		if (p->flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR) || own(p)->inside)
+			continue;
+		asked++;
+		put(&message, (u64)p->pre);
+		put(&message, (u64)p->post);
+		put(&message, (u64)p->fault);
+	}
+	int failed = asked ? ask(&message) : 0;
+	for (size_t i = 0; i < count && !failed; i++) {
+		struct capriole_probe *p = probes[i];
+		if (!(p->flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR)) && !own(p)->inside)
+			own(p)->vector = take(&message);
+	}
+	drop_message(&message);
+	return failed;
+}
+
+/* What a patch does; as in crates/helper. */
+enum { BEFORE, AFTER, REPLACE };
+
+static void put_site(struct message *message, struct site *site, u64 kind)
+{
+	put(message, site->wanted);
+	put(message, (u64)site);
+	put(message, kind);
+	put(message, is_held(site));
+	put(message, site->replacement);
+}
+
+static u64 patches(struct site **some, size_t count)
+{
+	u64 number = 0;
+	for (size_t i = 0; i < count; i++)
+		number += 1 + (some[i]->after != 0);
+	return number;
+}
+
+static int disarm(struct site **idle, size_t count)
+{
+	struct message message;
+	if (!count || !has_helper())
+		return 0;
+	new_message(&message, DISARM);
+	put(&message, patches(idle, count));
+	for (size_t i = 0; i < count; i++) {
+		put(&message, idle[i]->id);
+		if (idle[i]->after)
+			put(&message, idle[i]->after);
+	}
+	int failed = ask(&message);
+	drop_message(&message);
+	for (size_t i = 0; i < count && !failed; i++)
+		idle[i]->armed = 0;
+	return failed;
+}
+
+static int lacks_after(struct site *site)
+{
+	return !site->after && has_post(site);
+}
+
+/* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
+ * about them. */
+static int arm(struct site **new, size_t added, struct site **known, size_t again)
+{
+	struct message message;
+	int failed = 0;
+	size_t more = 0;
+	for (size_t i = 0; i < added; i++)
+		more += 1 + lacks_after(new[i]);
+	for (size_t i = 0; i < again; i++)
+		more += lacks_after(known[i]);
+	if (more) {
+		new_message(&message, ADD);
+		put(&message, more);
+		for (size_t i = 0; i < added; i++) {
+			put_site(&message, new[i], new[i]->replacement ? REPLACE : BEFORE);
+			if (lacks_after(new[i]))
+				put_site(&message, new[i], AFTER);
+		}
+		for (size_t i = 0; i < again; i++)
+			if (lacks_after(known[i]))
+				put_site(&message, known[i], AFTER);
+		failed = ask(&message);
+		for (size_t i = 0; i < added + again && !failed; i++) {
+			struct site *site = i < added ? new[i] : known[i - added];
+			for (int after = i >= added; after < 2; after++) {
+				if (after && !lacks_after(site))
+					break;
+				u64 id = take(&message);
+				*(after ? &site->after : &site->id) = id;
+				site->original = take(&message);
+				site->next = take(&message);
+				u64 address = take(&message);
+				__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
+			}
+			if (i < added)
+				site->armed = 1;
+		}
+		drop_message(&message);
+	}
+	if (again && !failed) {
+		new_message(&message, ARM);
+		put(&message, patches(known, again));
+		for (size_t i = 0; i < again; i++) {
+			put(&message, known[i]->id);
+			put(&message, is_held(known[i]));
+			if (known[i]->after) {
+				put(&message, known[i]->after);
+				put(&message, is_held(known[i]));
+			}
+		}
+		failed = ask(&message);
+		drop_message(&message);
+		for (size_t i = 0; i < again && !failed; i++)
+			known[i]->armed = 1;
+		if (failed)
+			disarm(new, added);
+	}
+	return failed;
+}
+
+static void forget(struct capriole_probe **probes, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		struct capriole_probe *p = probes[i];
+		if (own(p)->site)
+			unlink_probe(p);
+		own(p)->site = NULL;
+		own(p)->enabled = 0;
+	}
+}
+
+static int check(const struct capriole_probe *p)
+{
+	if (!p)
+		return fail(-EINVAL, "there is no probe: the pointer is NULL", NULL);
+	if (own(p)->site)
+		return fail(-EBUSY, "the probe is registered already", NULL);
+	if (p->flags & ~15u)
+		return fail(-EINVAL, "the probe has flags that do not exist; is it initialised?", NULL);
+	return 0;
+}
+
+static struct site *new_site(u64 wanted)
+{
+	struct site *site = allocate(sizeof *site);
+	if (!site || note_site(wanted, site))
+		return NULL;
+	site->wanted = wanted;
+	site->all = sites;
+	sites = site;
+	return site;
+}
+
+/* Registers probes; none of them, if one cannot be. */
+HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
+{
+	int failed = 0;
+	size_t added = 0, again = 0, room = (count ? count : 1) * sizeof(struct site *);
+	for (size_t i = 0; i < count && !failed; i++)
+		failed = check(probes[i]);
+	if (failed || !count)
+		return failed;
+	failed = start_helper();
+	if (!failed)
+		failed = resolve(probes, count);
+	if (!failed)
+		failed = analyze(probes, count);
+	if (failed)
+		return failed;
+	struct site **new = allocate(room), **known = allocate(room);
+	if (!new || !known)
+		return fail(-ENOMEM, "there is no memory for the probes", NULL);
+	size_t linked = 0;
+	for (; linked < count && !failed; linked++) {
+		struct capriole_probe *p = probes[linked];
+		if (own(p)->site) {
+			failed = fail(-EBUSY, "a probe is twice in the list", NULL);
+			break;
+		}
+		struct site *site = site_at(own(p)->pad);
+		if (!site && !(site = new_site(own(p)->pad))) {
+			failed = fail(-ENOMEM, "there is no memory for the probes", NULL);
+			break;
+		}
+		link_probe(site, p);
+		own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
+		if (p->fault)
+			failed = watch_faults();
+	}
+	/* A site is asked for once, by the first of its probes here. Disabled probes have their places
+	 * checked as well. */
+	for (size_t i = 0; i < linked && !failed; i++) {
+		struct site *site = own(probes[i])->site;
+		if (!site->id && site->armed != 2) {
+			site->armed = 2;	/* going to be */
+			new[added++] = site;
+		} else if (site->id && site->armed != 2 && own(probes[i])->enabled &&
+			   (!site->armed || lacks_after(site))) {
+			site->armed = 2;
+			known[again++] = site;
+		}
+	}
+	/* The handlers first: they are called from the first hit on. */
+	for (size_t i = 0; i < linked && !failed; i++) {
+		struct set *old;
+		failed = publish(own(probes[i])->site, &old);
+		if (old) {
+			settle();
+			release_set(old);
+		}
+	}
+	if (!failed)
+		failed = arm(new, added, known, again);
+	if (failed) {
+		for (size_t i = 0; i < added; i++)
+			if (new[i]->armed == 2)
+				new[i]->armed = 0;
+		for (size_t i = 0; i < again; i++)
+			if (known[i]->armed == 2)
+				known[i]->armed = 0;
+		struct site **touched = allocate(room);
+		for (size_t i = 0; touched && i < linked; i++)
+			touched[i] = own(probes[i])->site;
+		forget(probes, linked);
+		for (size_t i = 0; touched && i < linked; i++) {
+			struct set *old;
+			if (!publish(touched[i], &old) && old) {
+				settle();
+				release_set(old);
+			}
+		}
+		release(touched, room);
+	} else {
+		/* Two addresses may be one instruction, behind an endbr64. */
+		for (size_t i = 0; i < added; i++)
+			note_site(new[i]->address, new[i]);
+		for (size_t i = 0; i < count; i++)
+			if (!probes[i]->address)
+				probes[i]->address = (void *)own(probes[i])->site->address;
+		/* Those that nobody wants yet. */
+		size_t idle = 0;
+		for (size_t i = 0; i < added; i++)
+			if (!is_used(new[i]))
+				known[idle++] = new[i];
+		failed = disarm(known, idle);
+	}
+	release(new, room);
+	release(known, room);
+	return failed;
+}
+
+HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
+{
+	size_t room = (count ? count : 1) * sizeof(struct site *), idle = 0;
+	for (size_t i = 0; i < count; i++)
+		if (!probes[i] || !own(probes[i])->site)
+			return fail(-EINVAL, "the probe is not registered", NULL);
+	struct site **sites_of = allocate(room);
+	struct set **old = allocate(room);
+	if (!sites_of || !old)
+		return fail(-ENOMEM, "there is no memory for taking the probes out", NULL);
+	int failed = 0;
+	for (size_t i = 0; i < count; i++) {
+		sites_of[i] = own(probes[i])->site;
+		unlink_probe(probes[i]);
+		failed = publish(sites_of[i], &old[i]);
+		if (failed) {
+			/* Nothing is called that was taken out: without handlers rather than with old ones. */
+			old[i] = sites_of[i]->set;
+			__atomic_store_n(&sites_of[i]->set, NULL, __ATOMIC_RELEASE);
+		}
+	}
+	settle();
+	for (size_t i = 0; i < count; i++) {
+		release_set(old[i]);
+		own(probes[i])->site = NULL;
+		own(probes[i])->enabled = 0;
+		if (sites_of[i]->armed == 1 && !is_used(sites_of[i])) {
+			sites_of[i]->armed = 3;
+			sites_of[idle++] = sites_of[i];
+		}
+	}
+	for (size_t i = 0; i < idle; i++)
+		sites_of[i]->armed = 1;
+	failed = disarm(sites_of, idle);
+	release(sites_of, room);
+	release(old, room);
+	return failed;
+}
+
+PUBLIC int capriole_probes_register(struct capriole_probe **probes, size_t count)
+{
+	int failed = begin();
+	return failed ? failed : end(register_locked(probes, count));
+}
+
+PUBLIC int capriole_probes_unregister(struct capriole_probe **probes, size_t count)
+{
+	int failed = begin();
+	return failed ? failed : end(unregister_locked(probes, count));
+}
+
+PUBLIC int capriole_probe_register(struct capriole_probe *probe)
+{
+	return capriole_probes_register(&probe, 1);
+}
+
+PUBLIC int capriole_probe_unregister(struct capriole_probe *probe)
+{
+	return capriole_probes_unregister(&probe, 1);
+}
+
+static int switch_probe(struct capriole_probe *probe, u64 enabled)
+{
+	struct set *old;
+	if (!probe || !own(probe)->site)
+		return fail(-EINVAL, "the probe is not registered", NULL);
+	struct site *site = own(probe)->site;
+	if (own(probe)->enabled == enabled)
+		return 0;
+	own(probe)->enabled = enabled;
+	int failed = publish(site, &old);
+	if (failed) {
+		own(probe)->enabled = !enabled;
+		return failed;
+	}
+	if (old) {
+		settle();
+		release_set(old);
+	}
+	if (enabled && !site->armed)
+		return arm(NULL, 0, &site, 1);
+	if (!enabled && site->armed && !is_used(site))
+		return disarm(&site, 1);
+	return 0;
+}
+
+PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
+{
+	int failed = begin();
+	return failed ? failed : end(switch_probe(probe, 0));
+}
+
+PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
+{
+	int failed = begin();
+	return failed ? failed : end(switch_probe(probe, 1));
+}
+
+PUBLIC unsigned long capriole_probe_missed(const struct capriole_probe *probe)
+{
+	return __atomic_load_n(&probe->missed, __ATOMIC_RELAXED);
+}
+
+/* States */
+
+static int status(const struct capriole_probe *probe, char *why, size_t size)
+{
+	struct message message;
+	size_t at = 0, long_;
+	if (!probe || !own(probe)->site)
+		return CAPRIOLE_UNREGISTERED;
+	if (!own(probe)->enabled)
+		return CAPRIOLE_OFF;
+	new_message(&message, STATUS);
+	put(&message, own(probe)->site->id);
+	int state = ask(&message);
+	if (!state) {
+		state = (int)take(&message);
+		const char *text = take_text(&message, &long_);
+		for (; at < long_ && at + 1 < size; at++)
+			why[at] = text[at];
+		if (size)
+			why[at] = 0;
+	}
+	drop_message(&message);
+	return state;
+}
+
+PUBLIC int capriole_probe_status(const struct capriole_probe *probe, char *why, size_t size)
+{
+	int failed = begin();
+	if (failed)
+		return failed;
+	if (!why)
+		size = 0;
+	if (size)
+		why[0] = 0;
+	return end(status(probe, why, size));
+}
+
+static int simple(enum request kind, u64 argument)
+{
+	struct message message;
+	new_message(&message, kind);
+	put(&message, argument);
+	int result = ask(&message);
+	if (!result)
+		result = (int)take(&message);
+	drop_message(&message);
+	return result;
+}
+
+PUBLIC int capriole_optimization(int allowed)
+{
+	int failed = begin();
+	if (!failed && (failed = start_helper()))
+		end(0);
+	return failed ? failed : end(simple(ALLOW, allowed != 0));
+}
+
+PUBLIC int capriole_optimize(unsigned milliseconds)
+{
+	int failed = begin();
+	if (!failed && !has_helper())
+		return end(0);
+	return failed ? failed : end(simple(OPTIMIZE, milliseconds));
+}
+
+PUBLIC int capriole_finish(void)
+{
+	int failed = begin();
+	if (failed)
+		return failed;
+	if (!has_helper())
+		return end(0);
+	for (struct site *site = sites; site; site = site->all)
+		if (site->first)
+			return end(fail(-EBUSY, "there are probes that are registered", NULL));
+	return end(simple(GOODBYE, 0));
+}
+
+static void write_all(int fd, const char *text, size_t size)
+{
+	while (size) {
+		long done = SYS3(SYS_write, fd, text, size);
+		if (done == -EINTR)
+			continue;
+		if (done <= 0)
+			return;
+		text += done;
+		size -= (size_t)done;
+	}
+}
+
+PUBLIC int capriole_list(int fd)
+{
+	static const char *const names[] = { "", "BREAKPOINT", "WAITING", "OPTIMIZED", "DISABLED", "GONE",
+					     "OCCUPIED" };
+	int failed = begin();
+	if (failed)
+		return failed;
+	for (struct site *site = sites; site; site = site->all) {
+		struct message message;
+		size_t name_size = 0;
+		const char *name = "";
+		if (!site->first)
+			continue;
+		new_message(&message, PLACE);
+		put(&message, site->address);
+		if (!ask(&message))
+			name = take_text(&message, &name_size);
+		for (struct capriole_probe *p = site->first; p; p = own(p)->next) {
+			char line[512];
+			size_t at = 0;
+			int state = status(p, NULL, 0);
+			say_hex(line, sizeof line, &at, site->address);
+			say(line, sizeof line, &at, own(p)->inside == 1 ? "  r  " : "  k  ");
+			for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
+				line[at++] = name[i];
+			say(line, sizeof line, &at, "    [");
+			say(line, sizeof line, &at, state >= 0 && state <= 6 ? names[state] : "?");
+			say(line, sizeof line, &at, "]\n");
+			write_all(fd, line, at);
+		}
+		drop_message(&message);
+	}
+	return end(0);
+}

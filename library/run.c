@@ -1,0 +1,190 @@
+/* The handlers of a set, in a thread of the program. */
+#include "internal.h"
+#include <cpuid.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+
+/* How vector and x87 state is saved: by XSAVEC, XSAVE or FXSAVE, and which components. PKRU is not
+ * among them: what memory a handler may touch is the program's affair. */
+static enum { FX, X, XC } method;
+static u32 components_low, components_high;
+#define PKRU (1u << 9)
+
+HIDDEN int run_nothing(void *nothing, struct capriole_regs *regs)
+{
+	(void)nothing, (void)regs;
+	return 0;
+}
+
+HIDDEN void find_vector_state(void)
+{
+	u32 a, b, c, d;
+	vector_room = 512;
+	if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & bit_OSXSAVE))
+		return;
+	__asm__("xgetbv" : "=a"(components_low), "=d"(components_high) : "c"(0));
+	components_low &= ~PKRU;
+	__cpuid_count(13, 0, a, b, c, d);
+	method = X;
+	vector_room = b;
+	__cpuid_count(13, 1, a, b, c, d);
+	if (a & 2) {
+		method = XC;
+		if (b > vector_room)
+			vector_room = b;
+	}
+	vector_room = (vector_room + 63) & ~(u64)63;
+}
+
+/* Each thread has one place: handlers do not nest. */
+static void *vector_state(void)
+{
+	return vector_states + capriole_thread->number * vector_room;
+}
+
+static void save_vectors(void)
+{
+	void *at = vector_state();
+	static const u32 usual = 0x1f80;
+	/* The header of a state that was never written must be zero for XRSTOR. */
+	switch (method) {
+	case XC:
+		__asm__ volatile("xsavec64 (%0)" : : "r"(at), "a"(components_low), "d"(components_high) : "memory");
+		break;
+	case X:
+		__asm__ volatile("xsave64 (%0)" : : "r"(at), "a"(components_low), "d"(components_high) : "memory");
+		break;
+	case FX:
+		__asm__ volatile("fxsave64 (%0)" : : "r"(at) : "memory");
+		break;
+	}
+	/* What C expects at a function's entry. */
+	__asm__ volatile("fninit; ldmxcsr %0" : : "m"(usual));
+}
+
+static void load_vectors(void)
+{
+	void *at = vector_state();
+	if (method == FX)
+		__asm__ volatile("fxrstor64 (%0)" : : "r"(at) : "memory");
+	else
+		__asm__ volatile("xrstor64 (%0)" : : "r"(at), "a"(components_low), "d"(components_high) : "memory");
+}
+
+/* Calls a handler; a fault in it may be taken care of by the fault handler. */
+static int guarded(capriole_pre_handler handler, struct capriole_probe *probe, struct capriole_regs *regs)
+{
+	struct thread *thread = capriole_thread;
+	if (!probe->fault)
+		return handler(probe, regs);
+	thread->running = probe;
+	thread->regs = regs;
+	int result = capriole_guarded(probe, regs, handler, &thread->guarded);
+	thread->running = NULL;
+	return result;
+}
+
+static int call_all(struct set *set, struct capriole_regs *regs, int after)
+{
+	for (size_t i = 0; i < set->count; i++) {
+		struct capriole_probe *probe = set->probes[i];
+		if (after) {
+			/* A post-handler returns nothing; what is in eax does not matter. */
+			capriole_pre_handler post = (capriole_pre_handler)(void (*)(void))probe->post;
+			if (post)
+				guarded(post, probe, regs);
+			continue;
+		}
+		if (probe->pre && guarded(probe->pre, probe, regs))
+			return 1;
+	}
+	return 0;
+}
+
+static int call_saved(struct set *set, struct capriole_regs *regs, int after)
+{
+	if (!set->vector)
+		return call_all(set, regs, after);
+	save_vectors();
+	int result = call_all(set, regs, after);
+	load_vectors();
+	return result;
+}
+
+HIDDEN int run_before(void *set, struct capriole_regs *regs)
+{
+	return call_saved(set, regs, 0);
+}
+
+HIDDEN int run_after(void *set, struct capriole_regs *regs)
+{
+	call_saved(set, regs, 1);
+	return 0;
+}
+
+/* Faults in handlers. The library's signal actions stand before those that the program has when the
+ * first probe with a fault handler is registered. */
+static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };
+struct action {
+	void *handler;
+	unsigned long flags;
+	void *restorer;
+	u64 mask;
+};
+static struct action before[4];
+static int watching;
+
+__attribute__((naked)) static void restore(void)
+{
+	__asm__("mov $15, %eax\n\tsyscall");
+}
+
+static void faulted(int signal, siginfo_t *info, void *context)
+{
+	struct thread *thread = capriole_thread;
+	greg_t *regs = ((ucontext_t *)context)->uc_mcontext.gregs;
+	if (thread && thread->running) {
+		struct capriole_probe *probe = thread->running;
+		thread->running = NULL;
+		if (info->si_code > 0 && probe->fault(probe, thread->regs, signal)) {
+			regs[REG_RIP] = (greg_t)(u64)capriole_abandoned;
+			regs[REG_RSP] = (greg_t)thread->guarded;
+			return;
+		}
+		thread->running = probe;
+	}
+	const struct action *old = before;
+	for (unsigned i = 0; i < 4; i++)
+		if (signals[i] == signal)
+			old = &before[i];
+	if (old->handler == (void *)SIG_IGN && info->si_code <= 0)
+		return;
+	if (old->handler != (void *)SIG_DFL && old->handler != (void *)SIG_IGN) {
+		((void (*)(int, siginfo_t *, void *))(u64)old->handler)(signal, info, context);
+		return;
+	}
+	/* As without us: the instruction faults again, and the kernel ends the program; a signal that
+	 * was sent is sent again. */
+	struct action usual = { 0 };
+	SYS4(SYS_rt_sigaction, signal, &usual, NULL, 8);
+	if (info->si_code <= 0)
+		SYS3(SYS_tgkill, SYS0(SYS_getpid), SYS0(SYS_gettid), signal);
+}
+
+HIDDEN int watch_faults(void)
+{
+	if (watching)
+		return 0;
+	watching = 1;
+	for (unsigned i = 0; i < 4; i++) {
+		struct action own = { (void *)(u64)faulted, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
+				      (void *)(u64)restore, 0 };
+		SYS4(SYS_rt_sigaction, signals[i], NULL, &before[i], 8);
+		own.mask = before[i].mask;
+		long result = SYS4(SYS_rt_sigaction, signals[i], &own, NULL, 8);
+		if (result < 0)
+			return fail((int)result, "the handlers of faults cannot be installed", NULL);
+	}
+	return 0;
+}
