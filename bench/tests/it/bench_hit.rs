@@ -17,10 +17,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-const KERNEL: [&str; 4] = [
+const KERNEL: [&str; 7] = [
     "kernel.uprobe",
+    "kernel.uprobe_4args",
     "kernel.uretprobe",
     "kernel.uprobe_nop5",
+    "kernel.uprobe_bpf",
+    "kernel.uretprobe_bpf",
     "kernel.trace_marker",
 ];
 const PEERS: [&str; 6] = [
