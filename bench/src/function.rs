@@ -67,6 +67,12 @@ copies! {
     Uretprobe = capriole_bench_uretprobe,
     /// For the kernel's uprobe on a five-byte nop, with which this copy begins; alone on its page.
     UprobeNop5 = capriole_bench_uprobe_nop5,
+    /// For `kernel.uprobe_4args`; alone on its page.
+    Uprobe4Args = capriole_bench_uprobe_4args,
+    /// For `kernel.uprobe_bpf`; alone on its page.
+    UprobeBpf = capriole_bench_uprobe_bpf,
+    /// For `kernel.uretprobe_bpf`; alone on its page.
+    UretprobeBpf = capriole_bench_uretprobe_bpf,
     /// Called before each write to `trace_marker`.
     Marker = capriole_bench_marker,
     /// For `capriole.record2`: time, event, thread and two arguments.
@@ -169,6 +175,9 @@ plain_copy!("capriole_bench_spare", 6);
 // page of their own, these functions do not affect other rows.
 plain_copy!("capriole_bench_uprobe", 12);
 plain_copy!("capriole_bench_uretprobe", 12);
+plain_copy!("capriole_bench_uprobe_4args", 12);
+plain_copy!("capriole_bench_uprobe_bpf", 12);
+plain_copy!("capriole_bench_uretprobe_bpf", 12);
 plain_copy!(
     "capriole_bench_uprobe_nop5",
     12,

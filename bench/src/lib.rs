@@ -58,7 +58,7 @@ pub mod workload;
 
 pub use chart::chart;
 pub use function::{Function, TEXT};
-pub use kernel::UprobeAt;
+pub use kernel::{BpfCounter, Moment, UprobeAt};
 pub use marker::{MarkerResults, MarkerRow, Subject, marker_rows, run_marker};
 pub use peers::peer_rows;
 pub use process::{BenchError, Target, TargetInfo};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::floor;
 use crate::function::Function;
 use crate::interrupt::Interrupts;
-use crate::kernel::{TraceMarker, Uprobe, UprobeKind};
+use crate::kernel::{Moment, TraceMarker, Uprobe, UprobeBpf, UprobeKind};
 use crate::peers::Peer;
 use crate::process::{BenchError, Target, TargetInfo};
 use crate::report::RowResult;
@@ -126,14 +126,22 @@ pub fn default_rows() -> Vec<Row> {
         Row::plain("floor.rdtsc", Function::FloorRdtsc),
         Row::plain("floor.record", Function::FloorRecord),
         uprobe("kernel.uprobe", UprobeKind::Entry),
+        uprobe("kernel.uprobe_4args", UprobeKind::Entry4Args),
         uprobe("kernel.uretprobe", UprobeKind::Return),
         uprobe("kernel.uprobe_nop5", UprobeKind::Nop5),
+        uprobe_bpf("kernel.uprobe_bpf", Moment::Entry),
+        uprobe_bpf("kernel.uretprobe_bpf", Moment::Return),
         Row::trace_marker(),
     ]
 }
 
 fn uprobe(name: &str, kind: UprobeKind) -> Row {
     Row::probed(name, kind.function(), Box::new(Uprobe::new(kind)))
+}
+
+fn uprobe_bpf(name: &str, moment: Moment) -> Row {
+    let probe = UprobeBpf::new(moment);
+    Row::probed(name, probe.function(), Box::new(probe))
 }
 
 /// Options of a measurement.

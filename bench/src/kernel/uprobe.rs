@@ -1,4 +1,4 @@
-//! `kernel.uprobe`, `kernel.uretprobe` and `kernel.uprobe_nop5`: kernel uprobe events on a copy of
+//! `kernel.uprobe`, `kernel.uprobe_4args`, `kernel.uretprobe` and `kernel.uprobe_nop5`: kernel uprobe events on a copy of
 //! the function.
 
 use std::fs;
@@ -23,6 +23,8 @@ pub enum Kind {
     /// replaces a five-byte nop, at the first hit, by a call to code that enters the kernel by a
     /// system call instead of a trap.
     Nop5,
+    /// On the entry of [`Function::Uprobe4Args`], with the registers of four arguments.
+    Entry4Args,
 }
 
 impl Kind {
@@ -32,6 +34,7 @@ impl Kind {
             Kind::Entry => Function::Uprobe,
             Kind::Return => Function::Uretprobe,
             Kind::Nop5 => Function::UprobeNop5,
+            Kind::Entry4Args => Function::Uprobe4Args,
         }
     }
 }
@@ -65,6 +68,9 @@ impl Armed {
             .map_err(|error| error.to_string())?;
         match kind {
             Kind::Entry | Kind::Nop5 => Armed::new(target, 'p', offset, "arg1=%di arg2=%si"),
+            Kind::Entry4Args => {
+                Armed::new(target, 'p', offset, "arg1=%di arg2=%si arg3=%dx arg4=%cx")
+            }
             Kind::Return => Armed::new(target, 'r', offset, "ret=$retval"),
         }
     }

@@ -3,7 +3,6 @@
 //! circular and of the default size (5 MiB); the agent's records of 2 KiB and more soon fill it,
 //! and gdbserver then has to stop the program for a moment.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -27,10 +26,7 @@ const READY: &str = "capriole: ready";
 
 impl Tool for Gdb {
     fn build(&self, files: &Path) -> Result<(), String> {
-        for tool in ["gdb", "gdbserver"] {
-            installed(tool)?;
-        }
-        agent()?;
+        available()?;
         // The agent allocates memory in jump range of the usual load address, hence no PIE.
         let options = ["-O1", "-fno-pie"];
         build(files, "cc", ("gdb.c", FUNCTION), &options, &["-no-pie"]).map(drop)
@@ -44,13 +40,13 @@ impl Tool for Gdb {
         // The agent's socket (gdbserver/tracepoint.cc: in P_tmpdir, whatever TMPDIR is).
         calling.leaves(format!("/tmp/gdb_ust{}", calling.pid()).into());
         calling.address()?;
-        let script = put(files, "script.gdb", &script(calling.pid()))?;
-        let mut gdb = Command::new("gdb");
-        gdb.args(["-q", "-nx", "-batch", "-x"])
-            .arg(script)
-            .arg(file);
-        let mut tool = Program::start(&mut gdb, files)?;
-        tool.wait_for(READY)?;
+        let tracepoints = FastTracepoints {
+            pid: calling.pid(),
+            sites: &["capriole_peer_site"],
+            collected: "$rdi, $rsi",
+            end: "capriole_peer_end",
+        };
+        let tool = tracepoints.start(&file, files)?;
         Ok(Session {
             tool: Some(tool),
             program: calling,
@@ -61,41 +57,82 @@ impl Tool for Gdb {
         let (tool, mut program) = (session.tool.ok_or("gdb is not running")?, session.program);
         // The program then hits the breakpoint at its end, and GDB's script continues.
         program.close();
-        let said = tool.end()?;
-        counted(&said).ok_or_else(|| "GDB has not said how many calls it saw".to_owned())
+        frames(tool)
     }
 }
 
-/// Returns GDB's script for the program with this process id.
-fn script(pid: u32) -> String {
-    let mut script = String::new();
-    for line in [
-        "set pagination off",
-        "set confirm off",
-        // Otherwise GDB reads files through gdbserver to look for debug information.
-        "set sysroot /",
-        "set debug-file-directory /nonexistent",
-        "set circular-trace-buffer on",
-        &format!("target remote | gdbserver --once --attach - {pid}"),
-        "ftrace *capriole_peer_site",
-        "actions",
-        "collect $rdi, $rsi",
-        "end",
-        "break capriole_peer_end",
-        "tstart",
-        &format!("echo {READY}\\n"),
-        "continue",
-        "tstop",
-        "tstatus",
-        "kill",
-    ] {
-        // Writing to a String cannot fail.
-        let _ = writeln!(script, "{line}");
-    }
-    script
+/// Fast tracepoints in a program that has the agent ([`agent`]) loaded with it.
+pub(crate) struct FastTracepoints<'a> {
+    /// The program's process id.
+    pub(crate) pid: u32,
+    /// Symbols of instructions of at least five bytes.
+    pub(crate) sites: &'a [&'a str],
+    /// What a hit collects, as GDB writes it.
+    pub(crate) collected: &'a str,
+    /// The function that the program calls once, when all hits were made.
+    pub(crate) end: &'a str,
 }
 
-fn agent() -> Result<String, String> {
+impl FastTracepoints<'_> {
+    /// Starts GDB with gdbserver, and waits until the tracepoints are in place. The program has
+    /// this executable file.
+    pub(crate) fn start(&self, executable: &Path, files: &Path) -> Result<Program, String> {
+        let script = put(files, "script.gdb", &self.script())?;
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-q", "-nx", "-batch", "-x"]).arg(script);
+        let mut tool = Program::start(gdb.arg(executable), files)?;
+        tool.wait_for(READY)?;
+        Ok(tool)
+    }
+
+    /// Returns GDB's script.
+    fn script(&self) -> String {
+        let mut lines: Vec<String> = vec![
+            "set pagination off".into(),
+            "set confirm off".into(),
+            // Otherwise GDB reads files through gdbserver to look for debug information.
+            "set sysroot /".into(),
+            "set debug-file-directory /nonexistent".into(),
+            "set circular-trace-buffer on".into(),
+            format!("target remote | gdbserver --once --attach - {}", self.pid),
+        ];
+        for site in self.sites {
+            let collect = format!("collect {}", self.collected);
+            lines.extend([
+                format!("ftrace *{site}"),
+                "actions".into(),
+                collect,
+                "end".into(),
+            ]);
+        }
+        lines.extend([
+            format!("break {}", self.end),
+            "tstart".into(),
+            format!("echo {READY}\\n"),
+            "continue".into(),
+            "tstop".into(),
+            "tstatus".into(),
+            "kill".into(),
+        ]);
+        lines.join("\n") + "\n"
+    }
+}
+
+/// Waits until GDB has ended, after the program's end; returns the number of hits.
+pub(crate) fn frames(tool: Program) -> Result<u64, String> {
+    let said = tool.end()?;
+    counted(&said).ok_or_else(|| "GDB has not said how many calls it saw".to_owned())
+}
+
+/// Checks that all parts are installed.
+pub(crate) fn available() -> Result<(), String> {
+    installed("gdb")?;
+    installed("gdbserver")?;
+    agent().map(drop)
+}
+
+/// Returns the path of the in-process agent, for `LD_PRELOAD`.
+pub(crate) fn agent() -> Result<String, String> {
     let mut paths = PLACES.iter().map(|place| format!("{place}/{AGENT}"));
     paths
         .find(|path| Path::new(path).is_file())
@@ -120,6 +157,23 @@ fn counted(said: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_site_has_its_actions() {
+        let tracepoints = FastTracepoints {
+            pid: 7,
+            sites: &["one", "two"],
+            collected: "$rdi",
+            end: "done",
+        };
+        let script = tracepoints.script();
+        for site in ["one", "two"] {
+            let lines = format!("\nftrace *{site}\nactions\ncollect $rdi\nend\n");
+            assert!(script.contains(&lines), "{script}");
+        }
+        assert!(script.contains(" --attach - 7\n"), "{script}");
+        assert!(script.contains("\nbreak done\ntstart\n"), "{script}");
+    }
 
     #[test]
     fn frames_of_the_status() {

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use capriole_bench::{
-    Function, HitOptions, Probe, Row, RowResult, Target, TargetInfo, default_rows, run_hit,
+    BpfCounter, Function, HitOptions, Moment, Probe, Row, RowResult, Target, TargetInfo,
+    default_rows, run_hit,
 };
 
 fn target_command() -> Command {
@@ -31,8 +32,11 @@ fn every_row_is_measured_or_says_why_not() {
         "floor.rdtsc",
         "floor.record",
         "kernel.uprobe",
+        "kernel.uprobe_4args",
         "kernel.uretprobe",
         "kernel.uprobe_nop5",
+        "kernel.uprobe_bpf",
+        "kernel.uretprobe_bpf",
         "kernel.trace_marker",
     ];
     assert_eq!(names, expected);
@@ -220,4 +224,38 @@ fn a_target_that_dies_is_reported() {
     assert!(status.expect("kill runs").success());
     let error = target.run(Function::Bare, 1, 1).expect_err("it is dead");
     assert!(error.to_string().contains("signal: 9"), "{error}");
+}
+
+#[test]
+fn a_counter_in_bpf_counts_each_hit_of_all_its_uprobes() {
+    let mut target = Target::spawn(target_command(), None, 1 << 16).expect("a target");
+    let info = target.info().clone();
+    let file = std::path::PathBuf::from(format!("/proc/{}/exe", info.pid));
+    let mut counter = match BpfCounter::new() {
+        Ok(counter) => counter,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    // Returns are seen beside entries, and other processes with the same file are not.
+    for (function, moment) in [
+        (Function::UprobeBpf, Moment::Entry),
+        (Function::UretprobeBpf, Moment::Entry),
+        (Function::UretprobeBpf, Moment::Return),
+    ] {
+        let offset = info.file_offset(function).expect("its offset");
+        if let Err(why) = counter.attach(info.pid, &file, offset, moment) {
+            println!("skipped: {why}");
+            return;
+        }
+    }
+    let mut other = Target::spawn(target_command(), None, 1 << 16).expect("a target");
+    for target in [&mut target, &mut other] {
+        target.run(Function::UprobeBpf, 100, 1).expect("calls");
+        target.run(Function::UretprobeBpf, 10, 2).expect("calls");
+        assert_eq!(counter.hits(), Ok(100 + 2 * 2 * 10));
+    }
+    drop(counter);
+    assert!(target.run(Function::UprobeBpf, 1, 1).is_ok());
 }
