@@ -15,8 +15,10 @@
 //!
 //! Memory is unmapped only if no thread is in it, no signal frame on a stack returns into it (a
 //! handler interrupted a detour, or was called from ours) and no thread's `rseq_cs` points into
-//! it (the kernel reads that descriptor whenever it next preempts the thread). Other words on a
-//! stack that point into it are stale: a detour leaves return addresses only while it calls the
+//! it (the kernel reads that descriptor whenever it next preempts the thread). The SIGTRAP handler
+//! may leave its frame without our restorer: it jumps to the detour, so all the time the thread is
+//! in an arena, or the frame of a signal that interrupted it leads there. Other words on a stack
+//! that point into it are stale: a detour leaves return addresses only while it calls the
 //! resident, and a thread that is there is in that memory itself, or was interrupted by a
 //! signal there. Otherwise the memory stays, with the bytes restored, until a later detach.
 //!

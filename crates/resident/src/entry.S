@@ -250,6 +250,53 @@ capriole_restorer:
 	syscall
 	ud2
 
+/* The last steps of a return from the handler of SIGTRAP without rt_sigreturn, see `go_on` in
+ * resident.c: rdi = the registers in the signal frame, in the order of struct sigcontext_64. What
+ * is there for rsp leads to the flags and the address to go on at, TRAP_ABOVE bytes below the
+ * stack that was interrupted.
+ *
+ *   rsp ──▶ r8 .. rcx, rsp ... vector registers │ flags, rip │ 64 bytes │ red zone │ stack
+ *           └───────── the kernel's frame ──────────────────┘
+ *
+ * Any signal may arrive between two of these instructions, and write over all that is more than 128
+ * bytes below the stack pointer. What is still needed is never below it.
+ *
+ * First, 16 calls that do not return. The processor predicts a return by the last call that has not
+ * returned, and the last ones were the kernel's. Where such a prediction leads to the kernel, the
+ * return of the function that hit the breakpoint takes 0.4 us more (measured on an AMD EPYC), and
+ * that of its caller too; where it leads here, some cycles. */
+	.balign	16
+	.globl	capriole_go_on
+	.hidden	capriole_go_on
+capriole_go_on:
+	mov	$8, %eax
+1:	call	2f
+	int3
+2:	call	3f
+	int3
+3:	add	$16, %rsp
+	dec	%eax
+	jnz	1b
+	mov	%rdi, %rsp
+	pop	%r8
+	pop	%r9
+	pop	%r10
+	pop	%r11
+	pop	%r12
+	pop	%r13
+	pop	%r14
+	pop	%r15
+	pop	%rdi
+	pop	%rsi
+	pop	%rbp
+	pop	%rbx
+	pop	%rdx
+	pop	%rax
+	pop	%rcx
+	pop	%rsp
+	popfq
+	ret	$TRAP_ABOVE
+
 /* Where a thread goes that a SIGTRAP ends. */
 	.globl	capriole_breakpoint
 	.hidden	capriole_breakpoint

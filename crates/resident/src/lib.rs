@@ -193,6 +193,13 @@ pub fn entries(base: u64) -> Entries {
     }
 }
 
+/// Returns the offset of PKRU in an XSAVE area of this processor, or 0.
+fn pkru_offset() -> u32 {
+    const XSAVE: u32 = 0xd;
+    const PKRU: u32 = 9;
+    std::arch::x86_64::__cpuid_count(XSAVE, PKRU).ebx
+}
+
 /// Returns the configured blob for the address `base`.
 pub fn place(base: u64, configured: &Config) -> Vec<u8> {
     let mut blob = BLOB.to_vec();
@@ -243,6 +250,7 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
         (config::COUNTER_STRIDE, g.counter_stride() as u32),
         (config::FRAME_MASK, g.frames.wrapping_sub(1)),
         (config::FRAME_SHIFT, g.frame_size().trailing_zeros()),
+        (config::PKRU, pkru_offset()),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -262,8 +270,10 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use capriole_ring::numbers::trap;
     use iced_x86::{
-        Code, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, Register,
+        Code, CpuidFeature, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic,
+        OpAccess, Register,
     };
 
     #[test]
@@ -293,13 +303,22 @@ mod tests {
         let mut decoder = Decoder::new(64, &BLOB[start..], DecoderOptions::NONE);
         decoder.set_ip(start as u64);
         let mut info = InstructionInfoFactory::new();
-        let (mut syscalls, mut handlers) = (0, 0);
+        let (mut syscalls, mut handlers, mut loads) = (0, 0, Vec::new());
         let mut read = std::collections::BTreeSet::new();
         for instruction in &mut decoder {
             if instruction.is_invalid() {
                 continue; // the signature in front of the abort address
             }
             syscalls += usize::from(instruction.mnemonic() == Mnemonic::Syscall);
+            assert_eq!(
+                foreign_feature(&instruction),
+                None,
+                "{instruction} at {:#x}",
+                instruction.ip()
+            );
+            if instruction.code() == Code::Xrstor64_mem {
+                loads.push(instruction.ip());
+            }
             assert_ne!(instruction.mnemonic(), Mnemonic::Pause, "it never waits");
             for used in info.info(&instruction).used_registers() {
                 let r = used.register();
@@ -331,6 +350,76 @@ mod tests {
         // The restorer; the two in code that only the tracer sends threads to; to read a field
         // getpid and process_vm_readv, prctl and gettid; in a forked child gettid and getpid; and sched_yield before a filter.
         assert_eq!(syscalls, 10);
+        assert_eq!(loads.len(), 1, "{loads:x?}");
+        assert_leads_back(loads[0]);
+    }
+
+    /// Returns what an instruction needs that the resident is not to use: some of those change state
+    /// without a register that they name.
+    fn foreign_feature(instruction: &Instruction) -> Option<CpuidFeature> {
+        let is_own = |feature: &&CpuidFeature| {
+            matches!(
+                feature,
+                CpuidFeature::INTEL8086
+                    | CpuidFeature::INTEL186
+                    | CpuidFeature::INTEL386
+                    | CpuidFeature::INTEL486
+                    | CpuidFeature::X64
+                    | CpuidFeature::CMOV
+                    | CpuidFeature::MULTIBYTENOP
+                    | CpuidFeature::SYSCALL
+                    | CpuidFeature::TSC
+                    | CpuidFeature::RDTSCP
+            )
+        };
+        let features = instruction.cpuid_features();
+        match instruction.code() {
+            Code::Xrstor64_mem
+            | Code::Movq_rm64_xmm
+            | Code::Rdsspq_r64
+            | Code::Tzcnt_r64_rm64 // `bsf` on a processor without it
+            | Code::Lfence
+            | Code::Ud2 => None,
+            _ => features.iter().find(|feature| !is_own(feature)).copied(),
+        }
+    }
+
+    /// Once the vector registers are those of the program, the handler of SIGTRAP goes straight on
+    /// to the one `ret` that drops the red zone. From where the stack pointer is raised only words
+    /// above it are read, in the order of the frame, and nothing is written.
+    fn assert_leads_back(load: u64) {
+        let decode = |from: u64| {
+            let code = &BLOB[from as usize..];
+            Decoder::with_ip(64, code, from, DecoderOptions::NONE).into_iter()
+        };
+        assert!(load > entries(0).trap, "{load:#x} is not in the handler");
+        let mut straight = decode(load).skip(1);
+        let call = straight
+            .find(|i| i.mnemonic() != Mnemonic::Mov && i.mnemonic() != Mnemonic::Lea)
+            .expect("an instruction");
+        assert!(call.is_call_near(), "{call}");
+        let path: Vec<Instruction> = decode(call.near_branch_target()).take(40).collect();
+        let raised = |i: &Instruction| {
+            i.code() == Code::Mov_r64_rm64 && i.op0_register() == Register::RSP
+                || i.code() == Code::Mov_rm64_r64 && i.op0_register() == Register::RSP
+        };
+        let at = path.iter().position(raised).expect("it leaves the stack");
+        let restored: Vec<Register> = path[at + 1..]
+            .iter()
+            .take_while(|i| i.code() == Code::Pop_r64)
+            .map(Instruction::op0_register)
+            .collect();
+        use Register::{R8, R9, R10, R11, R12, R13, R14, R15};
+        use Register::{RAX, RBP, RBX, RCX, RDI, RDX, RSI, RSP};
+        // As in struct sigcontext_64.
+        let frame = [
+            R8, R9, R10, R11, R12, R13, R14, R15, RDI, RSI, RBP, RBX, RDX, RAX, RCX, RSP,
+        ];
+        assert_eq!(restored, frame);
+        let last = &path[at + 1 + frame.len()..][..2];
+        assert_eq!(last[0].code(), Code::Popfq);
+        assert_eq!(last[1].code(), Code::Retnq_imm16);
+        assert_eq!(usize::from(last[1].immediate16()), trap::ABOVE);
     }
 
     /// Its sleep must not be one that the kernel resumes by `restart_syscall`: the program may have

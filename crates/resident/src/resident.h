@@ -92,7 +92,7 @@ struct config {
 	u32 frame_mask;  /* slots for open calls, less one */
 	u64 frames;      /* address of the first slot; 0: there are none */
 	u32 frame_shift; /* log2 of the bytes of a slot */
-	u32 pad2;
+	u32 pkru;        /* offset of PKRU in an XSAVE area; 0: the processor has none */
 	u64 own;         /* address of this process's own words, a struct own */
 	u64 actions[5][4]; /* the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
 	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
@@ -121,6 +121,7 @@ AT(config, counter_stride, CONFIG_COUNTER_STRIDE);
 AT(config, frame_mask, CONFIG_FRAME_MASK);
 AT(config, frames, CONFIG_FRAMES);
 AT(config, frame_shift, CONFIG_FRAME_SHIFT);
+AT(config, pkru, CONFIG_PKRU);
 AT(config, own, CONFIG_OWN);
 AT(config, actions, CONFIG_ACTIONS);
 HAS_SIZE(config, CONFIG_SIZE);

@@ -49,6 +49,7 @@ pub const ALL: &[&[(&str, u64)]] = &[
     config::C,
     flag::C,
     filter::C,
+    trap::C,
     copy::C,
     program::C,
     step::C,
@@ -426,6 +427,8 @@ pub mod config {
         FRAMES: usize = 160;
         /// u32: log2 of the size of such a slot.
         FRAME_SHIFT: usize = 168;
+        /// u32: offset of PKRU in an XSAVE area; 0: the processor has none.
+        PKRU: usize = 172;
         /// u64: address of this process's own words.
         OWN: usize = 176;
         /// 5 × 4 × u64: the program's own actions (`struct kernel_sigaction`) of SIGILL, SIGBUS,
@@ -433,6 +436,17 @@ pub mod config {
         ACTIONS: usize = 184;
         /// Size of the configuration in bytes.
         SIZE: usize = 344;
+    }
+}
+
+/// The return from the handler of SIGTRAP, in a signal frame of the kernel.
+pub mod trap {
+    numbers! { "TRAP_"
+        /// Offset of the registers in the context, in the order of `struct sigcontext_64`.
+        REGISTERS: usize = 40;
+        /// Bytes between the words by which a thread returns and its stack pointer: the red zone, and
+        /// the most that the kernel leaves free below it to align the XSAVE area.
+        ABOVE: usize = 128 + 64;
     }
 }
 

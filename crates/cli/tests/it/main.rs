@@ -66,5 +66,6 @@ mod test_programs;
 mod tight;
 mod toolchains;
 mod translated;
+mod trapped;
 mod unhurt;
 mod uprobes;

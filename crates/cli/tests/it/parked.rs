@@ -15,7 +15,7 @@ use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach
 use capriole_planner::guards;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
-use iced_x86::{Decoder, DecoderOptions, FlowControl};
+use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};
 
 /// Time limit for a thread to reach a place.
@@ -212,6 +212,107 @@ fn at_each_instruction_of_a_detour() {
         }
         println!("{reach:?}: {places} places");
         assert!(places > 10);
+        running.finish();
+    }
+}
+
+/// Returns the instructions by which the handler of SIGTRAP leads a thread back without a system
+/// call, from the one that loads the vector registers.
+fn way_back(process: &Process, detour: u64) -> Vec<u64> {
+    let maps = process.maps().expect("maps");
+    let arena = maps.iter().find(|m| m.contains(detour)).expect("an arena");
+    let mut bytes = vec![0; capriole_resident::size()];
+    process
+        .read_memory(arena.start, &mut bytes)
+        .expect("it can be read");
+    assert!(bytes.starts_with(&capriole_resident::MAGIC));
+    let decode = |from: u64| {
+        let code = &bytes[(from - arena.start) as usize..];
+        Decoder::with_ip(64, code, from, DecoderOptions::NONE).into_iter()
+    };
+    let (mut ips, mut last) = (Vec::new(), None);
+    let trap = capriole_resident::entries(arena.start).trap;
+    for instruction in decode(trap).skip_while(|i| i.code() != Code::Xrstor64_mem) {
+        ips.push(instruction.ip());
+        if instruction.is_call_near() {
+            last = Some(instruction.near_branch_target());
+            break;
+        }
+    }
+    for instruction in decode(last.expect("it is called")) {
+        if instruction.code() != Code::Int3 {
+            ips.push(instruction.ip());
+        }
+        if instruction.code() == Code::Retnq_imm16 {
+            break;
+        }
+    }
+    ips
+}
+
+/// Attaches to `trapped`, with a breakpoint; returns that, and each instruction of the way back.
+fn trapped(running: &Running, probes: &Probes) -> (Recording, Vec<u64>) {
+    let recording = attach_to(&running.process(), probes, 64 << 20);
+    let site = recording.attached.outcomes[0].as_ref().expect("a site");
+    let ips = way_back(&running.process(), site.detour);
+    assert!(ips.len() > 25, "{ips:x?}");
+    (recording, ips)
+}
+
+#[test]
+fn at_each_instruction_of_the_way_back_from_a_breakpoint() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--threads", "2"]);
+    let process = running.process();
+    let probes = Probes::of(&process, &[":trapped_work"], Reach::Breakpoint);
+    for number in 0.. {
+        let (recording, ips) = trapped(&running, &probes);
+        let Some(address) = ips.get(number) else {
+            recording.detach();
+            break;
+        };
+        assert!(
+            park(&running, *address),
+            "nobody comes to instruction {number}"
+        );
+        recording.detach();
+        wait_until_stopped(&process);
+        running.signal(libc::SIGCONT);
+        running.assert_alive();
+        assert_no_session(&process);
+        assert_text_is_the_files(&process, true);
+    }
+    running.finish();
+}
+
+/// The handler hits the breakpoint as well.
+#[test]
+fn a_signal_at_each_instruction_of_the_way_back_from_a_breakpoint() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    for arguments in [&[][..], &["--stack"]] {
+        let mut running = Running::start(&program, arguments);
+        let probes = Probes::of(&running.process(), &[":trapped_work"], Reach::Breakpoint);
+        let (mut recording, ips) = trapped(&running, &probes);
+        for (number, address) in ips.iter().enumerate() {
+            assert!(
+                bring_to(&running, *address, libc::SIGUSR1),
+                "{arguments:?}: nobody comes to instruction {number}"
+            );
+            recording.record(Duration::from_millis(1));
+            running.assert_alive();
+        }
+        if let Some(calls) = recording.detach() {
+            assert_gap_free(&probes.names, &calls);
+            // Two of each signal, but the last ones may have come after the probe had gone.
+            let in_handlers = calls.iter().filter(|call| call.thread > 1000).count();
+            assert!(in_handlers > ips.len(), "{arguments:?}: {in_handlers}");
+        }
+        running.assert_alive();
+        assert_no_session(&running.process());
         running.finish();
     }
 }

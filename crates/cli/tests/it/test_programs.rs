@@ -82,6 +82,19 @@ fn hammer_makes_as_many_calls_as_asked() {
 }
 
 #[test]
+fn registers_over_signals() {
+    for more in [
+        &[][..],
+        &["--stack"],
+        &["--disarmed", "--handler"],
+        &["--key"],
+    ] {
+        let arguments = [&["--storm"], more, SHORT].concat();
+        run(Compiler::Gcc, "trapped.c", &[], &arguments);
+    }
+}
+
+#[test]
 fn ways_out_of_functions() {
     run(Compiler::Gcc, "longjmp.c", &[], SHORT);
     run(Compiler::Gxx, "cxx_throw.cpp", &[], SHORT);

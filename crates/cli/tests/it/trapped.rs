@@ -1,0 +1,112 @@
+//! What a thread has when it hits a breakpoint, it has behind it: registers, flags, vector
+//! registers, red zone, blocked signals, alternate stack, access rights. The program checks itself,
+//! see `trapped.c`.
+
+use crate::programs::{Compiler, build};
+use crate::target::*;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const WORK: &[&str] = &[":trapped_work"];
+const BUFFER: u64 = 64 << 20;
+
+/// Attaches to the program and detaches from it again and again, while its threads hit breakpoints.
+fn nothing_changes(program: &Path, arguments: &[&str], repeats: usize) {
+    let mut running = Running::last(program, arguments);
+    let process = running.process();
+    let probes = Probes::of(&process, WORK, Reach::Breakpoint);
+    let before = looks(&process);
+    let (mut complete, mut in_handlers) = (0, 0);
+    for round in 0..repeats {
+        let mut recording = attach_to(&process, &probes, BUFFER);
+        recording.record(Duration::from_millis(5 + round as u64 % 4));
+        running.assert_alive();
+        if let Some(calls) = recording.detach() {
+            assert_gap_free(&probes.names, &calls);
+            complete += usize::from(!calls.is_empty());
+            in_handlers += calls.iter().filter(|call| call.thread > 1000).count();
+        }
+        running.assert_alive();
+        assert_no_session(&process);
+        assert_text_is_the_files(&process, true);
+        assert_looks(&process, &before, &format!("{arguments:?}, round {round}"));
+    }
+    running.finish();
+    println!("{arguments:?}: {complete} of {repeats} complete, {in_handlers} calls in handlers");
+    assert!(complete * 2 >= repeats, "{arguments:?}: {complete}");
+    let storm = arguments.contains(&"--storm");
+    assert_eq!(in_handlers > 0, storm, "{arguments:?}: {in_handlers}");
+}
+
+#[test]
+fn by_a_breakpoint() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    nothing_changes(&program, &["--threads", "3"], rounds(10, 1000));
+}
+
+#[test]
+fn in_a_storm_of_signals() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    for more in [&[][..], &["--stack"], &["--disarmed"]] {
+        nothing_changes(&program, &[&["--storm"], more].concat(), rounds(10, 1000));
+    }
+}
+
+/// Its action has an alternate stack, and blocks signals: so does ours.
+#[test]
+fn where_the_program_handles_sigtrap() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    for more in [&[][..], &["--storm", "--stack"], &["--storm", "--disarmed"]] {
+        let arguments = [&["--handler"], more].concat();
+        nothing_changes(&program, &arguments, rounds(8, 1000));
+    }
+}
+
+#[test]
+fn with_access_rights_of_its_own() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    let mut command = Command::new(&program);
+    let tried = command.args(["--key", "--seconds", "0.01"]).output();
+    let tried = tried.expect("a program that was just built starts");
+    if told(&tried).contains("skipped") {
+        println!("skipped: there are no protection keys here");
+        return;
+    }
+    nothing_changes(&program, &["--key"], rounds(10, 1000));
+    let arguments = ["--key", "--storm", "--stack"];
+    nothing_changes(&program, &arguments, rounds(10, 1000));
+}
+
+/// The filter kills the program if a handler ends by `rt_sigreturn`.
+#[test]
+fn without_a_system_call() {
+    let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
+        return;
+    };
+    if !is_root("detach from a program with a filter") {
+        return;
+    }
+    let mut running = Running::start(&program, &["--threads", "1", "--filter"]);
+    let process = running.process();
+    let probes = Probes::of(&process, WORK, Reach::Breakpoint);
+    let mut recording = attach_to(&process, &probes, 4 * BUFFER);
+    running.say("filter");
+    recording.record(Duration::from_millis(100));
+    assert_eq!(running.line(), "filtered");
+    recording.record(Duration::from_millis(1));
+    if let Some(calls) = recording.detach() {
+        assert_gap_free(&probes.names, &calls);
+        assert!(calls.len() > 20_000, "{}", calls.len());
+    }
+    assert_no_session(&process);
+    running.finish();
+}
