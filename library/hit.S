@@ -58,22 +58,23 @@
 .endm
 
 .macro	STORE
+	mov	%r15, R15(%rsp)
+	mov	%r14, R14(%rsp)
+	mov	%r13, R13(%rsp)
+	mov	%r12, R12(%rsp)
+	mov	%rbp, BP(%rsp)
+	mov	%rbx, BX(%rsp)
+	mov	%r11, R11(%rsp)
+	mov	%r10, R10(%rsp)
+	mov	%r9, R9(%rsp)
+	mov	%r8, R8(%rsp)
 	mov	%rax, AX(%rsp)
 	mov	%rcx, CX(%rsp)
 	mov	%rdx, DX(%rsp)
 	mov	%rsi, SI(%rsp)
-	mov	%r8, R8(%rsp)
-	mov	%r9, R9(%rsp)
-	mov	%r10, R10(%rsp)
-	mov	%r11, R11(%rsp)
-	mov	%rbx, BX(%rsp)
-	mov	%rbp, BP(%rsp)
-	mov	%r12, R12(%rsp)
-	mov	%r13, R13(%rsp)
-	mov	%r14, R14(%rsp)
-	mov	%r15, R15(%rsp)
 	pushfq
-	popq	FLAGS(%rsp)
+	pop	%rax
+	mov	%rax, FLAGS(%rsp)
 .endm
 
 /* All but ax and rsp, from the frame that is the stack pointer. Changes no flag. */
@@ -95,11 +96,79 @@
 .endm
 
 /* `at`: where the site has the address that is the instruction pointer. `function`, `argument`: what
- * is called. `flags`: 1 if the flags are to be as they were.
+ * is called. `flags`: 1 if the status flags are to be as the handlers have left them; 0 where they are
+ * dead. Where the direction flag or another unusual one is set, all flags are.
  *
- * A thread is marked as active before it reads the site's set, and marked as not active once it
- * does not use it any more. Whoever replaces a set waits, after a memory barrier on all processors,
- * until no thread is in the same activity as before: see settle() in probe.c. */
+ * A thread notes its frame while it runs handlers: before it reads the site's set, until it does not
+ * use that any more. Whoever replaces a set waits, after a memory barrier on all processors, until
+ * each thread has been seen without the frame that it had: see settle() in probe.c. A thread without
+ * a record of its own has one in which it always runs handlers. */
+.macro	RUN	name, function, argument, flags
+	mov	capriole_thread@gottpoff(%rip), %rax
+	mov	%fs:(%rax), %rbx
+.Lknown_\name:
+	cmpq	$0, THREAD_FRAME(%rbx)
+	jne	.Lactive_\name
+	mov	%rbp, THREAD_FRAME(%rbx)
+	mov	SITE_SET(%r12), %rax
+	mov	\argument(%rax), %rdi
+	lea	R15(%rbp), %rsi
+	and	$-16, %rsp
+	call	*\function(%rax)
+	mov	%rbp, %rsp
+	movq	$0, THREAD_FRAME(%rbx)
+	test	%eax, %eax
+	jnz	.Lskip_\name
+	cmp	%r15, IP(%rsp)
+	jne	.Lchanged_\name
+	lea	8 + FRAME(%rsp), %rax
+	cmp	%rax, SP(%rsp)
+	jne	.Lchanged_\name
+.Lback_\name:
+.if	\flags == 1
+	mov	FLAGS(%rsp), %eax
+	mov	%eax, %ecx
+	shr	$11, %ecx
+	and	$1, %ecx		/* the overflow flag */
+	shl	$8, %eax		/* ah: the others */
+	mov	%cl, %al
+	add	$0x7f, %al		/* overflows if it was set */
+	sahf
+.endif
+	LOAD
+	mov	AX(%rsp), %rax
+.if	\flags == 2
+	pushq	FLAGS(%rsp)
+	popfq
+.endif
+	ret
+
+.Lactive_\name:
+	/* In a handler already; or out of it by a jump that has not come back here; or a new thread. */
+	mov	%rbx, %rdi
+	mov	%rbp, %rsi
+	and	$-16, %rsp
+	call	capriole_active
+	mov	%rbp, %rsp
+	mov	%rax, %rbx
+	test	%rax, %rax
+	jnz	.Lknown_\name
+	mov	%r12, %rdi
+	and	$-16, %rsp
+	call	capriole_miss
+	mov	%rbp, %rsp
+	jmp	.Lback_\name
+
+.Lskip_\name:
+	/* Skips the instruction, if the handler has not chosen another one. */
+	cmp	%r15, IP(%rsp)
+	jne	.Lchanged_\name
+	mov	SITE_NEXT(%r12), %rax
+	mov	%rax, IP(%rsp)
+.Lchanged_\name:
+	jmp	capriole_go
+.endm
+
 .macro	ROUTINE	name, at, function, argument, flags
 	.globl	\name
 	.hidden	\name
@@ -115,98 +184,13 @@
 	mov	\at(%rdi), %r15
 	mov	%r15, IP(%rsp)
 	DESCRIBE
-	testl	$UNUSUAL, FLAGS(%rsp)
-	jnz	.Lunusual_\name
-.Lusual_\name:
-	mov	capriole_thread@gottpoff(%rip), %rax
-	mov	%fs:(%rax), %rbx
-	test	%rbx, %rbx
-	jz	.Lnew_\name
-.Lknown_\name:
-	cmpq	$0, THREAD_ACTIVE(%rbx)
-	jne	.Lactive_\name
-.Lenter_\name:
-	incq	THREAD_SEQUENCE(%rbx)
-	mov	%rbp, THREAD_ACTIVE(%rbx)
-	mov	SITE_SET(%r12), %rax
-	test	%rax, %rax
-	jz	.Lout_\name
-	mov	\argument(%rax), %rdi
-	lea	R15(%rbp), %rsi
-	and	$-16, %rsp
-	call	*\function(%rax)
-	.globl	\name\()_returned
-	.hidden	\name\()_returned
-\name\()_returned:
-	mov	%rbp, %rsp
-.Lout_\name:
-	movq	$0, THREAD_ACTIVE(%rbx)
-	test	%eax, %eax
-	jnz	.Lskip_\name
-	cmp	%r15, IP(%rsp)
-	jne	.Lchanged_\name
-	lea	8 + FRAME(%rsp), %rax
-	cmp	%rax, SP(%rsp)
-	jne	.Lchanged_\name
-.Lback_\name:
-	mov	FLAGS(%rsp), %eax
 	test	$UNUSUAL, %eax
-	jnz	.Lpop_\name
-.if	\flags
-	mov	%eax, %ecx
-	shr	$11, %ecx
-	and	$1, %ecx		/* the overflow flag */
-	shl	$8, %eax		/* ah: the others */
-	mov	%cl, %al
-	add	$0x7f, %al		/* overflows if it was set */
-	sahf
-.endif
-	LOAD
-	mov	AX(%rsp), %rax
-	ret
-.Lpop_\name:
-	LOAD
-	mov	AX(%rsp), %rax
-	pushq	FLAGS(%rsp)
-	popfq
-	ret
-
+	jnz	.Lunusual_\name
+	RUN	\name, \function, \argument, \flags
 .Lunusual_\name:
 	/* The direction flag may be set in the middle of a string copy, and C wants it clear. */
 	cld
-	jmp	.Lusual_\name
-.Lnew_\name:
-	and	$-16, %rsp
-	call	capriole_new_thread
-	mov	%rbp, %rsp
-	mov	%rax, %rbx
-	test	%rax, %rax
-	jnz	.Lknown_\name
-	jmp	.Lmissed_\name
-.Lactive_\name:
-	/* In a handler already; or out of it by a jump that has not come back here. */
-	mov	%rbx, %rdi
-	mov	%rbp, %rsi
-	and	$-16, %rsp
-	call	capriole_is_nested
-	mov	%rbp, %rsp
-	test	%eax, %eax
-	jz	.Lenter_\name
-.Lmissed_\name:
-	mov	%r12, %rdi
-	and	$-16, %rsp
-	call	capriole_miss
-	mov	%rbp, %rsp
-	jmp	.Lback_\name
-
-.Lskip_\name:
-	/* Skips the instruction, if the handler has not chosen another one. */
-	cmp	%r15, IP(%rsp)
-	jne	.Lchanged_\name
-	mov	SITE_NEXT(%r12), %rax
-	mov	%rax, IP(%rsp)
-.Lchanged_\name:
-	jmp	capriole_go
+	RUN	\name\()_unusual, \function, \argument, 2
 	.cfi_endproc
 	.size	\name, . - \name
 .endm

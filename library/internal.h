@@ -30,7 +30,7 @@ struct set;
 
 /* A probed instruction. Never freed: a thread may be on its way from a detour. */
 struct site {
-	struct set *set;	/* what is called; NULL: nothing. Replaced as a whole */
+	struct set *set;	/* what is called; replaced as a whole, and never NULL */
 	u64 address;		/* of the instruction; 0 until the helper has said it */
 	u64 next;		/* of the one behind it */
 	u64 wanted;		/* the address that was asked for; an endbr64 may stand there */
@@ -59,8 +59,7 @@ struct set {
 /* A thread that has hit a probe. Never freed: it belongs to a thread pointer, and to the next thread
  * that has the same one. Changed by its thread only. */
 struct thread {
-	u64 active;		/* its frame while handlers run, or 0 */
-	u64 sequence;		/* number of activities */
+	u64 frame;		/* while handlers run; else 0 */
 	u64 pointer;		/* its thread pointer; 0: free */
 	struct capriole_probe *running;	/* whose handler runs, in a set with fault handlers */
 	struct capriole_regs *regs;
@@ -114,8 +113,8 @@ HIDDEN void unlock(void);
 HIDDEN int begin(void);		/* a call of the library: takes the lock; less than 0: an error */
 HIDDEN int end(int result);
 HIDDEN void settle(void);
-HIDDEN struct thread *capriole_new_thread(void);
-HIDDEN int capriole_is_nested(struct thread *thread, u64 frame);
+HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame);
+HIDDEN int is_in_handler(void);
 HIDDEN void capriole_miss(struct site *site);
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);

@@ -19,13 +19,11 @@ _Static_assert(offsetof(struct set, before) == SET_BEFORE, "");
 _Static_assert(offsetof(struct set, before_argument) == SET_BEFORE_ARGUMENT, "");
 _Static_assert(offsetof(struct set, after) == SET_AFTER, "");
 _Static_assert(offsetof(struct set, after_argument) == SET_AFTER_ARGUMENT, "");
-_Static_assert(offsetof(struct thread, active) == THREAD_ACTIVE, "");
-_Static_assert(offsetof(struct thread, sequence) == THREAD_SEQUENCE, "");
+_Static_assert(offsetof(struct thread, frame) == THREAD_FRAME, "");
 _Static_assert(offsetof(struct capriole_argument_probe, handler) == ARGUMENT_HANDLER, "");
 _Static_assert(offsetof(struct capriole_argument_probe, stack_words) == ARGUMENT_STACK, "");
 _Static_assert(sizeof(struct own) <= sizeof ((struct capriole_probe *)0)->private_, "");
 
-HIDDEN __thread struct thread *capriole_thread __attribute__((tls_model("initial-exec")));
 HIDDEN __thread char error_text[ERROR_SIZE] __attribute__((tls_model("initial-exec")));
 
 HIDDEN struct thread *threads;
@@ -77,9 +75,14 @@ HIDDEN void unlock(void)
 
 /* Threads */
 
+/* The record of a thread that has not hit a probe yet. It always runs handlers, so that a hit comes to
+ * capriole_active(). */
+static struct thread stranger = { .frame = 1 };
+HIDDEN __thread struct thread *capriole_thread __attribute__((tls_model("initial-exec"))) = &stranger;
+
 /* Finds or makes the record of this thread, without a system call: threads are told apart by their
  * thread pointers, which no two have at a time. Returns NULL if there is no room. */
-HIDDEN struct thread *capriole_new_thread(void)
+static struct thread *new_thread(void)
 {
 	u64 pointer;
 	__asm__("mov %%fs:0, %0" : "=r"(pointer));
@@ -96,7 +99,7 @@ HIDDEN struct thread *capriole_new_thread(void)
 		    free != pointer)
 			continue;
 		/* A thread that had it before has ended, maybe in a handler. */
-		thread->active = 0;
+		thread->frame = 0;
 		thread->running = NULL;
 		thread->open = 0;
 		thread->number = (u64)(thread - all);
@@ -106,27 +109,39 @@ HIDDEN struct thread *capriole_new_thread(void)
 	return NULL;
 }
 
-/* True if the thread really is in a handler, whose frame is `thread->active`; false if it has left it
- * by a jump (siglongjmp in a handler of a signal, usually). A frame further down the same stack is
- * inside; one further up has taken the place of the old frame, except on a signal stack, which may
+/* For a hit in a thread that has noted a frame. Returns its record, if it is not in a handler: it is
+ * a new thread; or it has left the handler by a jump (siglongjmp in a handler of a signal, usually).
+ * Returns NULL if the hit is missed. `frame` is that of the hit: one further down the same stack than
+ * the noted one is inside; one further up has taken its place, except on a signal stack, which may
  * be above the thread's own. */
-HIDDEN int capriole_is_nested(struct thread *thread, u64 frame)
+HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 {
 	struct {
 		void *sp;
 		int flags;
 		size_t size;
 	} stack = { 0 };
-	if (frame < thread->active)
-		return 1;
+	if (thread == &stranger)
+		return new_thread();
+	if (frame < thread->frame)
+		return NULL;
 	SYS2(SYS_sigaltstack, NULL, &stack);
-	return stack.flags & 1; /* SS_ONSTACK */
+	if (stack.flags & 1) /* SS_ONSTACK */
+		return NULL;
+	thread->running = NULL;
+	thread->frame = 0;
+	return thread;
+}
+
+HIDDEN int is_in_handler(void)
+{
+	return capriole_thread != &stranger && capriole_thread->frame;
 }
 
 HIDDEN void capriole_miss(struct site *site)
 {
 	struct set *set = __atomic_load_n(&site->set, __ATOMIC_ACQUIRE);
-	for (size_t i = 0; set && i < set->count; i++)
+	for (size_t i = 0; i < set->count; i++)
 		__atomic_fetch_add(&set->probes[i]->missed, 1, __ATOMIC_RELAXED);
 }
 
@@ -150,10 +165,10 @@ HIDDEN void settle(void)
 		u64 pointer = __atomic_load_n(&thread->pointer, __ATOMIC_ACQUIRE);
 		if (!pointer || pointer == self)
 			continue;
-		u64 sequence = __atomic_load_n(&thread->sequence, __ATOMIC_ACQUIRE);
-		for (unsigned round = 0; __atomic_load_n(&thread->active, __ATOMIC_ACQUIRE) &&
-					 __atomic_load_n(&thread->sequence, __ATOMIC_ACQUIRE) == sequence;
-		     round++) {
+		/* The same frame may be that of a later hit: then this waits longer than it has to. */
+		u64 frame = __atomic_load_n(&thread->frame, __ATOMIC_ACQUIRE);
+		for (unsigned round = 0;
+		     frame && __atomic_load_n(&thread->frame, __ATOMIC_ACQUIRE) == frame; round++) {
 			if (round < 100)
 				__builtin_ia32_pause();
 			else
@@ -185,7 +200,7 @@ static int make_room(void)
 
 HIDDEN int begin(void)
 {
-	if (capriole_thread && __atomic_load_n(&capriole_thread->active, __ATOMIC_RELAXED))
+	if (is_in_handler())
 		return fail(-EDEADLK, "a handler cannot call this: it would wait for its own end", NULL);
 	lock();
 	int failed = make_room();
@@ -248,11 +263,14 @@ static size_t set_size(size_t count)
 	return sizeof(struct set) + count * sizeof(struct capriole_probe *);
 }
 
-/* Makes the set of a site's enabled probes. Returns 0 and *made, NULL if there are none. */
+/* The set of sites without enabled probes. */
+static struct set nothing = { .before = run_nothing, .after = run_nothing };
+
+/* Makes the set of a site's enabled probes. */
 static int make_set(struct site *site, struct set **made)
 {
 	size_t count = 0, pre = 0, post = 0;
-	*made = NULL;
+	*made = &nothing;
 	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
 		count += own(p)->enabled != 0;
 	if (!count)
@@ -292,14 +310,14 @@ static int publish(struct site *site, struct set **old)
 	*old = NULL;
 	if (failed)
 		return failed;
-	*old = site->set;
+	*old = site->set == &nothing ? NULL : site->set;
 	__atomic_store_n(&site->set, set, __ATOMIC_RELEASE);
 	return 0;
 }
 
 static void release_set(struct set *set)
 {
-	if (set)
+	if (set && set != &nothing)
 		release(set, set_size(set->count));
 }
 
@@ -537,6 +555,7 @@ static struct site *new_site(u64 wanted)
 	struct site *site = allocate(sizeof *site);
 	if (!site || note_site(wanted, site))
 		return NULL;
+	site->set = &nothing;
 	site->wanted = wanted;
 	site->all = sites;
 	sites = site;
@@ -659,7 +678,7 @@ HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
 		if (failed) {
 			/* Nothing is called that was taken out: without handlers rather than with old ones. */
 			old[i] = sites_of[i]->set;
-			__atomic_store_n(&sites_of[i]->set, NULL, __ATOMIC_RELEASE);
+			__atomic_store_n(&sites_of[i]->set, &nothing, __ATOMIC_RELEASE);
 		}
 	}
 	settle();
