@@ -63,7 +63,8 @@ struct thread {
 	u64 pointer;		/* its thread pointer; 0: free */
 	struct capriole_probe *running;	/* whose handler runs, in a set with fault handlers */
 	struct capriole_regs *regs;
-	u64 open;		/* bytes of open calls */
+	void *last;		/* of its open calls, see return.c */
+	char *free;		/* where the next one begins */
 	u64 number;
 	u64 free_stubs;		/* list of stubs for return addresses; 0: empty */
 	u64 guarded;		/* stack pointer for leaving a handler that has run into a fault */

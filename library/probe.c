@@ -101,7 +101,8 @@ static struct thread *new_thread(void)
 		/* A thread that had it before has ended, maybe in a handler. */
 		thread->frame = 0;
 		thread->running = NULL;
-		thread->open = 0;
+		thread->last = NULL;
+		thread->free = open_calls + (u64)(thread - all) * open_room;
 		thread->number = (u64)(thread - all);
 		capriole_thread = thread;
 		return thread;

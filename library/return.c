@@ -17,8 +17,12 @@
 
 struct inside {
 	struct capriole_return_probe *outer;
-	size_t exits;
+	/* What is called, NULL for an entry without a handler; if vector registers have to be saved
+	 * for it, by way of call_saved(). */
+	capriole_call_handler entry, handler;
+	u64 size;		/* of an open call, with its data */
 	u64 vector;
+	size_t exits;
 	size_t active;		/* calls that are followed now, if their number is limited */
 	struct capriole_probe probes[];	/* the entry, the exits */
 };
@@ -27,7 +31,7 @@ struct inside {
 struct open {
 	struct inside *inside;
 	struct capriole_call call;
-	u64 size;		/* of this, with its data */
+	struct open *before;	/* the one that was open already, or NULL */
 	u32 stub;		/* its number and one; 0: none */
 	u32 over;		/* it has returned, maybe in another thread */
 };
@@ -50,16 +54,9 @@ static char *bottom(struct thread *thread)
 	return open_calls + thread->number * open_room;
 }
 
-/* The sizes are kept at the ends, so that one can go back from the last to the one before. */
-static struct open *before(struct thread *thread, void *place)
-{
-	char *end_ = place;
-	return end_ > bottom(thread) ? (struct open *)(void *)(end_ - ((u64 *)(void *)end_)[-1]) : NULL;
-}
-
 static struct open *last(struct thread *thread)
 {
-	return before(thread, bottom(thread) + thread->open);
+	return thread->last;
 }
 
 static void give_stub(struct thread *thread, struct open *open)
@@ -99,7 +96,8 @@ static void drop(struct thread *thread, struct open *open)
 {
 	if (!open->over)
 		leave(open);
-	thread->open -= open->size;
+	thread->last = open->before;
+	thread->free = (char *)open;
 }
 
 /* Drops calls that have ended, also in another way than by an exit, when a call is entered or left
@@ -119,12 +117,12 @@ static void drop_left(struct thread *thread, u64 sp, int entered)
 /* Finds the call, left otherwise than by its return, whose return address was where that of a call is
  * that is entered now: nobody can return by it any more. Its place, and its stub, are used again. So
  * calls that are left otherwise take no more room than there are places of the stack for them. */
-static struct open *overwritten(struct thread *thread, u64 sp, u64 size)
+static struct open *overwritten(struct thread *thread, u64 sp, struct inside *inside)
 {
 	struct open *open = last(thread);
-	for (; open && open->call.sp <= sp; open = before(thread, open))
+	for (; open && open->call.sp <= sp; open = open->before)
 		if (open->stub && !open->over && open->call.sp == sp)
-			return open->size == size ? open : NULL;
+			return open->inside->size == inside->size ? open : NULL;
 	return NULL;
 }
 
@@ -134,31 +132,84 @@ static int missed(struct capriole_return_probe *probe)
 	return 0;
 }
 
-static int call_handler(capriole_call_handler handler, struct open *open, struct capriole_regs *regs)
+static int entry_saved(struct capriole_call *call, struct capriole_regs *regs)
 {
-	if (!open->inside->vector)
-		return handler(&open->call, regs);
 	save_vectors();
-	int result = handler(&open->call, regs);
+	int result = call->probe->entry(call, regs);
 	load_vectors();
 	return result;
 }
 
+static int handler_saved(struct capriole_call *call, struct capriole_regs *regs)
+{
+	save_vectors();
+	int result = call->probe->handler(call, regs);
+	load_vectors();
+	return result;
+}
+
+static void note(struct open *open, struct inside *inside, struct capriole_regs *regs)
+{
+	open->inside = inside;
+	open->over = 0;
+	open->call.probe = inside->outer;
+	open->call.return_address = *(u64 *)regs->sp;
+	open->call.sp = regs->sp;
+	open->call.data = open + 1;
+}
+
+static void push(struct thread *thread, struct open *open, struct inside *inside)
+{
+	open->before = last(thread);
+	thread->last = open;
+	thread->free = (char *)open + inside->size;
+}
+
+static int has_place(struct thread *thread, struct inside *inside)
+{
+	return thread->free + inside->size <= bottom(thread) + open_room;
+}
+
+/* The entry of a function whose exits are probed, without a limit. */
 static int entered(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	struct inside *inside = (struct inside *)own(p)->inside;
+	struct thread *thread = capriole_thread;
+	struct open *top = last(thread);
+	if (__builtin_expect(!top || top->call.sp <= regs->sp || !has_place(thread, inside), 0)) {
+		drop_left(thread, regs->sp, 1);
+		if (!has_place(thread, inside))
+			return missed(inside->outer);
+	}
+	struct open *open = (struct open *)(void *)thread->free;
+	open->stub = 0;
+	note(open, inside, regs);
+	push(thread, open, inside);
+	if (inside->entry && inside->entry(&open->call, regs)) {
+		thread->last = open->before;
+		thread->free = (char *)open;
+	}
+	return 0;
+}
+
+/* The entry of any other function. */
+static int entered_with_care(struct capriole_probe *p, struct capriole_regs *regs)
 {
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct capriole_return_probe *outer = inside->outer;
 	struct thread *thread = capriole_thread;
-	u64 size = (sizeof(struct open) + ((outer->data_size + 7) & ~(u64)7) + 8 + 15) & ~(u64)15;
 	u64 stub = 0;
 	drop_left(thread, regs->sp, 1);
-	struct open *old = outer->by_address ? overwritten(thread, regs->sp, size) : NULL;
-	if (old) {
-		leave(old);
-		give_stub(thread, old);
-		old->over = 1;
-	} else if (thread->open + size > open_room) {
-		return missed(outer);
+	struct open *open = outer->by_address ? overwritten(thread, regs->sp, inside) : NULL;
+	int again = open != NULL;
+	if (again) {
+		leave(open);
+		give_stub(thread, open);
+		open->over = 1;
+	} else {
+		open = (struct open *)(void *)thread->free;
+		if (!has_place(thread, inside))
+			return missed(outer);
 	}
 	if (outer->max_active &&
 	    __atomic_add_fetch(&inside->active, 1, __ATOMIC_RELAXED) > outer->max_active) {
@@ -170,20 +221,11 @@ static int entered(struct capriole_probe *p, struct capriole_regs *regs)
 			__atomic_fetch_sub(&inside->active, 1, __ATOMIC_RELAXED);
 		return missed(outer);
 	}
-	struct open *open = old ? old : (struct open *)(void *)(bottom(thread) + thread->open);
-	u64 *address = (u64 *)regs->sp;
-	open->inside = inside;
-	open->size = size;
 	open->stub = (u32)stub;
-	open->over = 0;
-	open->call.probe = outer;
-	open->call.return_address = *address;
-	open->call.sp = regs->sp;
-	open->call.data = open + 1;
-	*(u64 *)(void *)((char *)open + size - 8) = size;
-	if (!old)
-		thread->open += size;
-	if (outer->entry && call_handler(outer->entry, open, regs)) {
+	note(open, inside, regs);
+	if (!again)
+		push(thread, open, inside);
+	if (inside->entry && inside->entry(&open->call, regs)) {
 		if (stub)
 			give_stub(thread, open);
 		leave(open);
@@ -194,7 +236,7 @@ static int entered(struct capriole_probe *p, struct capriole_regs *regs)
 	if (stub) {
 		capriole_returning[stub - 1].address = open->call.return_address;
 		capriole_returning[stub - 1].open = open;
-		*address = (u64)capriole_stubs + 16 * (stub - 1);
+		*(u64 *)regs->sp = (u64)capriole_stubs + 16 * (stub - 1);
 	}
 	return 0;
 }
@@ -203,21 +245,27 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 {
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct thread *thread = capriole_thread;
-	drop_left(thread, regs->sp, 0);
 	struct open *open = last(thread);
-	if (!open || open->call.sp != regs->sp || open->inside != inside)
-		return 0;	/* entered before the probe was there, or not followed */
 	u64 ip = regs->ip, sp = regs->sp;
-	regs->ip = open->call.return_address;
-	regs->sp += 8;
-	call_handler(inside->outer->handler, open, regs);
-	drop(thread, open);
-	if (regs->ip == open->call.return_address && regs->sp == sp + 8) {
-		regs->ip = ip;
-		regs->sp = sp;
-		return 0;
+	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside, 0)) {
+		drop_left(thread, sp, 0);
+		open = last(thread);
+		if (!open || open->call.sp != sp || open->inside != inside)
+			return 0;	/* entered before the probe was there, or not followed */
 	}
-	return 1;
+	u64 to = open->call.return_address;
+	regs->ip = to;
+	regs->sp = sp + 8;
+	inside->handler(&open->call, regs);
+	if (__builtin_expect(inside->active != 0, 0))
+		leave(open);
+	thread->last = open->before;
+	thread->free = (char *)open;
+	if (__builtin_expect(regs->ip != to || regs->sp != sp + 8, 0))
+		return 1;
+	regs->ip = ip;
+	regs->sp = sp;
+	return 0;
 }
 
 HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
@@ -229,7 +277,7 @@ HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 	int usable = !is_stranger(thread) && !thread->frame;
 	if (usable) {
 		thread->frame = (u64)regs - 8;
-		call_handler(__atomic_load_n(&inside->outer, __ATOMIC_ACQUIRE)->handler, open, regs);
+		__atomic_load_n(&inside->handler, __ATOMIC_ACQUIRE)(&open->call, regs);
 		thread->frame = 0;
 	} else {
 		missed(inside->outer);
@@ -290,10 +338,12 @@ static int register_return(struct capriole_return_probe *probe)
 	}
 	inside->outer = probe;
 	inside->exits = exits;
+	inside->size = (sizeof(struct open) + probe->data_size + 15) & ~(u64)15;
 	for (size_t i = 0; i <= exits; i++) {
 		struct capriole_probe *each = &inside->probes[i];
 		each->address = (void *)take(&message);
-		each->pre = i ? left : entered;
+		each->pre = i ? left
+			: probe->by_address || probe->max_active ? entered_with_care : entered;
 		each->flags = (probe->probe.flags & ~(unsigned)CAPRIOLE_SAVE_VECTOR) | CAPRIOLE_NO_VECTOR;
 		own(each)->inside = (u64)inside;
 		all[i] = each;
@@ -301,6 +351,8 @@ static int register_return(struct capriole_return_probe *probe)
 	drop_message(&message);
 	failed = needs_vectors((void *)probe->entry, (void *)probe->handler, probe->probe.flags,
 			       &inside->vector);
+	inside->entry = probe->entry && inside->vector ? entry_saved : probe->entry;
+	inside->handler = inside->vector ? handler_saved : probe->handler;
 	if (!failed)
 		failed = register_locked(all, 1 + exits);
 	release(all, (1 + exits) * sizeof *all);
@@ -330,8 +382,8 @@ static int unregister_return(struct capriole_return_probe *probe)
 	/* Open calls of threads still name it: `inside` stays, with a probe that does nothing. */
 	struct capriole_return_probe *nobody = allocate(sizeof *nobody);
 	if (nobody) {
-		nobody->handler = ignore;
 		nobody->max_active = probe->max_active;
+		__atomic_store_n(&inside->handler, ignore, __ATOMIC_RELEASE);
 		__atomic_store_n(&inside->outer, nobody, __ATOMIC_RELEASE);
 		settle();
 	}
