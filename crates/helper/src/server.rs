@@ -241,7 +241,7 @@ impl Server {
                 },
                 _ => line(&name)?,
             };
-            let probe = Probe::new(object, place, At::Entry);
+            let probe = own_code(Probe::new(object, place, At::Entry));
             answer.word(self.spot(&probe)?);
         }
         Ok(answer)
@@ -551,7 +551,7 @@ impl Server {
         let object = ObjectRef::from(&*request.text()?);
         let symbol = request.text()?;
         let entry = match address {
-            0 => Probe::new(object, Place::function(symbol), At::Entry),
+            0 => own_code(Probe::new(object, Place::function(symbol), At::Entry)),
             _ => self.probe_at(address)?,
         };
         let start = self.spot(&entry)?;
@@ -713,6 +713,15 @@ impl Server {
             session.detach()?;
         }
         Ok(Answer::default())
+    }
+}
+
+/// Has a function's name mean its own code only, and not the copies that compilers have made of it:
+/// these are found in debug information, which takes long.
+fn own_code(probe: Probe) -> Probe {
+    Probe {
+        of_calls: true,
+        ..probe
     }
 }
 
