@@ -288,6 +288,109 @@ capriole_call_arguments:
 	.cfi_endproc
 	.size	capriole_call_arguments, . - capriole_call_arguments
 
+/* Where calls return whose return addresses are replaced: each to a stub of its own, of 16 bytes, so
+ * that the address says which call it is. capriole_returning has an entry of 16 bytes for each, with
+ * the address that it really returns to. */
+	.globl	capriole_stubs
+	.hidden	capriole_stubs
+	.balign	16
+capriole_stubs:
+	.set	number, 0
+	.rept	RETURNS
+	.balign	16
+	pushq	$number + 0x10000		/* more than a byte: five bytes each */
+	jmp	capriole_return
+	.set	number, number + 1
+	.endr
+	.balign	16
+.Lstubs_end:
+
+/* All registers are the caller's now, and what the function returns. The word that the stub has pushed
+ * is where the return address was. */
+	.type	capriole_return, @function
+	.balign	64
+capriole_return:
+	.cfi_startproc
+	.cfi_signal_frame
+	.cfi_undefined rip
+	lea	-FRAME(%rsp), %rsp
+	mov	%rdi, DI(%rsp)
+	lea	FRAME + 8(%rsp), %rdi
+	mov	%rdi, SP(%rsp)
+	STORE
+	mov	%rsp, %rbp
+	mov	FRAME(%rsp), %rdi
+	sub	$0x10000, %rdi
+	mov	%rdi, %rax
+	shl	$4, %rax
+	lea	capriole_returning(%rip), %rcx
+	mov	(%rcx,%rax), %r15
+	mov	%r15, IP(%rsp)
+	DESCRIBE
+	cld
+	lea	R15(%rsp), %rsi
+	and	$-16, %rsp
+	call	capriole_returned
+	mov	%rbp, %rsp
+	lea	FRAME + 8(%rsp), %rax
+	cmp	%rax, SP(%rsp)
+	jne	capriole_go
+	mov	IP(%rsp), %rax
+	mov	%rax, FRAME(%rsp)
+	LOAD
+	mov	AX(%rsp), %rax
+	pushq	FLAGS(%rsp)
+	popfq
+	lea	FRAME + 8(%rsp), %rsp
+	jmp	*-8(%rsp)
+	.cfi_endproc
+	.size	capriole_return, . - capriole_return
+
+/* Unwind information of the stubs, by hand: it needs the distance of the table. A stub's frame begins
+ * where its call's ended, and its return address is in the entry as far behind the stub as the table
+ * is behind the stubs. So exceptions and backtraces pass it as if the address had not been replaced. */
+	.section .eh_frame, "a", @progbits
+	.balign	8
+.Lcie:
+	.long	.Lcie_end - .Lcie_start
+.Lcie_start:
+	.long	0
+	.byte	1
+	.string	"zRS"
+	.uleb128 1
+	.sleb128 -8
+	.byte	16
+	.uleb128 1
+	.byte	0x1b			/* relative to here, 32 bits */
+	.balign	8
+.Lcie_end:
+	.long	.Lfde_end - .Lfde_start
+.Lfde_start:
+	.long	.Lfde_start - .Lcie
+	.long	capriole_stubs - .
+	.long	.Lstubs_end - capriole_stubs
+	.uleb128 0
+	.byte	0x0c, 7, 0		/* DW_CFA_def_cfa rsp, 0 */
+	.byte	0x10, 16		/* DW_CFA_expression rip */
+	.uleb128 .Lexpression_end - .Lexpression
+.Lexpression:
+	.byte	0x80, 0			/* DW_OP_breg16 rip */
+	.byte	0x0d			/* DW_OP_const4s */
+.Lfirst:
+	.long	capriole_returning - .
+	.byte	0x22			/* DW_OP_plus */
+	.byte	0x0d
+.Lsecond:
+	.long	capriole_stubs - .
+	.byte	0x1c			/* DW_OP_minus */
+	.byte	0x09			/* DW_OP_const1s */
+	.byte	.Lsecond - .Lfirst
+	.byte	0x1c
+.Lexpression_end:
+	.balign	8
+.Lfde_end:
+	.text
+
 /* int capriole_guarded(probe, regs, handler, u64 *leave) */
 	.globl	capriole_guarded
 	.hidden	capriole_guarded

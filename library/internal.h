@@ -63,8 +63,10 @@ struct thread {
 	u64 pointer;		/* its thread pointer; 0: free */
 	struct capriole_probe *running;	/* whose handler runs, in a set with fault handlers */
 	struct capriole_regs *regs;
-	u64 open;		/* bytes of open calls */
+	void *last;		/* of its open calls, see return.c */
+	char *free;		/* where the next one begins */
 	u64 number;
+	u64 free_stubs;		/* list of stubs for return addresses; 0: empty */
 	u64 guarded;		/* stack pointer for leaving a handler that has run into a fault */
 };
 
@@ -115,9 +117,15 @@ HIDDEN int end(int result);
 HIDDEN void settle(void);
 HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame);
 HIDDEN int is_in_handler(void);
+HIDDEN int is_stranger(struct thread *thread);
+/* Finds out whether vector registers have to be saved for two handlers. */
+HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
 HIDDEN void capriole_miss(struct site *site);
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);
+/* Puts another function in the place of one. Returns 0, and *original. */
+HIDDEN int replace_locked(struct capriole_replacement *replacement);
+HIDDEN int restore_locked(struct capriole_replacement *replacement);
 extern HIDDEN struct thread *threads;
 extern HIDDEN u64 thread_room, open_room, vector_room;
 extern HIDDEN char *open_calls, *vector_states;
@@ -129,6 +137,9 @@ HIDDEN int run_before(void *set, struct capriole_regs *regs);
 HIDDEN int run_after(void *set, struct capriole_regs *regs);
 HIDDEN int run_nothing(void *nothing, struct capriole_regs *regs);
 HIDDEN void find_vector_state(void);
+HIDDEN void save_vectors(void);
+HIDDEN void load_vectors(void);
+
 HIDDEN int watch_faults(void);
 /* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */
 HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *regs,
@@ -140,6 +151,9 @@ HIDDEN int capriole_call_arguments(void *probe, struct capriole_regs *regs);
 HIDDEN void capriole_hit(void);
 HIDDEN void capriole_hit_flags(void);
 HIDDEN void capriole_hit_after(void);
+extern HIDDEN const char capriole_stubs[];
+/* Called when a call returns whose return address was replaced. */
+HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs);
 
 /* helper.c */
 struct message {

@@ -16,4 +16,5 @@
 #define ARGUMENT_HANDLER	136
 #define ARGUMENT_STACK		144
 
+#define RETURNS			4096	/* calls whose return addresses are replaced, at a time */
 #define RECORDS			256

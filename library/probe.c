@@ -101,7 +101,8 @@ static struct thread *new_thread(void)
 		/* A thread that had it before has ended, maybe in a handler. */
 		thread->frame = 0;
 		thread->running = NULL;
-		thread->open = 0;
+		thread->last = NULL;
+		thread->free = open_calls + (u64)(thread - all) * open_room;
 		thread->number = (u64)(thread - all);
 		capriole_thread = thread;
 		return thread;
@@ -131,6 +132,11 @@ HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 	thread->running = NULL;
 	thread->frame = 0;
 	return thread;
+}
+
+HIDDEN int is_stranger(struct thread *thread)
+{
+	return thread == &stranger;
 }
 
 HIDDEN int is_in_handler(void)
@@ -423,6 +429,23 @@ static int analyze(struct capriole_probe **probes, size_t count)
 	return failed;
 }
 
+HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed)
+{
+	struct message message;
+	*needed = (flags & CAPRIOLE_SAVE_VECTOR) != 0;
+	if (flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR))
+		return 0;
+	new_message(&message, ANALYZE);
+	put(&message, (u64)one);
+	put(&message, (u64)other);
+	put(&message, 0);
+	int failed = ask(&message);
+	if (!failed)
+		*needed = take(&message);
+	drop_message(&message);
+	return failed;
+}
+
 /* What a patch does; as in crates/helper. */
 enum { BEFORE, AFTER, REPLACE };
 
@@ -502,8 +525,9 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 				u64 address = take(&message);
 				__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
 			}
+			/* A replacement is armed once the program knows the original. */
 			if (i < added)
-				site->armed = 1;
+				site->armed = !site->replacement;
 		}
 		drop_message(&message);
 	}
@@ -526,6 +550,17 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 			disarm(new, added);
 	}
 	return failed;
+}
+
+/* Adds a replacement, not armed at first: it may be called as soon as it is, and then needs *original. */
+static int add_replacement(struct site *site, void (**original)(void))
+{
+	int failed = arm(&site, 1, NULL, 0);
+	if (failed)
+		return failed;
+	if (original)
+		__atomic_store_n((u64 *)(void *)original, site->original, __ATOMIC_RELEASE);
+	return arm(NULL, 0, &site, 1);
 }
 
 static void forget(struct capriole_probe **probes, size_t count)
@@ -606,7 +641,7 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 			site->armed = 2;	/* going to be */
 			new[added++] = site;
 		} else if (site->id && site->armed != 2 && own(probes[i])->enabled &&
-			   (!site->armed || lacks_after(site))) {
+			   (!site->armed || lacks_after(site) || is_held(site))) {
 			site->armed = 2;
 			known[again++] = site;
 		}
@@ -719,6 +754,69 @@ PUBLIC int capriole_probe_register(struct capriole_probe *probe)
 PUBLIC int capriole_probe_unregister(struct capriole_probe *probe)
 {
 	return capriole_probes_unregister(&probe, 1);
+}
+
+/* Replacements: each is a site of its own, for a place and a target. */
+
+static struct site *replacements;
+
+HIDDEN int replace_locked(struct capriole_replacement *replacement)
+{
+	struct capriole_probe *p = &replacement->probe;
+	if (!replacement || !replacement->replacement)
+		return fail(-EINVAL, "there is no replacement", NULL);
+	int failed = check(p);
+	if (failed || (failed = start_helper()) || (failed = resolve(&p, 1)))
+		return failed;
+	u64 wanted = own(p)->pad, target = (u64)replacement->replacement;
+	struct site *site = NULL;
+	for (struct site *each = replacements; each; each = each->all) {
+		if (each->wanted != wanted)
+			continue;
+		if (each->first)
+			return fail(-EBUSY, "the function is replaced already", NULL);
+		if (each->replacement == target)
+			site = each;
+	}
+	if (site) {
+		if (replacement->original)
+			*replacement->original = (void (*)(void))site->original;
+		failed = arm(NULL, 0, &site, 1);
+	} else {
+		site = allocate(sizeof *site);
+		if (!site)
+			return fail(-ENOMEM, "there is no memory for the replacement", NULL);
+		site->set = &nothing;
+		site->wanted = wanted;
+		site->replacement = target;
+		failed = add_replacement(site, replacement->original);
+		if (failed) {
+			release(site, sizeof *site);
+			return failed;
+		}
+		site->all = replacements;
+		replacements = site;
+	}
+	if (failed)
+		return failed;
+	p->address = (void *)site->address;
+	site->first = p;
+	own(p)->site = site;
+	own(p)->enabled = 1;
+	return 0;
+}
+
+HIDDEN int restore_locked(struct capriole_replacement *replacement)
+{
+	struct site *site = replacement ? own(&replacement->probe)->site : NULL;
+	if (!site || !site->replacement)
+		return fail(-EINVAL, "it is not replaced", NULL);
+	int failed = disarm(&site, 1);
+	if (failed)
+		return failed;
+	site->first = NULL;
+	own(&replacement->probe)->site = NULL;
+	return 0;
 }
 
 static int switch_probe(struct capriole_probe *probe, u64 enabled)

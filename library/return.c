@@ -1,10 +1,14 @@
-/* Return probes, probes with a function's own parameters, replacements.
+/* Return probes, probes with a function's own parameters.
  *
- * A return probe has inside it a probe at the function's entry and one at each of its exits. A call
- * that was entered is on its thread's stack of open calls until one of the exits finds it by the stack
- * pointer, which is the same at both ends. Calls that were left otherwise (longjmp, exceptions) are
- * found by their stack pointers as well: they are below that of a call that begins or ends on the same
- * stack later.
+ * A return probe has inside it a probe at the function's entry. A call that was entered is on its
+ * thread's stack of open calls, until its end is seen, in one of two ways:
+ *
+ * - By a probe at each of the function's exits, which finds the call by the stack pointer: it is the
+ *   same at both ends. Calls that were left otherwise (longjmp, exceptions) are below a call that
+ *   begins or ends on the same stack later, and are dropped then.
+ * - By the return address, which is replaced by that of a stub. That has to lead back whatever happens
+ *   to the stack, so such a call is not dropped before it returns, or another call is entered at the
+ *   very place of the stack where its return address was.
  */
 #include "internal.h"
 
@@ -13,6 +17,11 @@
 
 struct inside {
 	struct capriole_return_probe *outer;
+	/* What is called, NULL for an entry without a handler; if vector registers have to be saved
+	 * for it, by way of call_saved(). */
+	capriole_call_handler entry, handler;
+	u64 size;		/* of an open call, with its data */
+	u64 vector;
 	size_t exits;
 	size_t active;		/* calls that are followed now, if their number is limited */
 	struct capriole_probe probes[];	/* the entry, the exits */
@@ -22,34 +31,99 @@ struct inside {
 struct open {
 	struct inside *inside;
 	struct capriole_call call;
-	u64 size;		/* of this, with its data */
+	struct open *before;	/* the one that was open already, or NULL */
+	u32 stub;		/* its number and one; 0: none */
+	u32 over;		/* it has returned, maybe in another thread */
 };
+
+/* Entries of the stubs. `next` is the next free one while the stub is free. */
+struct returning {
+	u64 address;
+	union {
+		struct open *open;
+		u64 next;
+	};
+};
+extern struct returning capriole_returning[RETURNS];
+HIDDEN struct returning capriole_returning[RETURNS] __attribute__((aligned(16)));
+static u64 stubs_taken;	/* of those that no thread has had yet */
+#define STUBS_AT_ONCE 16
 
 static char *bottom(struct thread *thread)
 {
 	return open_calls + thread->number * open_room;
 }
 
-/* The sizes are kept at the ends, so that one can go back from the last to the one before. */
 static struct open *last(struct thread *thread)
 {
-	char *end_ = bottom(thread) + thread->open;
-	return thread->open ? (struct open *)(void *)(end_ - ((u64 *)(void *)end_)[-1]) : NULL;
+	return thread->last;
 }
 
-static void drop(struct thread *thread, struct open *open)
+static void give_stub(struct thread *thread, struct open *open)
+{
+	capriole_returning[open->stub - 1].next = thread->free_stubs;
+	thread->free_stubs = open->stub;
+	open->stub = 0;
+}
+
+static u64 take_stub(struct thread *thread)
+{
+	if (!thread->free_stubs) {
+		u64 first = __atomic_load_n(&stubs_taken, __ATOMIC_RELAXED);
+		do {
+			if (first >= RETURNS)
+				return 0;
+		} while (!__atomic_compare_exchange_n(&stubs_taken, &first, first + STUBS_AT_ONCE, 0,
+						      __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+		for (u64 i = first + STUBS_AT_ONCE; i > first; i--) {
+			capriole_returning[i - 1].next = thread->free_stubs;
+			thread->free_stubs = i;
+		}
+	}
+	u64 stub = thread->free_stubs;
+	thread->free_stubs = capriole_returning[stub - 1].next;
+	return stub;
+}
+
+static void leave(struct open *open)
 {
 	if (open->inside->outer->max_active)
 		__atomic_fetch_sub(&open->inside->active, 1, __ATOMIC_RELAXED);
-	thread->open -= open->size;
 }
 
-/* Drops calls that have ended in another way than by an exit. */
-static void drop_left(struct thread *thread, u64 sp)
+/* Takes the last call off, which nobody needs any more. */
+static void drop(struct thread *thread, struct open *open)
+{
+	if (!open->over)
+		leave(open);
+	thread->last = open->before;
+	thread->free = (char *)open;
+}
+
+/* Drops calls that have ended, also in another way than by an exit, when a call is entered or left
+ * whose return address is at `sp`. */
+static void drop_left(struct thread *thread, u64 sp, int entered)
 {
 	struct open *open;
-	while ((open = last(thread)) && open->call.sp < sp && sp - open->call.sp < STACK_SIZE)
+	while ((open = last(thread))) {
+		if (!__atomic_load_n(&open->over, __ATOMIC_ACQUIRE) &&
+		    (open->stub || open->call.sp >= sp + (entered != 0) ||
+		     sp - open->call.sp >= STACK_SIZE))
+			return;
 		drop(thread, open);
+	}
+}
+
+/* Finds the call, left otherwise than by its return, whose return address was where that of a call is
+ * that is entered now: nobody can return by it any more. Its place, and its stub, are used again. So
+ * calls that are left otherwise take no more room than there are places of the stack for them. */
+static struct open *overwritten(struct thread *thread, u64 sp, struct inside *inside)
+{
+	struct open *open = last(thread);
+	for (; open && open->call.sp <= sp; open = open->before)
+		if (open->stub && !open->over && open->call.sp == sp)
+			return open->inside->size == inside->size ? open : NULL;
+	return NULL;
 }
 
 static int missed(struct capriole_return_probe *probe)
@@ -58,31 +132,112 @@ static int missed(struct capriole_return_probe *probe)
 	return 0;
 }
 
+static int entry_saved(struct capriole_call *call, struct capriole_regs *regs)
+{
+	save_vectors();
+	int result = call->probe->entry(call, regs);
+	load_vectors();
+	return result;
+}
+
+static int handler_saved(struct capriole_call *call, struct capriole_regs *regs)
+{
+	save_vectors();
+	int result = call->probe->handler(call, regs);
+	load_vectors();
+	return result;
+}
+
+static void note(struct open *open, struct inside *inside, struct capriole_regs *regs)
+{
+	open->inside = inside;
+	open->over = 0;
+	open->call.probe = inside->outer;
+	open->call.return_address = *(u64 *)regs->sp;
+	open->call.sp = regs->sp;
+	open->call.data = open + 1;
+}
+
+static void push(struct thread *thread, struct open *open, struct inside *inside)
+{
+	open->before = last(thread);
+	thread->last = open;
+	thread->free = (char *)open + inside->size;
+}
+
+static int has_place(struct thread *thread, struct inside *inside)
+{
+	return thread->free + inside->size <= bottom(thread) + open_room;
+}
+
+/* The entry of a function whose exits are probed, without a limit. */
 static int entered(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	struct inside *inside = (struct inside *)own(p)->inside;
+	struct thread *thread = capriole_thread;
+	struct open *top = last(thread);
+	if (__builtin_expect(!top || top->call.sp <= regs->sp || !has_place(thread, inside), 0)) {
+		drop_left(thread, regs->sp, 1);
+		if (!has_place(thread, inside))
+			return missed(inside->outer);
+	}
+	struct open *open = (struct open *)(void *)thread->free;
+	open->stub = 0;
+	note(open, inside, regs);
+	push(thread, open, inside);
+	if (inside->entry && inside->entry(&open->call, regs)) {
+		thread->last = open->before;
+		thread->free = (char *)open;
+	}
+	return 0;
+}
+
+/* The entry of any other function. */
+static int entered_with_care(struct capriole_probe *p, struct capriole_regs *regs)
 {
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct capriole_return_probe *outer = inside->outer;
 	struct thread *thread = capriole_thread;
-	u64 size = (sizeof(struct open) + ((outer->data_size + 7) & ~(u64)7) + 8 + 15) & ~(u64)15;
-	drop_left(thread, regs->sp + 1);
-	if (thread->open + size > open_room)
-		return missed(outer);
+	u64 stub = 0;
+	drop_left(thread, regs->sp, 1);
+	struct open *open = outer->by_address ? overwritten(thread, regs->sp, inside) : NULL;
+	int again = open != NULL;
+	if (again) {
+		leave(open);
+		give_stub(thread, open);
+		open->over = 1;
+	} else {
+		open = (struct open *)(void *)thread->free;
+		if (!has_place(thread, inside))
+			return missed(outer);
+	}
 	if (outer->max_active &&
 	    __atomic_add_fetch(&inside->active, 1, __ATOMIC_RELAXED) > outer->max_active) {
 		__atomic_fetch_sub(&inside->active, 1, __ATOMIC_RELAXED);
 		return missed(outer);
 	}
-	struct open *open = (struct open *)(void *)(bottom(thread) + thread->open);
-	open->inside = inside;
-	open->size = size;
-	open->call.probe = outer;
-	open->call.return_address = *(u64 *)regs->sp;
-	open->call.sp = regs->sp;
-	open->call.data = open + 1;
-	*(u64 *)(void *)((char *)open + size - 8) = size;
-	thread->open += size;
-	if (outer->entry && outer->entry(&open->call, regs))
-		drop(thread, open);
+	if (outer->by_address && !(stub = take_stub(thread))) {
+		if (outer->max_active)
+			__atomic_fetch_sub(&inside->active, 1, __ATOMIC_RELAXED);
+		return missed(outer);
+	}
+	open->stub = (u32)stub;
+	note(open, inside, regs);
+	if (!again)
+		push(thread, open, inside);
+	if (inside->entry && inside->entry(&open->call, regs)) {
+		if (stub)
+			give_stub(thread, open);
+		leave(open);
+		open->over = 1;
+		drop_left(thread, 0, 0);
+		return 0;
+	}
+	if (stub) {
+		capriole_returning[stub - 1].address = open->call.return_address;
+		capriole_returning[stub - 1].open = open;
+		*(u64 *)regs->sp = (u64)capriole_stubs + 16 * (stub - 1);
+	}
 	return 0;
 }
 
@@ -90,20 +245,49 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 {
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct thread *thread = capriole_thread;
-	drop_left(thread, regs->sp);
 	struct open *open = last(thread);
-	if (!open || open->call.sp != regs->sp || open->inside != inside)
-		return 0;	/* entered before the probe was there, or not followed */
-	u64 ip = regs->ip;
-	regs->ip = open->call.return_address;
-	inside->outer->handler(&open->call, regs);
-	drop(thread, open);
-	if (regs->ip == open->call.return_address) {
-		regs->ip = ip;
-		return 0;
+	u64 ip = regs->ip, sp = regs->sp;
+	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside, 0)) {
+		drop_left(thread, sp, 0);
+		open = last(thread);
+		if (!open || open->call.sp != sp || open->inside != inside)
+			return 0;	/* entered before the probe was there, or not followed */
 	}
-	regs->sp += 8;
-	return 1;
+	u64 to = open->call.return_address;
+	regs->ip = to;
+	regs->sp = sp + 8;
+	inside->handler(&open->call, regs);
+	if (__builtin_expect(inside->active != 0, 0))
+		leave(open);
+	thread->last = open->before;
+	thread->free = (char *)open;
+	if (__builtin_expect(regs->ip != to || regs->sp != sp + 8, 0))
+		return 1;
+	regs->ip = ip;
+	regs->sp = sp;
+	return 0;
+}
+
+HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
+{
+	struct thread *thread = capriole_thread;
+	struct open *open = capriole_returning[number].open;
+	struct inside *inside = open->inside;
+	/* A thread without a record has been given the call's stack by another one. */
+	int usable = !is_stranger(thread) && !thread->frame;
+	if (usable) {
+		thread->frame = (u64)regs - 8;
+		__atomic_load_n(&inside->handler, __ATOMIC_ACQUIRE)(&open->call, regs);
+		thread->frame = 0;
+	} else {
+		missed(inside->outer);
+	}
+	leave(open);
+	if (!is_stranger(thread))
+		give_stub(thread, open);
+	__atomic_store_n(&open->over, 1, __ATOMIC_RELEASE);
+	if (usable)
+		drop_left(thread, 0, 0);
 }
 
 static int check(const struct capriole_return_probe *probe)
@@ -114,8 +298,13 @@ static int check(const struct capriole_return_probe *probe)
 		return fail(-EBUSY, "the return probe is registered already", NULL);
 	if (probe->data_size > 1024)
 		return fail(-EINVAL, "a call has room for at most 1024 bytes of data", NULL);
-	if (probe->by_address)
-		return fail(-ENOTSUP, "return addresses cannot be replaced by this version", NULL);
+	return 0;
+}
+
+/* The handler of calls whose probe was unregistered before they returned. */
+static int ignore(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
 	return 0;
 }
 
@@ -131,6 +320,7 @@ static int register_return(struct capriole_return_probe *probe)
 	if (failed || (failed = start_helper()))
 		return failed;
 	new_message(&message, EXITS);
+	put(&message, probe->by_address != 0);
 	put(&message, (u64)(probe->probe.symbol || probe->probe.line ? 0 : probe->probe.address));
 	put_text(&message, probe->probe.object);
 	put_text(&message, probe->probe.symbol);
@@ -148,18 +338,23 @@ static int register_return(struct capriole_return_probe *probe)
 	}
 	inside->outer = probe;
 	inside->exits = exits;
+	inside->size = (sizeof(struct open) + probe->data_size + 15) & ~(u64)15;
 	for (size_t i = 0; i <= exits; i++) {
 		struct capriole_probe *each = &inside->probes[i];
 		each->address = (void *)take(&message);
-		each->pre = i ? left : entered;
-		each->flags = probe->probe.flags | CAPRIOLE_NO_VECTOR;
+		each->pre = i ? left
+			: probe->by_address || probe->max_active ? entered_with_care : entered;
+		each->flags = (probe->probe.flags & ~(unsigned)CAPRIOLE_SAVE_VECTOR) | CAPRIOLE_NO_VECTOR;
 		own(each)->inside = (u64)inside;
 		all[i] = each;
 	}
-	int vector = (int)take(&message);
-	(void)vector;
 	drop_message(&message);
-	failed = register_locked(all, 1 + exits);
+	failed = needs_vectors((void *)probe->entry, (void *)probe->handler, probe->probe.flags,
+			       &inside->vector);
+	inside->entry = probe->entry && inside->vector ? entry_saved : probe->entry;
+	inside->handler = inside->vector ? handler_saved : probe->handler;
+	if (!failed)
+		failed = register_locked(all, 1 + exits);
 	release(all, (1 + exits) * sizeof *all);
 	if (failed) {
 		release(inside, inside_size(exits));
@@ -182,11 +377,18 @@ static int unregister_return(struct capriole_return_probe *probe)
 		all[i] = &inside->probes[i];
 	int failed = unregister_locked(all, 1 + inside->exits);
 	release(all, (1 + inside->exits) * sizeof *all);
-	/* Open calls of threads still name it; they are dropped later, without a look at `outer` if
-	 * that is a probe without a limit. So it stays. */
-	if (!failed)
-		probe->private_[0] = NULL;
-	return failed;
+	if (failed)
+		return failed;
+	/* Open calls of threads still name it: `inside` stays, with a probe that does nothing. */
+	struct capriole_return_probe *nobody = allocate(sizeof *nobody);
+	if (nobody) {
+		nobody->max_active = probe->max_active;
+		__atomic_store_n(&inside->handler, ignore, __ATOMIC_RELEASE);
+		__atomic_store_n(&inside->outer, nobody, __ATOMIC_RELEASE);
+		settle();
+	}
+	probe->private_[0] = NULL;
+	return 0;
 }
 
 PUBLIC int capriole_return_probe_register(struct capriole_return_probe *probe)
@@ -226,4 +428,16 @@ PUBLIC int capriole_argument_probe_register(struct capriole_argument_probe *prob
 PUBLIC int capriole_argument_probe_unregister(struct capriole_argument_probe *probe)
 {
 	return capriole_probe_unregister(probe ? &probe->probe : NULL);
+}
+
+PUBLIC int capriole_replace(struct capriole_replacement *replacement)
+{
+	int failed = begin();
+	return failed ? failed : end(replace_locked(replacement));
+}
+
+PUBLIC int capriole_restore(struct capriole_replacement *replacement)
+{
+	int failed = begin();
+	return failed ? failed : end(restore_locked(replacement));
 }

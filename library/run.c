@@ -43,7 +43,7 @@ static void *vector_state(void)
 	return vector_states + capriole_thread->number * vector_room;
 }
 
-static void save_vectors(void)
+HIDDEN void save_vectors(void)
 {
 	void *at = vector_state();
 	static const u32 usual = 0x1f80;
@@ -63,7 +63,7 @@ static void save_vectors(void)
 	__asm__ volatile("fninit; ldmxcsr %0" : : "m"(usual));
 }
 
-static void load_vectors(void)
+HIDDEN void load_vectors(void)
 {
 	void *at = vector_state();
 	if (method == FX)

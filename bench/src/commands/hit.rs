@@ -155,6 +155,7 @@ impl Armed {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
         let request = Request {
+            breakpoints: None,
             events,
             options,
             mode: Mode {

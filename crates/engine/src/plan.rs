@@ -6,6 +6,7 @@ use crate::aggregate::{Maps, Own};
 use crate::error::{Code, Context, Error, Result};
 use crate::machine::possible_cpus;
 use crate::options::ProbeOptions;
+use crate::session::sites::Pace;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ptrace;
@@ -26,7 +27,7 @@ use capriole_select::message;
 use capriole_select::select::{self, Impossible, Mode, Probes, Selected};
 use capriole_trace::clock::Clock;
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 /// Sites and plans for the user's events, before the program is touched.
@@ -80,6 +81,8 @@ pub struct Request<'a> {
     pub messages: bool,
     /// Number of keys that each new table has room for.
     pub keys: u32,
+    /// Indices of events that are probed by breakpoints, whatever else is possible.
+    pub breakpoints: Option<&'a BTreeSet<usize>>,
     /// Clock that shows durations in maps in ns; needed only for [`Event::is_timed`].
     pub clock: Option<&'a Clock>,
 }
@@ -126,10 +129,12 @@ impl Planned {
         if options.keep_going {
             select::keep_going(&mut selected);
         }
-        if options.only_breakpoints {
-            selected
-                .iter_mut()
-                .for_each(|event| event.fate.by_breakpoint());
+        for event in &mut selected {
+            let chosen = request.breakpoints;
+            let chosen = chosen.is_some_and(|chosen| chosen.contains(&event.definition));
+            if options.only_breakpoints || chosen {
+                event.fate.by_breakpoint();
+            }
         }
         select::refuse_named(&selected)?;
         let own = maps.make(request.events, &selected, request.keys, request.clock)?;
@@ -256,18 +261,18 @@ impl Planned {
     /// No probe could be inserted, or the probe of a named event could not. None of them is in the
     /// program then, but some may have been for a moment.
     ///
-    /// With `running`, they are put in as breakpoints without a pause where that is possible.
     pub(crate) fn add_to(
         mut self,
         attached: &mut Attached,
-        running: Option<&Running>,
+        pace: Pace,
     ) -> Result<More, Box<NotAdded>> {
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let first = attached.outcomes.len();
-        let added = match running {
-            Some(running) => attached.add_running(probes, running),
-            None => attached.add(probes),
+        let added = match pace {
+            Pace::Paused => attached.add(probes),
+            Pace::Running(tid) => attached.add_running(probes, &Running { tid }),
+            Pace::Later => attached.add_disarmed(probes),
         };
         let mut probe_of = vec![None; self.selected.len()];
         let numbers = first..attached.outcomes.len();

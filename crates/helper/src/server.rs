@@ -22,6 +22,8 @@ const KEPT: usize = 100_000;
 /// What a site does.
 const BEFORE: u64 = 0;
 const AFTER: u64 = 1;
+/// Goes on elsewhere. Such a site is not armed at once: the program first notes where the original is.
+const REPLACE: u64 = 2;
 
 /// State numbers of `enum capriole_state`.
 const BREAKPOINT: u64 = 1;
@@ -186,7 +188,7 @@ impl Server {
             message::EVENT_REMOVE => self.remove_event(&mut request),
             message::ROWS => self.rows(&mut request),
             message::READ => self.records(),
-            message::ALLOW => self.allow(&mut request),
+            message::ALLOW => self.allow(&mut request, tid),
             message::PLACE => self.place(&mut request),
             message::GOODBYE => self.goodbye(),
             _ => Err(Malformed.into()),
@@ -313,7 +315,7 @@ impl Server {
 
     fn add(&mut self, request: &mut Request, tid: i32) -> Answered {
         let count = request.word()?;
-        let (mut probes, mut held) = (Vec::new(), Vec::new());
+        let (mut probes, mut held, mut later) = (Vec::new(), Vec::new(), false);
         for _ in 0..count {
             let address = request.word()?;
             let argument = request.word()?;
@@ -333,11 +335,16 @@ impl Server {
                     argument,
                     after: true,
                 }),
-                _ => probe.replace(target),
+                REPLACE => probe.replace(target),
+                _ => return Err(Malformed.into()),
             });
             held.push(hold != 0);
+            later |= kind == REPLACE;
         }
-        let pace = self.pace(tid);
+        let pace = match later {
+            true => Pace::Later,
+            false => self.pace(tid),
+        };
         let added = self.session()?.add_sites(&probes, pace)?;
         let mut answer = Answer::default();
         for (added, held) in added.into_iter().zip(held) {
@@ -347,12 +354,29 @@ impl Server {
             answer.word(added.address);
             self.sites.push(Site {
                 added,
-                armed: true,
+                armed: !later,
                 held,
             });
         }
+        let first = self.sites.len() - count as usize;
+        self.hold_some(first, tid)?;
         self.wait_for_batch();
         Ok(answer)
+    }
+
+    fn hold(&mut self, sites: &[SiteId], tid: i32) -> Result<(), Failure> {
+        match &mut self.session {
+            Some(session) if !sites.is_empty() => Ok(session.hold_sites(sites, tid)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has breakpoints stay where a probe is not to be optimised, or none is.
+    fn hold_some(&mut self, from: usize, tid: i32) -> Result<(), Failure> {
+        let new = self.sites[from..].iter();
+        let held = new.filter(|site| site.armed && (site.held || !self.allowed));
+        let held: Vec<SiteId> = held.map(|site| site.added.id).collect();
+        self.hold(&held, tid)
     }
 
     fn wait_for_batch(&mut self) {
@@ -403,6 +427,7 @@ impl Server {
         for (index, _) in ids {
             self.sites[index].armed = true;
         }
+        self.hold_some(0, tid)?;
         self.wait_for_batch();
         Ok(Answer::default())
     }
@@ -501,6 +526,7 @@ impl Server {
     }
 
     fn exits(&mut self, request: &mut Request) -> Answered {
+        let by_address = request.word()? != 0;
         let address = request.word()?;
         let object = ObjectRef::from(&*request.text()?);
         let symbol = request.text()?;
@@ -509,6 +535,22 @@ impl Server {
             _ => self.probe_at(address)?,
         };
         let start = self.spot(&entry)?;
+        if by_address {
+            let returns = Probe {
+                at: At::Return,
+                ..entry
+            };
+            if let Some(reason) = self.session()?.not_followed(&returns)? {
+                let label = &returns.label;
+                return Err(failure(
+                    libc::EOPNOTSUPP,
+                    format!("the return addresses of {label} must not be replaced: {reason}"),
+                ));
+            }
+            let mut answer = Answer::default();
+            answer.word(0).word(start);
+            return Ok(answer);
+        }
         let exits = Probe {
             at: At::Return,
             ..entry
@@ -614,10 +656,14 @@ impl Server {
         Ok(answer)
     }
 
-    fn allow(&mut self, request: &mut Request) -> Answered {
+    fn allow(&mut self, request: &mut Request, tid: i32) -> Answered {
         let before = std::mem::replace(&mut self.allowed, request.word()? != 0);
         if self.allowed {
             self.wait_for_batch();
+        } else {
+            let armed = self.sites.iter().filter(|site| site.armed);
+            let armed: Vec<SiteId> = armed.map(|site| site.added.id).collect();
+            self.hold(&armed, tid)?;
         }
         let mut answer = Answer::default();
         answer.word(before.into());

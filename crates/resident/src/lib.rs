@@ -147,11 +147,14 @@ pub use capriole_ring::numbers::copy::{CHANGED as COPY_CHANGED, EXACT as COPY_EX
 /// to be at a multiple of 16. The table of copies has the same form: (start of a row of copies as
 /// long as their originals, address of the first original), or with [`COPY_EXACT`] (start of a
 /// copy, the original's address), both perhaps with [`COPY_CHANGED`]; and (end of a row, 0).
-pub fn trap_table(traps: &[(u64, u64)]) -> Vec<u8> {
+///
+/// `older` is the address of the table of breakpoints that are not in this one; 0 for none, and for
+/// tables of copies.
+pub fn trap_table(traps: &[(u64, u64)], older: u64) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();
     let mut bytes = Vec::with_capacity(16 + 16 * sorted.len());
-    for word in [sorted.len() as u64, 0] {
+    for word in [sorted.len() as u64, older] {
         bytes.extend(word.to_le_bytes());
     }
     for (site, detour) in sorted {

@@ -1245,22 +1245,24 @@ void capriole_trap(int signal, void *info, void *context)
 	if (SIGINFO_CODE(info) == SI_KERNEL) {
 		/* Read once: another table may replace it meanwhile. */
 		const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.traps);
-		const struct trap *traps = table->trap;
 		u64 site = UCONTEXT_RIP(context) - 1;
-		u64 low = 0, high = table->count;
-		while (low < high) {
-			u64 middle = low + (high - low) / 2;
-			if (traps[middle].site == site) {
-				/* Also if the frame is not used any more: nothing that points to the
-				 * site may stay on a stack. */
-				UCONTEXT_RIP(context) = traps[middle].detour;
-				go_on(context);
-				return;
+		for (; table; table = (const struct traps *)table->older) {
+			const struct trap *traps = table->trap;
+			u64 low = 0, high = table->count;
+			while (low < high) {
+				u64 middle = low + (high - low) / 2;
+				if (traps[middle].site == site) {
+					/* Also if the frame is not used any more: nothing that points
+					 * to the site may stay on a stack. */
+					UCONTEXT_RIP(context) = traps[middle].detour;
+					go_on(context);
+					return;
+				}
+				if (traps[middle].site < site)
+					low = middle + 1;
+				else
+					high = middle;
 			}
-			if (traps[middle].site < site)
-				low = middle + 1;
-			else
-				high = middle;
 		}
 	}
 	u64 handler = capriole_config.old_handler;

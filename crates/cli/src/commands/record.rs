@@ -100,6 +100,7 @@ fn prepare(
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {
     let request = Request {
+        breakpoints: None,
         events,
         options: &arguments.probes.into(),
         mode: Mode::new(arguments.probes.returns.into()),

@@ -99,6 +99,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
         let request = Request {
+            breakpoints: None,
             events: &events,
             options: &arguments.probes.into(),
             mode: Mode::new(arguments.probes.returns.into()),

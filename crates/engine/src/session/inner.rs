@@ -1,5 +1,6 @@
 //! The parts of a session, and the work on them.
 
+use super::sites::Pace;
 use super::{Added, EventId, Happened, Options, Record};
 use crate::aggregate::maps::{counted, updates};
 use crate::aggregate::{AggregateTable, Group, Maps};
@@ -9,7 +10,7 @@ use crate::options;
 use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
-use capriole_patch::attach::{Attached, Running};
+use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
@@ -21,7 +22,7 @@ use capriole_tactic::site::{Refusal, Tactic};
 use capriole_trace::Role;
 use capriole_trace::clock::{Clock, Converter};
 use capriole_trace::live::{LiveDecoder, LiveRecord};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::process::{Child, ExitStatus};
 use std::sync::Arc;
@@ -110,7 +111,7 @@ pub(super) struct Inner {
     pub(super) process: Process,
     /// The program, if the session has started it.
     child: Option<Child>,
-    options: Options,
+    pub(super) options: Options,
     clock: Clock,
     synced: Instant,
     pub(super) known: Known,
@@ -126,6 +127,8 @@ pub(super) struct Inner {
     maps: Maps,
     /// Areas of slots that are taken, a bit each.
     areas: u32,
+    /// The events of the last addition that failed which could not be written.
+    pub(super) left_out: BTreeSet<usize>,
     /// Number of the next site.
     next: u32,
     ended: Option<Ended>,
@@ -155,6 +158,7 @@ impl Inner {
             shown: HashMap::new(),
             maps: Maps::default(),
             areas: 0,
+            left_out: BTreeSet::new(),
             next: 0,
             ended: None,
         })
@@ -217,7 +221,7 @@ impl Inner {
 
     /// Inserts events with their probes, in their final form where that is possible.
     fn insert(&mut self, events: &[Event]) -> Result<Added> {
-        let inserted = self.plan_and_insert(events, None)?;
+        let inserted = self.plan_and_insert(events, Pace::Paused, &BTreeSet::new())?;
         Ok(inserted.added)
     }
 
@@ -229,12 +233,13 @@ impl Inner {
         }
     }
 
-    /// Plans events, and inserts their probes: by an attach if they are the first; otherwise, with
-    /// `running`, without a pause where that is possible.
+    /// Plans events, and inserts their probes: by an attach, in a pause, if they are the first. The
+    /// events with the indices `breakpoints` get breakpoints.
     pub(super) fn plan_and_insert(
         &mut self,
         events: &[Event],
-        running: Option<&Running>,
+        pace: Pace,
+        breakpoints: &BTreeSet<usize>,
     ) -> Result<Inserted> {
         self.check_running()?;
         self.give_back();
@@ -251,6 +256,7 @@ impl Inner {
             },
             messages: false,
             keys: self.options.keys,
+            breakpoints: Some(breakpoints),
             clock: Some(&self.clock),
         };
         let process = self.process.clone();
@@ -305,7 +311,7 @@ impl Inner {
                 });
                 (selected, dropped, own, probes, probe_of)
             }
-            Some(active) => match planned.add_to(&mut active.attached, running) {
+            Some(active) => match planned.add_to(&mut active.attached, pace) {
                 Ok(more) => {
                     active.watch.add_names(more.names);
                     let More {
@@ -320,6 +326,9 @@ impl Inner {
                 }
                 Err(failed) => {
                     let NotAdded { error, more } = *failed;
+                    let both = more.selected.iter().zip(&more.dropped);
+                    let left_out = both.filter(|(_, dropped)| dropped.is_some());
+                    self.left_out = left_out.map(|(event, _)| event.definition).collect();
                     // Some of its probes may have been in for a moment, and have used its room.
                     active.watch.add_names(more.names);
                     self.take(Addition {

@@ -5,14 +5,15 @@
 //! at a place as often as it likes without anything new in the program.
 
 use super::Session;
-use super::inner::Inner;
+use super::inner::{Inner, Inserted};
 use crate::error::{Result, err};
 use capriole_event::Probe;
 use capriole_insn::ExitKind;
 use capriole_patch::attach::{Running, SiteState};
-use capriole_planner::resolve::{Body, resolve};
+use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_select::event::Event;
 use capriole_tactic::site::{Patch, Refusal, Tactic};
+use std::collections::BTreeSet;
 
 /// A patch of a session: that of one or, where they share a jump, of several instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -86,15 +87,8 @@ pub enum Pace {
     /// As breakpoints, without a pause, where the program's signals allow that; otherwise in a
     /// pause. This thread of the program is stopped for it, best one that waits for us.
     Running(i32),
-}
-
-impl Pace {
-    fn running(self) -> Option<Running> {
-        match self {
-            Pace::Paused => None,
-            Pace::Running(tid) => Some(Running { tid }),
-        }
-    }
+    /// Not yet: everything is made ready for [`Session::arm_sites`]; disarming takes place in a pause.
+    Later,
 }
 
 impl Session {
@@ -116,6 +110,21 @@ impl Session {
         self.work(move |inner| inner.spots(&probe))
     }
 
+    /// Returns the reason why the return addresses of a function must not be replaced, if there is
+    /// one; `probe` is at its return.
+    ///
+    /// # Errors
+    /// As [`Session::add`].
+    pub fn not_followed(&mut self, probe: &Probe) -> Result<Option<String>> {
+        let probe = probe.clone();
+        self.work(move |inner| {
+            inner.check_running()?;
+            let objects = inner.known.objects(&inner.process)?;
+            let mut sites = followed(objects, &probe)?.into_iter();
+            Ok(sites.find_map(|(_, reason)| reason.map(|reason| reason.to_string())))
+        })
+    }
+
     /// Arms sites. Returns those for which that is not possible now, with the reasons.
     ///
     /// # Errors
@@ -127,9 +136,10 @@ impl Session {
             let Some(active) = &mut inner.active else {
                 return Ok(Vec::new());
             };
-            let refused = match pace.running() {
-                Some(running) => active.attached.arm_running(&sites, &running)?,
-                None => active.attached.arm(&sites)?,
+            let refused = match pace {
+                Pace::Running(tid) => active.attached.arm_running(&sites, &Running { tid })?,
+                Pace::Paused => active.attached.arm(&sites)?,
+                Pace::Later => Vec::new(),
             };
             let refused = refused.into_iter();
             Ok(refused
@@ -149,9 +159,9 @@ impl Session {
             let Some(active) = &mut inner.active else {
                 return Ok(());
             };
-            match pace.running() {
-                Some(running) => active.attached.disarm_running(&sites, &running)?,
-                None => active.attached.disarm(&sites)?,
+            match pace {
+                Pace::Running(tid) => active.attached.disarm_running(&sites, &Running { tid })?,
+                Pace::Paused | Pace::Later => active.attached.disarm(&sites)?,
             };
             Ok(())
         })
@@ -173,6 +183,22 @@ impl Session {
         })
     }
 
+    /// Replaces the jumps of sites by breakpoints where that is possible, until they are
+    /// [optimised](Session::optimise_sites) again. No hit is missed meanwhile.
+    ///
+    /// # Errors
+    /// As [`Session::enable`].
+    pub fn hold_sites(&mut self, sites: &[SiteId], tid: i32) -> Result<()> {
+        let sites = numbers(sites);
+        self.work(move |inner| {
+            inner.check_running()?;
+            if let Some(active) = &mut inner.active {
+                active.attached.hold_running(&sites, &Running { tid })?;
+            }
+            Ok(())
+        })
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
@@ -185,11 +211,29 @@ fn numbers(sites: &[SiteId]) -> Vec<usize> {
 }
 
 impl Inner {
+    /// Inserts events; those whose patches get in the way of others in the session by breakpoints,
+    /// which change one byte.
+    fn insert_somehow(&mut self, events: &[Event], pace: Pace) -> Result<Inserted> {
+        let mut breakpoints = BTreeSet::new();
+        loop {
+            self.left_out.clear();
+            let inserted = self.plan_and_insert(events, pace, &breakpoints);
+            let known = breakpoints.len();
+            breakpoints.extend(&self.left_out);
+            if inserted.is_ok() || breakpoints.len() == known || !self.options.probes.breakpoints {
+                return inserted;
+            }
+        }
+    }
+
     fn add_sites(&mut self, probes: &[Probe], pace: Pace) -> Result<Vec<AddedSite>> {
         probes.iter().try_for_each(Probe::check)?;
         let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
-        let running = pace.running();
-        let inserted = self.plan_and_insert(&events, running.as_ref())?;
+        if self.active.is_none() {
+            // An attach writes its probes in their final form.
+            self.plan_and_insert(&[], Pace::Paused, &BTreeSet::new())?;
+        }
+        let inserted = self.insert_somehow(&events, pace)?;
         let mut sites = vec![None; events.len()];
         for placed in inserted.placed {
             let label = &probes[placed.definition].label;

@@ -37,8 +37,9 @@ use super::beside::take_back;
 use super::code::{self, Facts, Made};
 use super::places::{AskedProbe, Place};
 use super::round::{Entry, Occupied, Part, neighbours};
+use super::running::Way;
 use super::{
-    Attached, Point, Probe, Running, SiteError, SiteState, breakpoints_allowed, make_no_calls,
+    Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls,
     stub_addresses,
 };
 use crate::guards::uses_of;
@@ -87,7 +88,9 @@ impl Attached {
     /// The probes in place stay as they are; the new ones have numbers, and no site.
     pub fn add(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
-        self.host.clone().apart(|| self.add_living(probes, None))
+        self.host
+            .clone()
+            .apart(|| self.add_living(probes, Way::Paused))
     }
 
     /// Takes probes out of the program, and keeps their detours. A call that has entered a detour
@@ -104,7 +107,7 @@ impl Attached {
         let wanted = wanted.map(|probe| (*probe, false)).collect();
         self.host
             .clone()
-            .apart(|| self.change(wanted, &BTreeSet::new(), None))?;
+            .apart(|| self.change(wanted, &BTreeSet::new(), Way::Paused))?;
         let still = self.armed();
         Ok(armed.difference(&still).copied().collect())
     }
@@ -125,7 +128,7 @@ impl Attached {
         let wanted = wanted.map(|probe| (*probe, true)).collect();
         self.host
             .clone()
-            .apart(|| self.change(wanted, &BTreeSet::new(), None))
+            .apart(|| self.change(wanted, &BTreeSet::new(), Way::Paused))
     }
 
     pub(super) fn check_living(&self) -> Result<(), TargetError> {
@@ -173,7 +176,7 @@ impl Attached {
     pub(super) fn add_living(
         &mut self,
         probes: Vec<Probe>,
-        running: Option<&Running>,
+        way: Way<'_>,
     ) -> Result<Range<usize>, TargetError> {
         let first = self.round.asked.probes.len();
         let before = self.round.asked.places.len();
@@ -205,7 +208,7 @@ impl Attached {
             .clone()
             .filter(|i| self.round.asked.probes[*i].place.is_ok());
         let wanted = placed.map(|probe| (probe, true)).collect();
-        let changed = self.change(wanted, &stale, running);
+        let changed = self.change(wanted, &stale, way);
         let failed = match &changed {
             Ok(failed) => failed.clone(),
             Err(_) => all
@@ -285,7 +288,7 @@ impl Attached {
         &mut self,
         mut wanted: BTreeMap<usize, bool>,
         stale: &BTreeSet<usize>,
-        running: Option<&Running>,
+        way: Way<'_>,
     ) -> Result<Vec<(usize, SiteError)>, TargetError> {
         let mut failed = Vec::new();
         wanted.retain(|probe, _| {
@@ -300,6 +303,14 @@ impl Attached {
         });
         self.take_dependents(&mut wanted);
         let (mut arriving, leaving) = self.plan(&mut wanted, stale, &mut failed)?;
+        if let Way::Prepared = way {
+            // The places that have nothing yet show what they are going to have.
+            for arrival in &arriving {
+                let current = &mut self.round.asked.places[arrival.place].current;
+                current.get_or_insert(arrival.entry);
+            }
+            return Ok(failed);
+        }
         self.refuse_breakpoints(&mut arriving);
         if arriving.is_empty() && leaving.is_empty() {
             failed.extend(self.settle());
@@ -319,7 +330,10 @@ impl Attached {
             .iter()
             .any(|arrival| self.round.needs_trap(arrival));
         let entries: Vec<usize> = arriving.iter().map(|arrival| arrival.entry).collect();
-        let running = running.filter(|_| self.can_write_running(&entries, &out));
+        let running = match way {
+            Way::Running(running) if self.can_write_running(&entries, &out) => Some(running),
+            Way::Running(_) | Way::Paused | Way::Prepared => None,
+        };
         let written = match running {
             Some(running) => self.write_running(running, &entries, &out),
             None => self.write_change(needs_trap),

@@ -23,6 +23,7 @@ use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_resident as resident;
 use capriole_tactic::site::{JUMP, Patch, Placed, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Space for the copy of one evicted neighbour, bytes; more than ever needed.
@@ -238,6 +239,16 @@ pub(super) struct Code {
     pub made: Vec<Result<Made, SiteError>>,
     /// Reference counters, with the addresses of their states in an arena.
     pub references: Vec<Reference>,
+    /// The tables of breakpoints in the program, the oldest first: each more than twice as long as
+    /// the next.
+    tables: Vec<Table>,
+}
+
+/// A table of breakpoints in the program.
+#[derive(Debug)]
+struct Table {
+    address: u64,
+    traps: BTreeMap<u64, u64>,
 }
 
 /// Breakpoints: (address, destination).
@@ -245,18 +256,8 @@ pub(super) struct Code {
 pub(super) struct Traps(Vec<(u64, u64)>);
 
 impl Traps {
-    /// Returns the size of the table, bytes.
-    pub(super) fn size(&self) -> u64 {
-        ENTRY * (1 + self.0.len() as u64)
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    /// Returns the addresses of the breakpoints.
-    pub(super) fn sites(&self) -> impl Iterator<Item = u64> {
-        self.0.iter().map(|(site, _)| *site)
     }
 
     pub(super) fn add(&mut self, site: u64, leads_to: u64) {
@@ -553,6 +554,7 @@ impl Code {
             });
         }
         Code {
+            tables: Vec::new(),
             made: all_made(made),
             images,
             references: counters(probes)
@@ -711,7 +713,11 @@ impl Code {
         align(&mut first.bytes);
         let at = first.arena.start + first.bytes.len() as u64;
         first.config.traps = at;
-        first.bytes.extend(resident::trap_table(&traps.0));
+        first.bytes.extend(resident::trap_table(&traps.0, 0));
+        self.tables = vec![Table {
+            address: at,
+            traps: traps.0.iter().copied().collect(),
+        }];
         for reference in &mut self.references {
             reference.state = first.arena.start + first.bytes.len() as u64;
             first.bytes.extend([0; counter::STATE_SIZE as usize]);
@@ -728,21 +734,66 @@ impl Code {
         Ok(())
     }
 
-    /// Replaces the table of breakpoints by another, which contains all places of the first. A
-    /// handler that runs meanwhile uses either: the address of the table is one word, and the old
-    /// table stays as it is.
-    pub(super) fn replace_traps(
+    /// Returns where a breakpoint leads by the tables.
+    pub(super) fn leads_to(&self, site: u64) -> Option<u64> {
+        let mut tables = self.tables.iter().rev();
+        tables.find_map(|table| table.traps.get(&site).copied())
+    }
+
+    /// Returns those of some breakpoints that are not in the tables, or lead elsewhere there; and
+    /// the number of tables that they are joined with, and the size of the joined one in bytes.
+    fn new_traps(&self, traps: &Traps) -> (BTreeMap<u64, u64>, usize, u64) {
+        let new = traps.0.iter().copied();
+        let new = new.filter(|(site, to)| self.leads_to(*site) != Some(*to));
+        let new: BTreeMap<u64, u64> = new.collect();
+        let (mut kept, mut len) = (self.tables.len(), new.len());
+        while kept > 0 && self.tables[kept - 1].traps.len() <= 2 * len {
+            kept -= 1;
+            len += self.tables[kept].traps.len();
+        }
+        (new, kept, ENTRY * (1 + len as u64))
+    }
+
+    /// Returns the room that [`add_traps`](Self::add_traps) needs, bytes; 0 if all are there.
+    pub(super) fn traps_room(&self, traps: &Traps) -> u64 {
+        let (new, _, size) = self.new_traps(traps);
+        if new.is_empty() { 0 } else { size }
+    }
+
+    /// Adds breakpoints to the tables: by one more, in front of the others, which is joined with
+    /// those that are not much longer. So a breakpoint is written again only as often as the
+    /// number of all has doubled. A handler that runs meanwhile uses either the old or the new
+    /// tables: the address of the first is one word, and old tables stay as they are.
+    pub(super) fn add_traps(
         &mut self,
         pid: i32,
         remote: &dyn TargetMemory,
         traps: &Traps,
     ) -> Result<(), TargetError> {
-        let table = resident::trap_table(&traps.0);
+        let (new, kept, _) = self.new_traps(traps);
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mut joined = BTreeMap::new();
+        for table in &self.tables[kept..] {
+            joined.extend(&table.traps);
+        }
+        joined.extend(new);
+        let older = kept
+            .checked_sub(1)
+            .map_or(0, |last| self.tables[last].address);
+        let rows: Vec<(u64, u64)> = joined.iter().map(|(site, to)| (*site, *to)).collect();
+        let table = resident::trap_table(&rows, older);
         let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
         step("second table of breakpoints written");
         write(pid, remote, self.entries().traps, &at.to_le_bytes())?;
         step("second table of breakpoints in place");
+        self.tables.truncate(kept);
+        self.tables.push(Table {
+            address: at,
+            traps: joined,
+        });
         Ok(())
     }
 
@@ -770,7 +821,7 @@ impl Code {
         remote: &dyn TargetMemory,
         copies: &[(u64, u64)],
     ) -> Result<(), TargetError> {
-        let table = resident::trap_table(copies);
+        let table = resident::trap_table(copies, 0);
         let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
         step("table of copies written");

@@ -18,7 +18,7 @@ use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
 use crate::patch::Batch;
-use crate::session::write;
+use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::{StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
@@ -31,7 +31,7 @@ use capriole_ledger::{FAULTS, Ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 /// Policy for a site whose bytes are occupied.
@@ -148,8 +148,6 @@ pub(super) struct Round {
     /// The requested probes, in the order of the outcomes, and their places.
     pub(super) asked: Asked,
     counted: Vec<Counted>,
-    /// The breakpoints in the resident's table.
-    pub(super) known_traps: HashSet<u64>,
     /// True if threads blocked or ignored SIGTRAP when stand-ins were needed.
     pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
@@ -208,7 +206,6 @@ impl Round {
             }],
             asked: Asked::default(),
             counted: Vec::new(),
-            known_traps: HashSet::new(),
             traps_refused: false,
             guarded,
         }
@@ -789,17 +786,27 @@ impl Attached {
 
     /// Has breakpoints handled at all sites that have one, or may get one.
     pub(super) fn handle_traps(&mut self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+        let agent = self.hire(remote)?;
+        self.handle_traps_by(&agent, remote)?;
+        self.standstill.one += agent.dismiss();
+        Ok(())
+    }
+
+    /// Does the work of [`handle_traps`](Self::handle_traps) with a thread of the program.
+    pub(super) fn handle_traps_by(
+        &mut self,
+        agent: &Agent,
+        remote: &dyn TargetMemory,
+    ) -> Result<(), TargetError> {
         let pid = self.process().pid() as i32;
         let traps = self.round.traps();
-        let agent = self.hire(remote)?;
-        self.make_room(&agent, remote, traps.size())?;
-        self.round.code.replace_traps(pid, remote, &traps)?;
-        self.round.known_traps = traps.sites().collect();
+        let room = self.round.code.traps_room(&traps);
+        self.make_room(agent, remote, room)?;
+        self.round.code.add_traps(pid, remote, &traps)?;
         if !self.installed.handles_traps() {
-            traps.install(&agent, remote, &self.memory, &self.round.code)?;
+            traps.install(agent, remote, &self.memory, &self.round.code)?;
             self.installed.actions = self.memory.ledger.header(remote)?.actions();
         }
-        self.standstill.one += agent.dismiss();
         Ok(())
     }
 

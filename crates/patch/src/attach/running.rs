@@ -54,7 +54,29 @@ pub struct Running {
     pub tid: i32,
 }
 
+/// How a change gets into the program.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Way<'a> {
+    /// In a pause.
+    Paused,
+    /// Without a pause, where that is possible.
+    Running(&'a Running),
+    /// Not now: everything is made ready for [`Attached::arm`].
+    Prepared,
+}
+
 impl Attached {
+    /// Adds probes as [`add`](Self::add) does, and makes everything ready for them, but does not arm
+    /// them.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_disarmed(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
+        self.check_living()?;
+        let host = self.host.clone();
+        host.apart(|| self.add_living(probes, Way::Prepared))
+    }
+
     /// Adds probes as [`add`](Self::add) does, and puts them in as breakpoints without a pause where
     /// that is possible: the others as `add` does. Breakpoints stay until
     /// [`optimise_probes`](Self::optimise_probes).
@@ -68,7 +90,7 @@ impl Attached {
     ) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
         let host = self.host.clone();
-        host.apart(|| self.add_living(probes, Some(running)))
+        host.apart(|| self.add_living(probes, Way::Running(running)))
     }
 
     /// Arms probes as [`arm`](Self::arm) does, as breakpoints without a pause where that is possible.
@@ -88,7 +110,7 @@ impl Attached {
             .filter(|p| known.contains(p) && !armed.contains(p));
         let wanted = wanted.map(|probe| (*probe, true)).collect();
         let host = self.host.clone();
-        host.apart(|| self.change(wanted, &BTreeSet::new(), Some(running)))
+        host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))
     }
 
     /// Disarms probes as [`disarm`](Self::disarm) does, without a pause where that is possible.
@@ -106,7 +128,7 @@ impl Attached {
         let wanted = probes.iter().filter(|probe| armed.contains(probe));
         let wanted = wanted.map(|probe| (*probe, false)).collect();
         let host = self.host.clone();
-        host.apart(|| self.change(wanted, &BTreeSet::new(), Some(running)))?;
+        host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))?;
         let still = self.armed();
         Ok(armed.difference(&still).copied().collect())
     }
@@ -181,22 +203,23 @@ impl Attached {
     ) -> Result<(), TargetError> {
         let pid = self.process().pid() as i32;
         let remote = self.host.memory()?;
-        let jump = |index: &&usize| {
-            let entry = &self.round.entries[**index];
-            entry.state == SiteState::Final && entry.shape.tactic.patch() == Patch::Jump
-        };
-        let jumps: Vec<usize> = leaving.iter().filter(jump).copied().collect();
+        let agent = self.hire_for(running, &remote)?;
+        let jumps = self.jumps_among(leaving);
         for index in &jumps {
             // For the table of breakpoints, which has no sites with jumps.
             self.round.entries[*index].state = SiteState::StandIn;
         }
-        self.know_traps(&remote, arriving.iter().chain(&jumps))?;
-        let agent = Agent::hire_one(&*self.host, running.tid, &remote)?;
-        self.check_mapped()?;
+        self.know_traps(&agent, &remote, arriving.iter().chain(&jumps))?;
         self.watched = None;
         self.round.leaving.clear();
+        self.jumps_to_breakpoints(&agent, &remote, &jumps)?;
         for index in leaving {
-            self.take_out_running(&remote, &agent, *index, jumps.contains(index))?;
+            let change = self.round.entries[*index].changes()[0];
+            // Otherwise another tool is there, or the library is gone: see `beside`.
+            if let Some(Found::After | Found::Between) = look(&remote, &change) {
+                write(pid, &remote, change.address, &change.before[..1])?;
+                step("breakpoint taken out while the program runs");
+            }
             self.round.entries[*index].state = SiteState::Disarmed;
             self.round.waiting.retain(|waiting| waiting != index);
         }
@@ -239,53 +262,109 @@ impl Attached {
         Ok(())
     }
 
-    /// Restores the bytes of an entry, whose breakpoint is in the table.
-    fn take_out_running(
+    /// Stops the thread for changes while the others run; nobody else can detach the session then.
+    fn hire_for(&self, running: &Running, remote: &dyn TargetMemory) -> Result<Agent, TargetError> {
+        let agent = Agent::hire_one(&*self.host, running.tid, remote)?;
+        self.check_mapped()?;
+        Ok(agent)
+    }
+
+    /// Returns those of some entries whose jumps are in the program.
+    fn jumps_among(&self, entries: &[usize]) -> Vec<usize> {
+        let is_jump = |index: &usize| {
+            let entry = &self.round.entries[*index];
+            entry.state == SiteState::Final && entry.shape.tactic.patch() == Patch::Jump
+        };
+        entries.iter().copied().filter(is_jump).collect()
+    }
+
+    /// Puts breakpoints, which are in the table, in the place of jumps, and the program's own bytes
+    /// behind them.
+    fn jumps_to_breakpoints(
         &self,
-        remote: &dyn TargetMemory,
         agent: &Agent,
-        index: usize,
-        jump: bool,
+        remote: &dyn TargetMemory,
+        jumps: &[usize],
     ) -> Result<(), TargetError> {
         let pid = self.process().pid() as i32;
-        let change = self.round.entries[index].changes()[0];
-        let synchronise = || agent.synchronise(remote, &self.memory.ledger);
-        match look(remote, &change) {
-            Some(Found::After) if jump => {
-                write(pid, remote, change.address, &[INT3])?;
-                step("breakpoint over a jump written while the program runs");
-                synchronise()?;
-                let mut at = 1;
-                while at < change.len {
-                    let address = change.address + at as u64;
-                    let page = (PAGE_SIZE - address % PAGE_SIZE) as usize;
-                    let end = change.len.min(at + page);
-                    write(pid, remote, address, &change.before[at..end])?;
-                    at = end;
-                }
-                step("bytes behind a breakpoint restored while the program runs");
-                synchronise()?;
-                write(pid, remote, change.address, &change.before[..1])
-            }
-            Some(Found::After | Found::Between) => {
-                write(pid, remote, change.address, &change.before[..1])
-            }
-            // Another tool is there, or the library is gone: see `beside`.
-            _ => Ok(()),
+        let change = |index: &usize| self.round.entries[*index].changes()[0];
+        let there = |change: &Change| look(remote, change) == Some(Found::After);
+        let changes: Vec<Change> = jumps.iter().map(change).filter(there).collect();
+        if changes.is_empty() {
+            return Ok(());
         }
+        for change in &changes {
+            write(pid, remote, change.address, &[INT3])?;
+            step("breakpoint over a jump written while the program runs");
+        }
+        agent.synchronise(remote, &self.memory.ledger)?;
+        for change in &changes {
+            let mut at = 1;
+            while at < change.len {
+                let address = change.address + at as u64;
+                let page = (PAGE_SIZE - address % PAGE_SIZE) as usize;
+                let end = change.len.min(at + page);
+                write(pid, remote, address, &change.before[at..end])?;
+                at = end;
+            }
+            step("bytes behind a breakpoint restored while the program runs");
+        }
+        agent.synchronise(remote, &self.memory.ledger)
+    }
+
+    /// Replaces the jumps of probes by breakpoints, which stay until
+    /// [`optimise_probes`](Self::optimise_probes), without a pause and without a hit being missed.
+    /// Jumps for which that is not possible stay.
+    ///
+    /// # Errors
+    /// As [`arm`](Self::arm).
+    pub fn hold_running(&mut self, probes: &[usize], running: &Running) -> Result<(), TargetError> {
+        self.check_living()?;
+        let entries: Vec<usize> = probes.iter().filter_map(|p| self.entry_of(*p)).collect();
+        for entry in &entries {
+            self.round.entries[*entry].held = true;
+        }
+        let jumps = self.jumps_among(&entries);
+        if jumps.is_empty() || !self.can_write_running(&[], &jumps) {
+            return Ok(());
+        }
+        let host = self.host.clone();
+        host.apart(|| {
+            let remote = host.memory()?;
+            let agent = self.hire_for(running, &remote)?;
+            for index in &jumps {
+                self.round.entries[*index].state = SiteState::StandIn;
+            }
+            self.know_traps(&agent, &remote, jumps.iter())?;
+            self.watched = None;
+            self.jumps_to_breakpoints(&agent, &remote, &jumps)?;
+            for index in &jumps {
+                if let Err(at) = self.round.waiting.binary_search(index) {
+                    self.round.waiting.insert(at, *index);
+                }
+            }
+            self.standstill.one += agent.dismiss();
+            self.outcomes = self.round.outcomes();
+            Ok(())
+        })
     }
 
     /// Has the breakpoints of some entries handled.
     fn know_traps<'a>(
         &mut self,
+        agent: &Agent,
         remote: &dyn TargetMemory,
         mut entries: impl Iterator<Item = &'a usize>,
     ) -> Result<(), TargetError> {
-        let start = |index: &usize| self.round.entries[*index].shape.covered.start;
-        let is_known = |index: &usize| self.round.known_traps.contains(&start(index));
+        let is_known = |index: &usize| {
+            let entry = &self.round.entries[*index];
+            let to = self.round.code.leads_to(entry.shape.covered.start);
+            let made = entry.made.as_ref();
+            made.is_ok_and(|made| to == Some(made.detour.entry()))
+        };
         match entries.all(is_known) && self.installed.handles_traps() {
             true => Ok(()),
-            false => self.handle_traps(remote),
+            false => self.handle_traps_by(agent, remote),
         }
     }
 }
