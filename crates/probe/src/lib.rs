@@ -22,6 +22,7 @@
 //! - [`Probe`]: handlers before and after an instruction, with all general registers
 //! - [`ReturnProbe`]: handlers at the entry and at the return of a function, with data for each call
 //! - [`ArgumentProbe`]: a handler with the parameters of the probed function
+//! - [`Replacement`]: a function in the place of another one
 //! - [`Event`], [`Record`]: records and tables without handlers
 //! - [`optimization`], [`optimize`], [`list`], [`finish`]: all probes of the process
 //!
@@ -79,6 +80,7 @@ mod place;
 mod probe;
 mod process;
 mod registers;
+mod replace;
 mod returns;
 
 pub use arguments::{ArgumentProbe, RegisteredArguments};
@@ -89,6 +91,7 @@ pub use place::Place;
 pub use probe::{Action, Fault, Probe, Registered, State, Status};
 pub use process::{finish, list, list_to, optimization, optimize};
 pub use registers::Registers;
+pub use replace::{Original, Replaced, Replacement};
 pub use returns::{Call, RegisteredReturn, ReturnProbe};
 
 #[cfg(not(all(

@@ -58,8 +58,7 @@ impl ReturnProbe {
     pub fn new(place: Place) -> ReturnProbe {
         ReturnProbe {
             place,
-            // The library does not look into the handlers of calls.
-            flags: ffi::CAPRIOLE_SAVE_VECTOR,
+            flags: 0,
             max_active: 0,
             by_address: 0,
         }
@@ -83,10 +82,9 @@ impl ReturnProbe {
         self
     }
 
-    /// Does not save vector and x87 registers. The closures must not change any, which the compiler does
-    /// not check; [`ReturnProbe::register`] makes that the caller's promise.
+    /// Does not save vector and x87 registers, without a look at the closures. They must not change any,
+    /// which the compiler does not check; [`ReturnProbe::register`] makes that the caller's promise.
     pub fn no_vector(mut self) -> ReturnProbe {
-        self.flags &= !ffi::CAPRIOLE_SAVE_VECTOR;
         self.flags |= ffi::CAPRIOLE_NO_VECTOR;
         self
     }

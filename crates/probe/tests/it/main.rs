@@ -16,6 +16,7 @@ mod helper;
 mod install;
 mod manual;
 mod probes;
+mod replace;
 mod returns;
 mod support;
 mod symbols;

@@ -36,7 +36,7 @@ fn data_of_each_call_comes_to_its_return() {
                     let right = regs.ax == number
                         && three == [number; 3]
                         && u64::from(byte) == number
-                        && regs.sp == call.sp
+                        && regs.sp == call.sp + 8
                         && regs.ip == call.return_address;
                     WRONG.fetch_add(u64::from(!right), Relaxed);
                 },
@@ -70,6 +70,34 @@ fn an_entry_chooses_and_a_return_changes_the_result() {
             assert_eq!(called(6), 6);
             assert_eq!(called(7), 107);
             assert_eq!(called(8), 108);
+        },
+    );
+}
+
+#[test]
+fn a_function_that_ends_in_a_jump_is_followed_by_its_return_address() {
+    #[inline(never)]
+    extern "C" fn jumping(number: u64) -> u64 {
+        black_box(depth as extern "C" fn(u64) -> u64)(number + 1)
+    }
+    static RESULT: AtomicU64 = AtomicU64::new(0);
+    in_child(
+        "returns::a_function_that_ends_in_a_jump_is_followed_by_its_return_address",
+        || {
+            let place = jumping as extern "C" fn(u64) -> u64 as usize;
+            let handler = |twice: u64, _: &_, regs: &mut capriole_probe::Registers| {
+                RESULT.store(twice * 1000 + regs.result(), Relaxed);
+            };
+            let entry = |regs: &mut capriole_probe::Registers| Some(2 * regs.di);
+            let probe = ReturnProbe::at(place).by_address();
+            let registered = unsafe { probe.register(entry, handler) }.unwrap();
+            let function = black_box(jumping as extern "C" fn(u64) -> u64);
+            assert_eq!(function(20), 21);
+            assert_eq!(RESULT.load(Relaxed), 40_021);
+            assert_eq!(registered.missed(), 0);
+            registered.unregister().unwrap();
+            assert_eq!(function(30), 31);
+            assert_eq!(RESULT.load(Relaxed), 40_021);
         },
     );
 }
