@@ -21,7 +21,9 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define PUBLIC __attribute__((visibility("default")))
-#define NOINLINE __attribute__((noinline))
+/* Code that runs while a thread is not marked as running handlers: it must never be probed. */
+#define UNPROBED __attribute__((section("capriole_text"), noinline))
+extern HIDDEN const char __start_capriole_text[], __stop_capriole_text[];
 
 typedef uint64_t u64;
 typedef uint32_t u32;
@@ -175,8 +177,12 @@ HIDDEN const char *take_text(struct message *message, size_t *size);
 HIDDEN int ask(struct message *message);
 HIDDEN void drop_message(struct message *message);
 HIDDEN int start_helper(void);
+/* Called when another helper has begun: for what is in the program already. */
+HIDDEN int adopt(void);
 HIDDEN void stop_helper(void);
 HIDDEN int has_helper(void);
+/* Notices that the helper has ended, so that another one is started. */
+HIDDEN void check_helper(void);
 HIDDEN long capriole_clone(unsigned long flags, void *stack, void (*function)(void *), void *argument);
 
 #endif

@@ -9,6 +9,7 @@ use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_proc::process::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -47,6 +48,8 @@ pub struct Server {
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
+    /// Code of the library that must not be probed: a probe there would be hit by every hit.
+    own: Range<u64>,
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
     events: BTreeMap<u64, EventId>,
@@ -90,6 +93,7 @@ impl Server {
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
+            own: 0..0,
             sites: Vec::new(),
             events: BTreeMap::new(),
             records: Vec::new(),
@@ -167,6 +171,7 @@ impl Server {
                 breakpoints: true,
                 ..ProbeOptions::default()
             };
+            Session::part(self.pid)?;
             self.session = Some(Session::attach_with(self.pid, options)?);
         }
         self.session.as_mut().ok_or_else(|| Malformed.into())
@@ -218,6 +223,7 @@ impl Server {
         for routine in &mut self.routines {
             *routine = request.word()?;
         }
+        self.own = request.word()?..request.word()?;
         Ok(Answer::default())
     }
 
@@ -282,6 +288,20 @@ impl Server {
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
+        let file = mapping.path.to_string_lossy();
+        let file = file.rsplit('/').next().unwrap_or_default();
+        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in libcapriole itself, which must not be probed"),
+            ));
+        }
+        if file.starts_with("ld-linux") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
         if !mapping.perms.execute {
             return Err(failure(
                 libc::EFAULT,
