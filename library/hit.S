@@ -294,6 +294,9 @@ capriole_call_arguments:
 	.globl	capriole_stubs
 	.hidden	capriole_stubs
 	.balign	16
+	/* Unwinders look a return address up by the byte before it, that of the first stub as well. */
+.Lstubs:
+	.skip	16, 0xcc
 capriole_stubs:
 	.set	number, 0
 	.rept	RETURNS
@@ -367,8 +370,8 @@ capriole_return:
 	.long	.Lfde_end - .Lfde_start
 .Lfde_start:
 	.long	.Lfde_start - .Lcie
-	.long	capriole_stubs - .
-	.long	.Lstubs_end - capriole_stubs
+	.long	.Lstubs - .
+	.long	.Lstubs_end - .Lstubs
 	.uleb128 0
 	.byte	0x0c, 7, 0		/* DW_CFA_def_cfa rsp, 0 */
 	.byte	0x10, 16		/* DW_CFA_expression rip */
