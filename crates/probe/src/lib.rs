@@ -52,7 +52,7 @@
 //!    handler is left as by `longjmp`.
 //! 5. **With `no_vector` it changes no vector or x87 register.** Without that, the library looks into the
 //!    closure's machine code, and saves these registers where it may change one, so any closure is right.
-//!    It cannot look through calls by pointer (`dyn Fn`), and saves then; that costs 100 ns or so.
+//!    It cannot look through calls by pointer (`dyn Fn`), and saves then; that costs 200 ns or so.
 //! 6. **The place is what the handler takes it for**: the types of an argument probe at a place that is given by
 //!    name or address are not checked.
 //!
