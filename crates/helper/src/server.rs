@@ -291,20 +291,6 @@ impl Server {
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
-        let file = mapping.path.to_string_lossy();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in libcapriole itself, which must not be probed"),
-            ));
-        }
-        if file.starts_with("ld-linux") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in the dynamic loader, which handlers need"),
-            ));
-        }
         if !mapping.perms.execute {
             return Err(failure(
                 libc::EFAULT,
@@ -323,6 +309,25 @@ impl Server {
             mapping.path.to_string_lossy().into_owned(),
             address - mapping.start + mapping.offset,
         ))
+    }
+
+    /// Refuses what must never be probed.
+    fn check_place(&self, address: u64) -> Result<(), Failure> {
+        let (path, _) = self.file_at(address)?;
+        let file = path.rsplit('/').next().unwrap_or_default();
+        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in libcapriole itself, which must not be probed"),
+            ));
+        }
+        if file.starts_with("ld-linux") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
+        Ok(())
     }
 
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
@@ -344,6 +349,7 @@ impl Server {
             let argument = request.word()?;
             let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
             let [routine, with_flags, after] = self.routines;
+            self.check_place(address)?;
             let probe = self.probe_at(address)?;
             if kind == AFTER {
                 self.check_after(address)?;
