@@ -490,6 +490,33 @@ static int lacks_after(struct site *site)
 	return !site->after && has_post(site);
 }
 
+/* Takes note of the instructions that jumps cover. What was noted before is not released: a thread may
+ * be looking at it. */
+static void take_covered(struct message *message)
+{
+	struct site *site;
+	while ((site = (struct site *)take(message))) {
+		size_t count = take(message), size = sizeof(struct covered) + count * 16;
+		struct covered *before = site->covered, *covered = NULL;
+		int differs = !before || before->count != count;
+		if (count < message->size)
+			covered = allocate(size);
+		for (size_t i = 0; i < count && covered; i++) {
+			covered->all[i].address = take(message);
+			covered->all[i].goes_on = take(message);
+			differs = differs || covered->all[i].address != before->all[i].address ||
+				  covered->all[i].goes_on != before->all[i].goes_on;
+		}
+		if (!covered)
+			return;
+		covered->count = count;
+		if (differs)
+			__atomic_store_n(&site->covered, covered, __ATOMIC_RELEASE);
+		else
+			release(covered, size);
+	}
+}
+
 /* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
  * about them. */
 static int arm(struct site **new, size_t added, struct site **known, size_t again)
@@ -529,6 +556,8 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 			if (i < added)
 				site->armed = !site->replacement;
 		}
+		if (!failed)
+			take_covered(&message);
 		drop_message(&message);
 	}
 	if (again && !failed) {

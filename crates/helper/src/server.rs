@@ -39,6 +39,8 @@ struct Site {
     armed: bool,
     /// True if its breakpoint is to stay.
     held: bool,
+    /// Its address in the library.
+    own: u64,
 }
 
 pub struct Server {
@@ -316,10 +318,12 @@ impl Server {
     fn add(&mut self, request: &mut Request, tid: i32) -> Answered {
         let count = request.word()?;
         let (mut probes, mut held, mut later) = (Vec::new(), Vec::new(), false);
+        let mut own = Vec::new();
         for _ in 0..count {
             let address = request.word()?;
             let argument = request.word()?;
             let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
+            own.push(argument);
             let [routine, with_flags, after] = self.routines;
             let probe = self.probe_at(address)?;
             probes.push(match kind {
@@ -347,7 +351,8 @@ impl Server {
         };
         let added = self.session()?.add_sites(&probes, pace)?;
         let mut answer = Answer::default();
-        for (added, held) in added.into_iter().zip(held) {
+        let patches: BTreeSet<SiteId> = added.iter().map(|added| added.id).collect();
+        for ((added, held), own) in added.into_iter().zip(held).zip(own) {
             answer.word(self.sites.len() as u64 + 1);
             answer.word(added.original);
             answer.word(self.next(added.address));
@@ -356,8 +361,24 @@ impl Server {
                 added,
                 armed: !later,
                 held,
+                own,
             });
         }
+        // Also of sites that were there, in patches that the new ones belong to now.
+        for site in &self.sites {
+            if !patches.contains(&site.added.id) {
+                continue;
+            }
+            let session = self.session.as_ref();
+            let inside = session.map_or_else(Vec::new, |session| session.inside(site.added.id));
+            if !inside.is_empty() {
+                answer.word(site.own).word(inside.len() as u64);
+                for (address, goes_on) in inside {
+                    answer.word(address).word(goes_on);
+                }
+            }
+        }
+        answer.word(0);
         let first = self.sites.len() - count as usize;
         self.hold_some(first, tid)?;
         self.wait_for_batch();
