@@ -200,6 +200,8 @@ HIDDEN int start_helper(void)
 	put(&hello, (u64)capriole_hit);
 	put(&hello, (u64)capriole_hit_flags);
 	put(&hello, (u64)capriole_hit_after);
+	put(&hello, (u64)__start_capriole_text);
+	put(&hello, (u64)__stop_capriole_text);
 	int answer = ask(&hello);
 	drop_message(&hello);
 	if (answer < 0)

@@ -471,7 +471,9 @@ capriole_clone:
 	.cfi_endproc
 	.size	capriole_clone, . - capriole_clone
 
-/* Markers of capriole_record: a nop that a probe replaces, and a return. */
+/* Markers of capriole_record: a nop that a probe replaces, and a return. Not in the section of the
+ * library's own code, in which there are no probes. */
+	.section .text.capriole_records, "ax", @progbits
 	.globl	capriole_records
 	.hidden	capriole_records
 	.balign	16

@@ -164,6 +164,8 @@ HIDDEN void capriole_hit(void);
 HIDDEN void capriole_hit_flags(void);
 HIDDEN void capriole_hit_after(void);
 extern HIDDEN const char capriole_stubs[];
+/* The library's own code, in a section of its own (scripts/library.sh). */
+extern HIDDEN const char __start_capriole_text[], __stop_capriole_text[];
 /* Called when a call returns whose return address was replaced. */
 HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs);
 

@@ -9,6 +9,7 @@ use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_proc::process::Process;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -49,6 +50,8 @@ pub struct Server {
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
+    /// Addresses of the library's own code.
+    own_code: Range<u64>,
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
     events: BTreeMap<u64, EventId>,
@@ -92,6 +95,7 @@ impl Server {
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
+            own_code: 0..0,
             sites: Vec::new(),
             events: BTreeMap::new(),
             records: Vec::new(),
@@ -220,6 +224,7 @@ impl Server {
         for routine in &mut self.routines {
             *routine = request.word()?;
         }
+        self.own_code = request.word()?..request.word()?;
         Ok(Answer::default())
     }
 
@@ -237,6 +242,7 @@ impl Server {
                 },
                 _ => line(&name)?,
             };
+            no_pattern(&place)?;
             let probe = Probe::new(object, place, At::Entry);
             answer.word(self.spot(&probe)?);
         }
@@ -305,6 +311,14 @@ impl Server {
     }
 
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
+        if self.own_code.contains(&address) {
+            return Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "{address:#x} is in Capriole's own library, which handlers would need to be called"
+                ),
+            ));
+        }
         let (path, offset) = self.file_at(address)?;
         let place = Place::FileOffset(offset);
         let probe = Probe::new(&*path, place, At::Entry);
@@ -552,7 +566,11 @@ impl Server {
         let object = ObjectRef::from(&*request.text()?);
         let symbol = request.text()?;
         let entry = match address {
-            0 => Probe::new(object, Place::function(symbol), At::Entry),
+            0 => {
+                let place = Place::function(symbol);
+                no_pattern(&place)?;
+                Probe::new(object, place, At::Entry)
+            }
             _ => self.probe_at(address)?,
         };
         let start = self.spot(&entry)?;
@@ -714,6 +732,17 @@ impl Server {
             session.detach()?;
         }
         Ok(Answer::default())
+    }
+}
+
+/// A probe has one place, also when a library gets another function that a pattern matches.
+fn no_pattern(place: &Place) -> Result<(), Failure> {
+    match place.is_glob() {
+        false => Ok(()),
+        true => Err(failure(
+            libc::EINVAL,
+            format!("`{place}` is a pattern; a probe has one place, so give a name"),
+        )),
     }
 }
 
