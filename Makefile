@@ -6,8 +6,11 @@
 SHELL := /bin/bash
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
 
-.PHONY: help demo test bench bench-peers bench-chart lint stress install
+.PHONY: help demo test bench bench-peers bench-chart lint stress library install install-library
 
 help:
 	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
@@ -17,7 +20,9 @@ help:
 	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
 	@echo 'make lint      formatting, clippy and documentation, as the tests of a change do'
 	@echo 'make stress    record and be killed, for twice STRESS_SECONDS=60, on programs that check themselves'
-	@echo 'make install   put the command, the benchmarks and the header of markers into PREFIX=/usr/local'
+	@echo 'make library   build libcapriole for programs that probe themselves, to be used from target/library'
+	@echo 'make install   put the command, the library, headers, manual pages and the benchmarks into PREFIX=/usr/local'
+	@echo '               (libraries into LIBDIR=$$PREFIX/lib; everything below DESTDIR, if it is set)'
 
 demo:
 	@scripts/setup.sh demo
@@ -48,9 +53,29 @@ stress:
 	@scripts/stress.sh
 	@scripts/stress-unhurt.sh
 
+# For use from here: with the header and the command of the source tree.
+library:
+	@scripts/setup.sh build
+	@cargo build --release -p capriole-cli
+	@scripts/library.sh target/library "$$(scripts/binary.sh)"
+	@scripts/pkgconfig.sh "$(CURDIR)" "$(CURDIR)/target/library" "$(CURDIR)/include" \
+		"$(CURDIR)/target/library" "$$(scripts/binary.sh)" >target/library/capriole.pc
+	@echo 'libcapriole is in target/library. A program is built and run like this:'
+	@echo '  export PKG_CONFIG_PATH=$(CURDIR)/target/library'
+	@echo '  cc -o program program.c $$(pkg-config --cflags --libs capriole) -Wl,-rpath,$(CURDIR)/target/library'
+
 install:
 	@scripts/setup.sh build
 	@cargo build --release -p capriole-cli -p capriole-bench
 	install -D -m 755 "$$(scripts/binary.sh)" "$(DESTDIR)$(PREFIX)/bin/capriole"
 	install -D -m 755 "$$(scripts/binary.sh)-bench" "$(DESTDIR)$(PREFIX)/bin/capriole-bench"
-	install -D -m 644 include/capriole/marker.h "$(DESTDIR)$(PREFIX)/include/capriole/marker.h"
+	install -D -m 644 include/capriole/marker.h "$(DESTDIR)$(INCLUDEDIR)/capriole/marker.h"
+	$(INSTALL_LIBRARY)
+
+# What needs no cargo: the library, its header, its manual pages.
+install-library:
+	@scripts/setup.sh library
+	$(INSTALL_LIBRARY)
+
+INSTALL_LIBRARY = PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" INCLUDEDIR="$(INCLUDEDIR)" MANDIR="$(MANDIR)" \
+	DESTDIR="$(DESTDIR)" scripts/install-library.sh

@@ -52,6 +52,13 @@ HIDDEN int has_helper(void)
 	return connection >= 0 && owner == SYS0(SYS_getpid);
 }
 
+HIDDEN void check_helper(void)
+{
+	char byte;
+	if (SYS6(SYS_recvfrom, connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0) == 0)
+		stop_helper();
+}
+
 static void exit_task(int code)
 {
 	for (;;)
@@ -204,6 +211,8 @@ HIDDEN int start_helper(void)
 	put(&hello, (u64)__stop_capriole_text);
 	int answer = ask(&hello);
 	drop_message(&hello);
+	if (!answer)
+		answer = adopt();
 	if (answer < 0)
 		stop_helper();
 	return answer;

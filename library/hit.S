@@ -34,7 +34,7 @@
 /* Flags that neither sahf nor an addition restores: trap, direction, nested task. */
 #define UNUSUAL	0x4500
 
-	.text
+	.section capriole_text, "ax", @progbits
 
 /* All registers are stored, and %rbp is the frame. */
 .macro	DESCRIBE
@@ -398,7 +398,7 @@ capriole_return:
 .Lexpression_end:
 	.balign	8
 .Lfde_end:
-	.text
+	.section capriole_text, "ax", @progbits
 
 /* int capriole_guarded(probe, regs, handler, u64 *leave) */
 	.globl	capriole_guarded
@@ -471,9 +471,8 @@ capriole_clone:
 	.cfi_endproc
 	.size	capriole_clone, . - capriole_clone
 
-/* Markers of capriole_record: a nop that a probe replaces, and a return. Not in the section of the
- * library's own code, in which there are no probes. */
-	.section .text.capriole_records, "ax", @progbits
+	.text
+/* Markers of capriole_record: a nop that a probe replaces, and a return. */
 	.globl	capriole_records
 	.hidden	capriole_records
 	.balign	16

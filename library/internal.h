@@ -21,7 +21,9 @@
 
 #define HIDDEN __attribute__((visibility("hidden")))
 #define PUBLIC __attribute__((visibility("default")))
-#define NOINLINE __attribute__((noinline))
+/* Code that runs while a thread is not marked as running handlers: it must never be probed. */
+#define UNPROBED __attribute__((section("capriole_text"), noinline))
+extern HIDDEN const char __start_capriole_text[], __stop_capriole_text[];
 
 typedef uint64_t u64;
 typedef uint32_t u32;
@@ -164,8 +166,6 @@ HIDDEN void capriole_hit(void);
 HIDDEN void capriole_hit_flags(void);
 HIDDEN void capriole_hit_after(void);
 extern HIDDEN const char capriole_stubs[];
-/* The library's own code, in a section of its own (scripts/library.sh). */
-extern HIDDEN const char __start_capriole_text[], __stop_capriole_text[];
 /* Called when a call returns whose return address was replaced. */
 HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs);
 
@@ -189,8 +189,12 @@ HIDDEN const char *take_text(struct message *message, size_t *size);
 HIDDEN int ask(struct message *message);
 HIDDEN void drop_message(struct message *message);
 HIDDEN int start_helper(void);
+/* Called when another helper has begun: for what is in the program already. */
+HIDDEN int adopt(void);
 HIDDEN void stop_helper(void);
 HIDDEN int has_helper(void);
+/* Notices that the helper has ended, so that another one is started. */
+HIDDEN void check_helper(void);
 HIDDEN long capriole_clone(unsigned long flags, void *stack, void (*function)(void *), void *argument);
 
 #endif

@@ -31,6 +31,8 @@ HIDDEN u64 thread_room, open_room, vector_room;
 HIDDEN char *open_calls, *vector_states;
 
 static struct site *sites;
+/* Replacements, each a site of its own, for a place and a target. */
+static struct site *replacements;
 /* Sites by the address of the instruction, and by the address that was asked for: open addressing. */
 struct place {
 	u64 address;
@@ -82,7 +84,7 @@ HIDDEN __thread struct thread *capriole_thread __attribute__((tls_model("initial
 
 /* Finds or makes the record of this thread, without a system call: threads are told apart by their
  * thread pointers, which no two have at a time. Returns NULL if there is no room. */
-static struct thread *new_thread(void)
+UNPROBED static struct thread *new_thread(void)
 {
 	u64 pointer;
 	__asm__("mov %%fs:0, %0" : "=r"(pointer));
@@ -115,7 +117,7 @@ static struct thread *new_thread(void)
  * Returns NULL if the hit is missed. `frame` is that of the hit: one further down the same stack than
  * the noted one is inside; one further up has taken its place, except on a signal stack, which may
  * be above the thread's own. */
-HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
+UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 {
 	struct {
 		void *sp;
@@ -134,7 +136,7 @@ HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 	return thread;
 }
 
-HIDDEN int is_stranger(struct thread *thread)
+UNPROBED HIDDEN int is_stranger(struct thread *thread)
 {
 	return thread == &stranger;
 }
@@ -144,7 +146,7 @@ HIDDEN int is_in_handler(void)
 	return capriole_thread != &stranger && capriole_thread->frame;
 }
 
-HIDDEN void capriole_miss(struct site *site)
+UNPROBED HIDDEN void capriole_miss(struct site *site)
 {
 	struct set *set = __atomic_load_n(&site->set, __ATOMIC_ACQUIRE);
 	for (size_t i = 0; i < set->count; i++)
@@ -204,10 +206,35 @@ static int make_room(void)
 	return fail(-ENOMEM, "there is no memory for the records of threads", NULL);
 }
 
+/* In a process that was forked: the threads of the other process are not here, whatever they were
+ * doing, and so is its helper. */
+static void check_process(void)
+{
+	static long process;
+	long now = SYS0(SYS_getpid);
+	if (process == now) {
+		if (has_helper())
+			check_helper();
+		return;
+	}
+	if (process) {
+		u64 self;
+		__asm__("mov %%fs:0, %0" : "=r"(self));
+		for (u64 i = 0; i < thread_room; i++)
+			if (threads[i].pointer != self)
+				threads[i].frame = 0;
+		__atomic_store_n(&locked, 0, __ATOMIC_RELEASE);
+		registered_barrier = 0;
+		stop_helper();
+	}
+	process = now;
+}
+
 HIDDEN int begin(void)
 {
 	if (is_in_handler())
 		return fail(-EDEADLK, "a handler cannot call this: it would wait for its own end", NULL);
+	check_process();
 	lock();
 	int failed = make_room();
 	if (failed)
@@ -499,6 +526,8 @@ static void take_covered(struct message *message)
 		size_t count = take(message), size = sizeof(struct covered) + count * 16;
 		struct covered *before = site->covered, *covered = NULL;
 		int differs = !before || before->count != count;
+		if (!before && !count)
+			continue;
 		if (count < message->size)
 			covered = allocate(size);
 		for (size_t i = 0; i < count && covered; i++) {
@@ -785,9 +814,7 @@ PUBLIC int capriole_probe_unregister(struct capriole_probe *probe)
 	return capriole_probes_unregister(&probe, 1);
 }
 
-/* Replacements: each is a site of its own, for a place and a target. */
-
-static struct site *replacements;
+/* Replacements */
 
 HIDDEN int replace_locked(struct capriole_replacement *replacement)
 {
@@ -808,9 +835,9 @@ HIDDEN int replace_locked(struct capriole_replacement *replacement)
 			site = each;
 	}
 	if (site) {
-		if (replacement->original)
+		if (site->id && replacement->original)
 			*replacement->original = (void (*)(void))site->original;
-		failed = arm(NULL, 0, &site, 1);
+		failed = site->id ? arm(NULL, 0, &site, 1) : add_replacement(site, replacement->original);
 	} else {
 		site = allocate(sizeof *site);
 		if (!site)
@@ -955,6 +982,46 @@ PUBLIC int capriole_optimize(unsigned milliseconds)
 	return failed ? failed : end(simple(OPTIMIZE, milliseconds));
 }
 
+/* Another helper has begun: the one before was killed, or is that of the process that we were forked
+ * from. What it has put into this process is taken out by the new one's session, so all that is
+ * wanted is added anew. */
+HIDDEN int adopt(void)
+{
+	size_t count = 0, n = 0;
+	int failed = 0;
+	for (struct site *site = sites; site; site = site->all)
+		count++;
+	for (struct site *site = replacements; site; site = site->all)
+		count++;
+	if (!count)
+		return 0;
+	struct site **wanted = allocate(count * sizeof *wanted);
+	if (!wanted)
+		return fail(-ENOMEM, "there is no memory for the probes that are there", NULL);
+	for (struct site *site = sites; site; site = site->all) {
+		site->id = site->after = site->armed = 0;
+		if (is_used(site))
+			wanted[n++] = site;
+	}
+	if (n)
+		failed = arm(wanted, n, NULL, 0);
+	for (struct site *site = replacements; site && !failed; site = site->all) {
+		site->id = site->armed = 0;
+		if (site->first) {
+			struct capriole_replacement *of = (struct capriole_replacement *)(void *)site->first;
+			failed = add_replacement(site, of->original);
+		}
+	}
+	release(wanted, count * sizeof *wanted);
+	return failed;
+}
+
+PUBLIC int capriole_start(void)
+{
+	int failed = begin();
+	return failed ? failed : end(start_helper());
+}
+
 PUBLIC int capriole_finish(void)
 {
 	int failed = begin();
@@ -965,7 +1032,18 @@ PUBLIC int capriole_finish(void)
 	for (struct site *site = sites; site; site = site->all)
 		if (site->first)
 			return end(fail(-EBUSY, "there are probes that are registered", NULL));
-	return end(simple(GOODBYE, 0));
+	for (struct site *site = replacements; site; site = site->all)
+		if (site->first)
+			return end(fail(-EBUSY, "there are functions that are replaced", NULL));
+	failed = simple(GOODBYE, 0);
+	if (!failed) {
+		stop_helper();
+		for (struct site *site = sites; site; site = site->all)
+			site->id = site->after = site->armed = 0;
+		for (struct site *site = replacements; site; site = site->all)
+			site->id = site->armed = 0;
+	}
+	return end(failed);
 }
 
 static void write_all(int fd, const char *text, size_t size)

@@ -59,7 +59,7 @@ static struct open *last(struct thread *thread)
 	return thread->last;
 }
 
-static void give_stub(struct thread *thread, struct open *open)
+UNPROBED static void give_stub(struct thread *thread, struct open *open)
 {
 	capriole_returning[open->stub - 1].next = thread->free_stubs;
 	thread->free_stubs = open->stub;
@@ -85,14 +85,14 @@ static u64 take_stub(struct thread *thread)
 	return stub;
 }
 
-static void leave(struct open *open)
+UNPROBED static void leave(struct open *open)
 {
 	if (open->inside->outer->max_active)
 		__atomic_fetch_sub(&open->inside->active, 1, __ATOMIC_RELAXED);
 }
 
 /* Takes the last call off, which nobody needs any more. */
-static void drop(struct thread *thread, struct open *open)
+UNPROBED static void drop(struct thread *thread, struct open *open)
 {
 	if (!open->over)
 		leave(open);
@@ -102,7 +102,7 @@ static void drop(struct thread *thread, struct open *open)
 
 /* Drops calls that have ended, also in another way than by an exit, when a call is entered or left
  * whose return address is at `sp`. */
-static void drop_left(struct thread *thread, u64 sp, int entered)
+UNPROBED static void drop_left(struct thread *thread, u64 sp, int entered)
 {
 	struct open *open;
 	while ((open = last(thread))) {
@@ -126,7 +126,7 @@ static struct open *overwritten(struct thread *thread, u64 sp, struct inside *in
 	return NULL;
 }
 
-static int missed(struct capriole_return_probe *probe)
+UNPROBED static int missed(struct capriole_return_probe *probe)
 {
 	__atomic_fetch_add(&probe->missed, 1, __ATOMIC_RELAXED);
 	return 0;
@@ -268,7 +268,7 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	return 0;
 }
 
-HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
+UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 {
 	struct thread *thread = capriole_thread;
 	struct open *open = capriole_returning[number].open;
@@ -302,7 +302,7 @@ static int check(const struct capriole_return_probe *probe)
 }
 
 /* The handler of calls whose probe was unregistered before they returned. */
-static int ignore(struct capriole_call *call, struct capriole_regs *regs)
+UNPROBED static int ignore(struct capriole_call *call, struct capriole_regs *regs)
 {
 	(void)call, (void)regs;
 	return 0;

@@ -123,7 +123,7 @@ HIDDEN int run_after(void *set, struct capriole_regs *regs)
 	return 0;
 }
 
-HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip)
+UNPROBED HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip)
 {
 	if (regs->ip == ip && skip) {
 		regs->ip = site->next;

@@ -2,7 +2,9 @@
 # Looks for what building, testing and the demo need, and installs what is missing
 # with apt-get. A machine that has everything is not touched and needs no network.
 #
-#   scripts/setup.sh build|test|demo
+#   scripts/setup.sh build|library|test|demo
+#
+# `library` is for libcapriole alone, which needs a C compiler only.
 #
 # A package without which the work cannot be done is an error; one that only some
 # tests compare with is a message, and those tests say that they leave something out.
@@ -17,14 +19,14 @@ for_what=${1:-build}
 needed="cc:gcc ld:binutils objcopy:binutils"
 wanted=""
 case $for_what in
-build) ;;
-test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user" ;;
+build | library) ;;
+test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db" ;;
 demo)
 	needed="$needed sqlite3:sqlite3"
 	wanted="babeltrace2:babeltrace2"
 	;;
 *)
-	say "say build, test or demo, not \`$for_what\`"
+	say "say build, library, test or demo, not \`$for_what\`"
 	exit 2
 	;;
 esac
@@ -52,6 +54,8 @@ packages=$(missing "$wanted")
 if [ -n "$packages" ] && ! install "$packages"; then
 	say "going on without: $(missing "$wanted") (what is compared with them is left out)"
 fi
+
+[ "$for_what" != library ] || exit 0
 
 # The compiler of the distribution is often too old, so rustup is what is named.
 version=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)

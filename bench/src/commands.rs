@@ -3,6 +3,7 @@
 mod attach;
 mod hit;
 mod marker;
+mod probes;
 mod program;
 mod reading;
 
@@ -28,30 +29,34 @@ use capriole_text::units::parse_size;
 pub struct Arguments {
     /// Benchmark to run: hit (a probe hit next to other ways of observing a call), attach
     /// (attaching to programs with many functions), program (real programs with every function
-    /// probed), or marker (static markers, off and on)
-    #[arg(value_parser = ["hit", "attach", "program", "marker"], default_value = "hit")]
+    /// probed), marker (static markers, off and on), or probes (probes that a program puts into
+    /// itself)
+    #[arg(
+        value_parser = ["hit", "attach", "program", "marker", "probes"],
+        default_value = "hit"
+    )]
     what: String,
-    /// Number of rounds, whose median counts: for hit and marker at least 7 [default: 9], for the
-    /// others at least 1 [default: 5]
+    /// Number of rounds, whose median counts: for hit, marker and probes at least 7 [default: 9],
+    /// for the others at least 1 [default: 5]
     #[arg(long, value_parser = clap::value_parser!(u32).range(..=1000))]
     rounds: Option<u32>,
     /// Length of a round of one row, in milliseconds [default: 25, for program 100]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     round_ms: Option<u64>,
-    /// hit, marker: measure on this CPU
+    /// hit, marker, probes: measure on this CPU
     #[arg(long)]
     cpu: Option<usize>,
     /// hit: add rows with this many threads to those with one [default: the number of CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     threads: Option<u32>,
-    /// hit, marker: only these rows and the rows they are compared with; the first part of a name
-    /// selects all rows that begin with it
+    /// hit, marker, probes: only these rows and the rows they are compared with; the first part of
+    /// a name selects all rows that begin with it
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     rows: Vec<String>,
     /// hit: also draw a chart
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// attach: maximum number of sites
+    /// attach, probes: maximum number of sites
     #[arg(long, default_value_t = 40_000, value_parser = clap::value_parser!(u32).range(1..))]
     sites: u32,
     /// program: size of the memory shared with the recorded program
@@ -75,13 +80,15 @@ struct Outcome {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
-        arguments.rounds != Some(0) || matches!(arguments.what.as_str(), "hit" | "marker"),
+        arguments.rounds != Some(0)
+            || matches!(arguments.what.as_str(), "hit" | "marker" | "probes"),
         Usage("a benchmark needs at least 1 round")
     );
     let outcome = match arguments.what.as_str() {
         "attach" => attach::run(arguments)?,
         "program" => program::run(arguments)?,
         "marker" => marker::run(arguments)?,
+        "probes" => probes::run(arguments)?,
         _ => hit::run(arguments)?,
     };
     match arguments.json {

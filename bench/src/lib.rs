@@ -20,6 +20,7 @@
 //! | [`peers`] | other tools, each with a program of its own |
 //! | [`runner`] | rounds, calibration, checks of the hit counts |
 //! | [`marker`] | loops around static markers, and bytes that markers add to object files |
+//! | [`probing`] | a program that probes itself, and a classical implementation of probes |
 //! | [`report`] | results as JSON and as a table |
 //! | [`mod@chart`] | results as an SVG chart |
 //! `capriole bench attach` and `capriole bench program` probe whole programs: one with very many
@@ -45,6 +46,7 @@ mod interrupt;
 pub mod kernel;
 pub mod marker;
 pub mod peers;
+pub mod probing;
 pub mod process;
 pub mod report;
 pub mod runner;
@@ -62,8 +64,10 @@ pub use kernel::{BpfCounter, Moment, UprobeAt};
 pub use marker::{MarkerResults, MarkerRow, Subject, marker_rows, run_marker};
 pub use peers::peer_rows;
 pub use process::{BenchError, Target, TargetInfo};
-pub use report::{Measured, RowResult, table};
-pub use runner::{HitOptions, Probe, Progress, Row, default_rows, run_hit};
+pub use report::{Measured, RowResult, table, table_with};
+pub use runner::{
+    Caller, HitOptions, Probe, Progress, Row, Trouble, default_rows, last_allowed_cpu, run_hit,
+};
 pub use single::Singles;
 pub use target::target_main;
 

@@ -128,6 +128,11 @@ impl Serialize for RowResult {
 /// Formats the results as a table: one row a line, times in nanoseconds per call, and the cost as a
 /// multiple of `floor.record` with the same number of threads.
 pub fn table(results: &[RowResult]) -> String {
+    table_with(results, "", |_| String::new())
+}
+
+/// Formats the results as [`table`] does, with one column more.
+pub fn table_with(results: &[RowResult], title: &str, column: impl Fn(&str) -> String) -> String {
     let width = results
         .iter()
         .map(|row| row.name().len())
@@ -143,12 +148,19 @@ pub fn table(results: &[RowResult]) -> String {
             .filter(|&ns| ns > 0.0)
     };
     let mut text = format!(
-        "{:<width$}  {:>9}  {:>9}  {:>9}  {:<21}  {:>9}  {:>9}  {:>11}\n",
+        "{:<width$}  {:>9}  {:>9}  {:>9}  {:<21}  {:>9}  {:>9}  {:>11}",
         "row", "ns/call", "over bare", "x floor", "min .. max", "p50", "p99", "hits"
     );
+    if !title.is_empty() {
+        text += &format!("  {title:>8}");
+    }
+    text.push('\n');
     for result in results {
         let line = match result {
-            RowResult::Measured(row) => measured_line(row, width, floor(row.threads)),
+            RowResult::Measured(row) => {
+                let line = measured_line(row, width, floor(row.threads));
+                format!("{line}  {:>8}", column(&row.name))
+            }
             RowResult::Skipped { name, why } => format!("{name:<width$}  skipped: {why}"),
             RowResult::Failed { name, why } => format!("{name:<width$}  failed: {why}"),
         };

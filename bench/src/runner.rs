@@ -8,8 +8,9 @@ use crate::function::Function;
 use crate::interrupt::Interrupts;
 use crate::kernel::{Moment, TraceMarker, Uprobe, UprobeBpf, UprobeKind};
 use crate::peers::Peer;
-use crate::process::{BenchError, Target, TargetInfo};
+use crate::process::{BenchError, Run, Target, TargetInfo};
 use crate::report::RowResult;
+use crate::single::Singles;
 use crate::target::allowed_cpus;
 
 mod state;
@@ -52,6 +53,53 @@ pub trait Probe {
     fn disarm(&mut self) -> Result<(), String>;
 }
 
+/// A program of a row's own, which places its probe and makes the calls itself.
+pub trait Caller {
+    /// Places the probe.
+    ///
+    /// # Errors
+    /// Why it cannot be placed.
+    fn arm(&mut self) -> Result<(), Trouble>;
+
+    /// Makes `calls` calls in the loop.
+    ///
+    /// # Errors
+    /// One line: what went wrong.
+    fn run(&mut self, calls: u64) -> Result<Run, String>;
+
+    /// Makes `calls` calls, each timed alone.
+    ///
+    /// # Errors
+    /// One line: what went wrong.
+    fn single(&mut self, calls: u64) -> Result<Singles, String>;
+
+    /// Returns the number of calls seen since it was armed, if they are counted.
+    ///
+    /// # Errors
+    /// One line: why the count cannot be read.
+    fn hits(&mut self) -> Result<Option<u64>, String>;
+
+    /// Most calls of the loop in a round.
+    fn most_calls(&self) -> u64 {
+        u64::MAX
+    }
+
+    /// Removes the probe.
+    ///
+    /// # Errors
+    /// One line: what was left behind.
+    fn disarm(&mut self) -> Result<(), String>;
+}
+
+/// Reason why a [`Caller`] cannot place its probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Trouble {
+    /// Something is not installed: the row is skipped.
+    Missing(String),
+    /// It does not work: the row has failed.
+    Wrong(String),
+}
+
 /// Calls that a row makes.
 enum Calls {
     /// Calls of this copy, in the loop.
@@ -60,6 +108,8 @@ enum Calls {
     Marking(TraceMarker),
     /// Calls of the function in a tool's own program.
     Elsewhere(Box<Peer>),
+    /// Calls that a program makes which places its probe itself.
+    By(Box<dyn Caller>),
 }
 
 /// A row of the table: a name, the copy that is called, and a probe.
@@ -101,6 +151,11 @@ impl Row {
     /// round, is skipped with its error message.
     pub fn peer(name: &str, peer: Peer) -> Row {
         Row::new(name, Calls::Elsewhere(Box::new(peer)), None)
+    }
+
+    /// Creates a row for a program that places its probe and makes its calls itself.
+    pub fn by(name: &str, caller: Box<dyn Caller>) -> Row {
+        Row::new(name, Calls::By(caller), None)
     }
 
     /// Makes the row's calls in `threads` threads at the same time, and renames it to
@@ -234,7 +289,8 @@ pub fn run_hit(
 }
 
 /// The last CPU that this process may run on.
-pub(crate) fn last_allowed_cpu() -> Option<usize> {
+#[must_use]
+pub fn last_allowed_cpu() -> Option<usize> {
     allowed_cpus().last().copied()
 }
 

@@ -149,7 +149,11 @@ int capriole_list(int fd);
  * calls the library again. */
 const char *capriole_error(void);
 
-/* Takes all probes out, and ends the helper process. The next registration begins anew. */
+/* Starts the helper process. The first registration does so as well; a program that is going to give up
+ * rights first (a seccomp filter, other users, a chroot) calls this before. */
+int capriole_start(void);
+
+/* Ends the helper process. All probes must be unregistered. The next registration starts another one. */
 int capriole_finish(void);
 
 /* Calls of a function: an entry handler and a handler at its return. */

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Calls, HitOptions, Row};
+use super::{Calls, HitOptions, Row, Trouble};
 use crate::function::Function;
 use crate::process::{BenchError, Run, Target};
 use crate::report::{Measured, RowResult};
@@ -85,6 +85,12 @@ impl State {
         }
         let armed = match (&mut self.row.calls, &mut self.row.probe) {
             (Calls::Elsewhere(peer), _) => return peer.start().map_err(RowEnd::Skip),
+            (Calls::By(caller), _) => {
+                return caller.arm().map_err(|trouble| match trouble {
+                    Trouble::Missing(why) => RowEnd::Skip(why),
+                    Trouble::Wrong(why) => RowEnd::Fail(why),
+                });
+            }
             (Calls::Marking(marker), _) => match marker.arm(target.info()) {
                 Ok(path) => return Ok(target.open_marker(&path)?),
                 Err(why) => Err(why),
@@ -106,6 +112,7 @@ impl State {
     fn disarm(&mut self, target: &mut Target) -> Result<(), RowEnd> {
         match (&mut self.row.calls, &mut self.row.probe) {
             (Calls::Elsewhere(peer), _) => return peer.end().map_err(RowEnd::Skip),
+            (Calls::By(caller), _) => caller.disarm(),
             (Calls::Marking(marker), _) => {
                 target.close_marker()?;
                 marker.disarm()
@@ -168,6 +175,7 @@ impl State {
         match (&mut self.row.calls, &mut self.row.probe) {
             (Calls::Marking(marker), _) => marker.hits().map(Some),
             (Calls::Of(_), Some(probe)) => probe.hits(),
+            (Calls::By(caller), _) => caller.hits(),
             _ => Ok(None),
         }
         .map_err(RowEnd::Fail)
@@ -197,6 +205,7 @@ impl Row {
             Calls::Of(function) => Ok(target.run(*function, calls, self.threads)?),
             Calls::Marking(_) => Ok(target.mark(calls)?),
             Calls::Elsewhere(peer) => peer.run(calls).map_err(RowEnd::Skip),
+            Calls::By(caller) => caller.run(calls).map_err(RowEnd::Fail),
         }
     }
 
@@ -205,12 +214,14 @@ impl Row {
             Calls::Of(function) => Ok(target.single(*function, calls, self.threads)?),
             Calls::Marking(_) => Ok(target.single_mark(calls)?),
             Calls::Elsewhere(peer) => peer.single(calls).map_err(RowEnd::Skip),
+            Calls::By(caller) => caller.single(calls).map_err(RowEnd::Fail),
         }
     }
 
     fn most_calls(&self) -> u64 {
         match &self.calls {
             Calls::Elsewhere(peer) => peer.most_calls(),
+            Calls::By(caller) => caller.most_calls(),
             _ => u64::MAX,
         }
     }

@@ -50,8 +50,8 @@ pub struct Server {
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
-    /// Addresses of the library's own code.
-    own_code: Range<u64>,
+    /// Code of the library that must not be probed: a probe there would be hit by every hit.
+    own: Range<u64>,
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
     events: BTreeMap<u64, EventId>,
@@ -95,7 +95,7 @@ impl Server {
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
-            own_code: 0..0,
+            own: 0..0,
             sites: Vec::new(),
             events: BTreeMap::new(),
             records: Vec::new(),
@@ -173,6 +173,7 @@ impl Server {
                 breakpoints: true,
                 ..ProbeOptions::default()
             };
+            Session::part(self.pid)?;
             self.session = Some(Session::attach_with(self.pid, options)?);
         }
         self.session.as_mut().ok_or_else(|| Malformed.into())
@@ -224,7 +225,7 @@ impl Server {
         for routine in &mut self.routines {
             *routine = request.word()?;
         }
-        self.own_code = request.word()?..request.word()?;
+        self.own = request.word()?..request.word()?;
         Ok(Answer::default())
     }
 
@@ -243,7 +244,7 @@ impl Server {
                 _ => line(&name)?,
             };
             no_pattern(&place)?;
-            let probe = Probe::new(object, place, At::Entry);
+            let probe = own_code(Probe::new(object, place, At::Entry));
             answer.word(self.spot(&probe)?);
         }
         Ok(answer)
@@ -290,6 +291,20 @@ impl Server {
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
+        let file = mapping.path.to_string_lossy();
+        let file = file.rsplit('/').next().unwrap_or_default();
+        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in libcapriole itself, which must not be probed"),
+            ));
+        }
+        if file.starts_with("ld-linux") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
         if !mapping.perms.execute {
             return Err(failure(
                 libc::EFAULT,
@@ -311,14 +326,6 @@ impl Server {
     }
 
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
-        if self.own_code.contains(&address) {
-            return Err(failure(
-                libc::EOPNOTSUPP,
-                format!(
-                    "{address:#x} is in Capriole's own library, which handlers would need to be called"
-                ),
-            ));
-        }
         let (path, offset) = self.file_at(address)?;
         let place = Place::FileOffset(offset);
         let probe = Probe::new(&*path, place, At::Entry);
@@ -385,11 +392,9 @@ impl Server {
             }
             let session = self.session.as_ref();
             let inside = session.map_or_else(Vec::new, |session| session.inside(site.added.id));
-            if !inside.is_empty() {
-                answer.word(site.own).word(inside.len() as u64);
-                for (address, goes_on) in inside {
-                    answer.word(address).word(goes_on);
-                }
+            answer.word(site.own).word(inside.len() as u64);
+            for (address, goes_on) in inside {
+                answer.word(address).word(goes_on);
             }
         }
         answer.word(0);
@@ -569,7 +574,7 @@ impl Server {
             0 => {
                 let place = Place::function(symbol);
                 no_pattern(&place)?;
-                Probe::new(object, place, At::Entry)
+                own_code(Probe::new(object, place, At::Entry))
             }
             _ => self.probe_at(address)?,
         };
@@ -743,6 +748,15 @@ fn no_pattern(place: &Place) -> Result<(), Failure> {
             libc::EINVAL,
             format!("`{place}` is a pattern; a probe has one place, so give a name"),
         )),
+    }
+}
+
+/// Has a function's name mean its own code only, and not the copies that compilers have made of it:
+/// these are found in debug information, which takes long.
+fn own_code(probe: Probe) -> Probe {
+    Probe {
+        of_calls: true,
+        ..probe
     }
 }
 

@@ -396,7 +396,15 @@ pub(crate) fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
     let sessions = find(host)?;
     // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
     // living one is just adding to its session. This includes the time in which it removes its probes.
-    let mut living = sessions.iter().filter(|session| !session.is_own_remains());
+    // What a child has inherited and taken out stays mapped while something on a stack leads there.
+    let remote = host.memory()?;
+    let is_parted = |session: &FoundSession| {
+        let header = session.installed.ledger.header(&remote);
+        let is_inherited = header.is_ok_and(|header| header.pid() != process.pid());
+        is_inherited && session.state == State::Restored
+    };
+    let living = sessions.iter();
+    let mut living = living.filter(|session| !session.is_own_remains() && !is_parted(session));
     if let Some(owner) = living.find_map(|session| session.owner) {
         return Err(TargetError::AlreadyRecorded {
             pid,
@@ -588,6 +596,28 @@ pub(crate) fn detach_children(
         }
     }
     result.map(|()| report)
+}
+
+/// Removes the probes that a process has inherited by fork from it alone: those of sessions that
+/// were made for another process. Its parent keeps them.
+///
+/// # Errors
+/// See [`detach_all`]; that there are none is no error.
+pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
+    let process = host.process();
+    process.preflight()?;
+    host.check_stops()?;
+    host.apart(|| {
+        wait_for_orphans(host)?;
+        let remote = host.memory()?;
+        for session in find(host)? {
+            let ledger = &session.installed.ledger;
+            if ledger.header(&remote)?.pid() != process.pid() {
+                detach(host, &session.installed)?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Removes the probes of the session with this inode from one of the processes that share it.

@@ -47,6 +47,7 @@ mod output;
 mod own_storage;
 mod parked;
 mod places;
+mod probe_examples;
 mod red_zone;
 mod references;
 mod report_calls;

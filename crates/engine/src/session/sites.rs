@@ -7,9 +7,12 @@
 use super::Session;
 use super::inner::{Inner, Inserted};
 use crate::error::{Result, err};
+use crate::program::Program;
 use capriole_event::Probe;
+use capriole_host::ptrace;
 use capriole_insn::ExitKind;
 use capriole_patch::attach::{Running, SiteState};
+use capriole_patch::recover::detach_inherited;
 use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_select::event::Event;
 use capriole_tactic::site::{Patch, Refusal, Tactic};
@@ -95,6 +98,16 @@ pub enum Pace {
 }
 
 impl Session {
+    /// Takes out of a process what it has inherited by fork from one with a session: its parent
+    /// keeps that. A program that probes itself does so before it gets a session of its own.
+    ///
+    /// # Errors
+    /// The process cannot be stopped, or is gone.
+    pub fn part(pid: u32) -> Result<()> {
+        let (process, ..) = Program::find(Some(pid), &[])?.parts();
+        Ok(detach_inherited(&*ptrace::host(&process))?)
+    }
+
     /// Adds probes that are each at one instruction: all of them, or none.
     ///
     /// # Errors

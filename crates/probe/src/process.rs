@@ -1,0 +1,55 @@
+//! All probes of the process.
+
+use crate::error::{Error, checked};
+use crate::{events, ffi};
+use std::ffi::{c_int, c_uint};
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+/// Allows, as it is at first, or forbids jumps for all probes of the process. Returns the setting before.
+///
+/// # Errors
+/// The helper process cannot be started, or has ended.
+pub fn optimization(allowed: bool) -> Result<bool, Error> {
+    // SAFETY: the function takes any number.
+    let before = checked(unsafe { ffi::capriole_optimization(c_int::from(allowed)) })?;
+    Ok(before != 0)
+}
+
+/// Waits until no probe waits for its jump, or for so long. Returns the number of those that still do.
+///
+/// # Errors
+/// The helper process has ended.
+pub fn optimize(limit: Duration) -> Result<usize, Error> {
+    let milliseconds = c_uint::try_from(limit.as_millis()).unwrap_or(c_uint::MAX);
+    // SAFETY: the function takes any number.
+    let waiting = checked(unsafe { ffi::capriole_optimize(milliseconds) })?;
+    Ok(usize::try_from(waiting).unwrap_or_default())
+}
+
+/// Writes a line for each probe to a file: its address, kind, place and state.
+///
+/// # Errors
+/// The function is called by a handler.
+pub fn list_to(file: impl AsFd) -> Result<(), Error> {
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: the file is open.
+    checked(unsafe { ffi::capriole_list(fd) }).map(drop)
+}
+
+/// Returns a line for each probe: its address, kind, place and state.
+///
+/// # Errors
+/// As [`list_to`], or no pipe can be made.
+pub fn list() -> Result<String, Error> {
+    events::collected(|pipe| list_to(pipe))
+}
+
+/// Ends the helper process. The next registration starts another one.
+///
+/// # Errors
+/// Something is still registered.
+pub fn finish() -> Result<(), Error> {
+    // SAFETY: the function takes no arguments.
+    checked(unsafe { ffi::capriole_finish() }).map(drop)
+}

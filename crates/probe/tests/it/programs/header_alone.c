@@ -1,0 +1,4 @@
+/* The header alone. */
+#include <capriole/probe.h>
+
+extern int nothing;
