@@ -23,7 +23,7 @@ const KEPT: usize = 100_000;
 /// What a site does.
 const BEFORE: u64 = 0;
 const AFTER: u64 = 1;
-/// Goes on elsewhere. Such a site is not armed at once: the program first notes where the original is.
+/// Goes on elsewhere.
 const REPLACE: u64 = 2;
 
 /// State numbers of `enum capriole_state`.
@@ -184,7 +184,7 @@ impl Server {
         match request.kind {
             message::HELLO => self.hello(&mut request),
             message::RESOLVE => self.resolve(&mut request),
-            message::ADD => self.add(&mut request, tid),
+            message::ADD => self.add(&mut request),
             message::ARM => self.arm(&mut request, tid),
             message::DISARM => self.disarm(&mut request, tid),
             message::OPTIMIZE => self.wait_for_jumps(&mut request),
@@ -336,10 +336,9 @@ impl Server {
         Pace::Running(tid)
     }
 
-    fn add(&mut self, request: &mut Request, tid: i32) -> Answered {
+    fn add(&mut self, request: &mut Request) -> Answered {
         let count = request.word()?;
-        let (mut probes, mut held, mut later) = (Vec::new(), Vec::new(), false);
-        let mut own = Vec::new();
+        let (mut probes, mut held, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..count {
             let address = request.word()?;
             let argument = request.word()?;
@@ -364,44 +363,46 @@ impl Server {
                 _ => return Err(Malformed.into()),
             });
             held.push(hold != 0);
-            later |= kind == REPLACE;
         }
-        let pace = match later {
-            true => Pace::Later,
-            false => self.pace(tid),
-        };
-        let added = self.session()?.add_sites(&probes, pace)?;
+        // Armed by another request: the program first notes what it gets as an answer, because it is
+        // hit as soon as they are armed.
+        let added = self.session()?.add_sites(&probes, Pace::Later)?;
         let mut answer = Answer::default();
-        let patches: BTreeSet<SiteId> = added.iter().map(|added| added.id).collect();
+        let patches = added.iter().map(|added| added.id).collect();
         for ((added, held), own) in added.into_iter().zip(held).zip(own) {
             answer.word(self.sites.len() as u64 + 1);
-            answer.word(added.original);
             answer.word(self.next(added.address));
             answer.word(added.address);
             self.sites.push(Site {
                 added,
-                armed: !later,
+                armed: false,
                 held,
                 own,
             });
         }
-        // Also of sites that were there, in patches that the new ones belong to now.
+        self.tell_ways(&patches, &mut answer);
+        Ok(answer)
+    }
+
+    /// Appends, for each site of some patches, where the original is and which instructions are
+    /// covered: also for those that were there before others joined their patches.
+    fn tell_ways(&self, patches: &BTreeSet<SiteId>, answer: &mut Answer) {
+        let Some(session) = &self.session else {
+            return;
+        };
         for site in &self.sites {
-            if !patches.contains(&site.added.id) {
-                continue;
-            }
-            let session = self.session.as_ref();
-            let inside = session.map_or_else(Vec::new, |session| session.inside(site.added.id));
-            answer.word(site.own).word(inside.len() as u64);
-            for (address, goes_on) in inside {
-                answer.word(address).word(goes_on);
+            let id = site.added.id;
+            if patches.contains(&id) {
+                let original = session.original(id, site.added.address);
+                let covered = session.inside(id);
+                answer.word(site.own).word(original.unwrap_or_default());
+                answer.word(covered.len() as u64);
+                for (address, goes_on) in covered {
+                    answer.word(address).word(goes_on);
+                }
             }
         }
         answer.word(0);
-        let first = self.sites.len() - count as usize;
-        self.hold_some(first, tid)?;
-        self.wait_for_batch();
-        Ok(answer)
     }
 
     fn hold(&mut self, sites: &[SiteId], tid: i32) -> Result<(), Failure> {
@@ -469,7 +470,9 @@ impl Server {
         }
         self.hold_some(0, tid)?;
         self.wait_for_batch();
-        Ok(Answer::default())
+        let mut answer = Answer::default();
+        self.tell_ways(&sites.into_iter().collect(), &mut answer);
+        Ok(answer)
     }
 
     fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {

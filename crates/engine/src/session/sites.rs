@@ -225,6 +225,17 @@ impl Session {
         })
     }
 
+    /// Returns the address of code that does what the program did at a site's instruction before, and
+    /// goes on behind it, with what other work comes after the instruction. It stays valid as long as
+    /// the session, but others that join the site are not in it.
+    #[must_use]
+    pub fn original(&self, site: SiteId, instruction: u64) -> Option<u64> {
+        self.look(move |inner| {
+            let attached = &inner.active.as_ref()?.attached;
+            attached.copy_of(site.0, instruction)
+        })
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
