@@ -175,6 +175,23 @@ impl Attached {
         entry.is_written() && !entry.changes().iter().all(is_there)
     }
 
+    /// Returns, for each instruction of a probe's site behind the first, its address and the address
+    /// at which a thread goes on there that comes from elsewhere: a jump may cover the instruction.
+    /// They stay valid as long as the session.
+    #[must_use]
+    pub fn inside_of(&self, probe: usize) -> Vec<(u64, u64)> {
+        let entry = self.entry_of(probe).map(|entry| &self.round.entries[entry]);
+        let made = entry.and_then(|entry| Some((entry, entry.made.as_ref().ok()?)));
+        let Some((entry, made)) = made else {
+            return Vec::new();
+        };
+        let displaced = entry.shape.displaced.iter().skip(1);
+        let displaced = displaced.map(iced_x86::Instruction::ip);
+        displaced
+            .filter_map(|address| Some((address, made.detour.goes_on(address)?)))
+            .collect()
+    }
+
     /// Returns the entry that a probe's place has now.
     fn entry_of(&self, probe: usize) -> Option<usize> {
         let asked = self.round.asked.probes.get(probe)?;
