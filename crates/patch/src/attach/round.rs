@@ -830,7 +830,7 @@ impl Attached {
     }
 
     /// Stops the process once more and writes the jumps of those waiting sites that no thread is
-    /// inside any more. Returns the number of sites still waiting or [held](Running), and updates
+    /// inside any more. Returns the number of sites still waiting or [held](super::Running), and updates
     /// [`outcomes`](Self::outcomes).
     ///
     /// # Errors
