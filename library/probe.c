@@ -141,9 +141,11 @@ UNPROBED HIDDEN int is_stranger(struct thread *thread)
 	return thread == &stranger;
 }
 
+/* True if the calling thread runs a handler. One that it has left by a jump is forgotten. */
 HIDDEN int is_in_handler(void)
 {
-	return capriole_thread != &stranger && capriole_thread->frame;
+	struct thread *thread = capriole_thread;
+	return thread != &stranger && thread->frame && !capriole_active(thread, (u64)__builtin_frame_address(0));
 }
 
 UNPROBED HIDDEN void capriole_miss(struct site *site)
