@@ -129,6 +129,8 @@ HIDDEN void settle(void);
 HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame);
 HIDDEN int is_in_handler(void);
 HIDDEN int is_stranger(struct thread *thread);
+/* Counts a call that was not followed, for a probe inside a return probe. */
+HIDDEN void miss_call(struct capriole_probe *probe);
 /* Finds out whether vector registers have to be saved for two handlers. */
 HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
 HIDDEN void capriole_miss(struct site *site);

@@ -149,8 +149,12 @@ HIDDEN int is_in_handler(void)
 UNPROBED HIDDEN void capriole_miss(struct site *site)
 {
 	struct set *set = __atomic_load_n(&site->set, __ATOMIC_ACQUIRE);
-	for (size_t i = 0; i < set->count; i++)
-		__atomic_fetch_add(&set->probes[i]->missed, 1, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < set->count; i++) {
+		struct capriole_probe *probe = set->probes[i];
+		__atomic_fetch_add(&probe->missed, 1, __ATOMIC_RELAXED);
+		if (own(probe)->inside)
+			miss_call(probe);
+	}
 }
 
 static int registered_barrier;
@@ -1099,7 +1103,7 @@ PUBLIC int capriole_list(int fd)
 			size_t at = 0;
 			int state = status(p, NULL, 0);
 			say_hex(line, sizeof line, &at, site->address);
-			say(line, sizeof line, &at, own(p)->inside == 1 ? "  r  " : "  k  ");
+			say(line, sizeof line, &at, own(p)->inside ? "  r  " : "  k  ");
 			for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
 				line[at++] = name[i];
 			say(line, sizeof line, &at, "    [");

@@ -7,9 +7,12 @@ use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_proc::process::Process;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -291,20 +294,6 @@ impl Server {
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
-        let file = mapping.path.to_string_lossy();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in libcapriole itself, which must not be probed"),
-            ));
-        }
-        if file.starts_with("ld-linux") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in the dynamic loader, which handlers need"),
-            ));
-        }
         if !mapping.perms.execute {
             return Err(failure(
                 libc::EFAULT,
@@ -323,6 +312,25 @@ impl Server {
             mapping.path.to_string_lossy().into_owned(),
             address - mapping.start + mapping.offset,
         ))
+    }
+
+    /// Refuses what must never be probed.
+    fn check_place(&self, address: u64) -> Result<(), Failure> {
+        let (path, _) = self.file_at(address)?;
+        let file = path.rsplit('/').next().unwrap_or_default();
+        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in libcapriole itself, which must not be probed"),
+            ));
+        }
+        if file.starts_with("ld-linux") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
+        Ok(())
     }
 
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
@@ -345,7 +353,11 @@ impl Server {
             let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
             own.push(argument);
             let [routine, with_flags, after] = self.routines;
+            self.check_place(address)?;
             let probe = self.probe_at(address)?;
+            if kind == AFTER {
+                self.check_after(address)?;
+            }
             probes.push(match kind {
                 BEFORE => probe.call(Call {
                     routine,
@@ -424,23 +436,40 @@ impl Server {
         self.waiting.get_or_insert_with(Instant::now);
     }
 
-    /// Returns the address of the instruction after the one at an address. The bytes there may be
-    /// changed already: those of the file are read.
-    fn next(&self, address: u64) -> u64 {
-        let Ok((path, offset)) = self.file_at(address) else {
-            return 0;
-        };
-        let Some(process) = &self.process else {
-            return 0;
-        };
+    /// Decodes the instruction at an address. The bytes there may be changed already: those of the file
+    /// are read.
+    fn instruction(&self, address: u64) -> Option<Instruction> {
+        let (path, offset) = self.file_at(address).ok()?;
         let mut bytes = [0; 15];
-        let file = std::fs::File::open(process.in_root(path.as_ref()));
-        let read =
-            file.and_then(|file| std::os::unix::fs::FileExt::read_at(&file, &mut bytes, offset));
-        let Ok(len) = read else { return 0 };
-        let mut decoder =
-            iced_x86::Decoder::with_ip(64, &bytes[..len], address, iced_x86::DecoderOptions::NONE);
-        decoder.decode().next_ip()
+        let path = self.process.as_ref()?.in_root(path.as_ref());
+        let len = File::open(path).ok()?.read_at(&mut bytes, offset).ok()?;
+        let mut decoder = Decoder::with_ip(64, &bytes[..len], address, DecoderOptions::NONE);
+        Some(decoder.decode())
+    }
+
+    /// Returns the address of the instruction after the one at an address; 0 if it is not known.
+    fn next(&self, address: u64) -> u64 {
+        self.instruction(address).map_or(0, |found| found.next_ip())
+    }
+
+    /// Refuses a post-handler where the next instruction does not follow.
+    fn check_after(&self, address: u64) -> Result<(), Failure> {
+        let mut found = self.instruction(address);
+        if let Some(first) = &found
+            && first.mnemonic() == Mnemonic::Endbr64
+        {
+            found = self.instruction(first.next_ip());
+        }
+        match found.map(|found| found.flow_control()) {
+            Some(FlowControl::Next) => Ok(()),
+            _ => Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "no post-handler is possible at {address:#x}: a jump, a call or a return is there; \
+                     its pre-handler sees the same registers"
+                ),
+            )),
+        }
     }
 
     fn numbered(&self, number: u64) -> Result<usize, Malformed> {

@@ -322,6 +322,7 @@ impl Inner {
         let attached = &self.active.as_ref()?.attached;
         let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
         let reached = match (outcome.state, outcome.tactic.patch()) {
+            _ if attached.is_gone(site.0) => Reached::Gone,
             (SiteState::Final, Patch::Jump) => Reached::Optimised,
             (SiteState::Final, Patch::Breakpoint) => Reached::Breakpoint,
             (SiteState::StandIn, _) => Reached::Waiting,
