@@ -97,7 +97,7 @@
 
 /* `at`: where the site has the address that is the instruction pointer. `function`, `argument`: what
  * is called. `flags`: 1 if the status flags are to be as the handlers have left them; 0 where they are
- * dead. Where the direction flag or another unusual one is set, all flags are.
+ * dead. Where the direction flag or another unusual one is set, before or by handlers, all flags are.
  *
  * A thread notes its frame while it runs handlers: before it reads the site's set, until it does not
  * use that any more. Whoever replaces a set waits, after a memory barrier on all processors, until
@@ -125,8 +125,14 @@
 	cmp	%rax, SP(%rsp)
 	jne	.Lchanged_\name
 .Lback_\name:
+.if	\flags == 0
+	testl	$UNUSUAL, FLAGS(%rsp)
+	jnz	.Lall_flags_\name
+.endif
 .if	\flags == 1
 	mov	FLAGS(%rsp), %eax
+	test	$UNUSUAL, %eax
+	jnz	.Lall_flags_\name
 	mov	%eax, %ecx
 	shr	$11, %ecx
 	and	$1, %ecx		/* the overflow flag */
@@ -142,6 +148,16 @@
 	popfq
 .endif
 	ret
+
+.if	\flags < 2
+.Lall_flags_\name:
+	/* Handlers have set one that was not. */
+	LOAD
+	mov	AX(%rsp), %rax
+	pushq	FLAGS(%rsp)
+	popfq
+	ret
+.endif
 
 .Lactive_\name:
 	/* In a handler already; or out of it by a jump that has not come back here; or a new thread. */

@@ -4,6 +4,8 @@
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
 mod functions;
+mod hammered;
+mod registers;
 
 use crate::programs::{Compiler, build};
 use crate::target::told;
@@ -14,7 +16,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
 /// The command, which is also the helper.
 const HELPER: &str = env!("CARGO_BIN_EXE_capriole");
@@ -100,22 +103,23 @@ fn command(program: &Path, arguments: &[&str]) -> Command {
 
 /// Runs a command to its end, and kills it, with all that it has started, if it hangs.
 fn output(command: &mut Command) -> Output {
+    output_within(command, PATIENCE)
+}
+
+fn output_within(command: &mut Command, patience: Duration) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0);
-    let mut child = command.spawn().expect("it starts");
+    let child = command.spawn().expect("it starts");
     let pid = child.id() as i32;
-    let (ended, end) = std::sync::mpsc::channel::<()>();
+    let (ended, end) = channel::<()>();
     let watchdog = std::thread::spawn(move || {
-        let started = Instant::now();
-        let hangs = end.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
-        if hangs && started.elapsed() >= PATIENCE {
+        let hangs = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
+        if hangs {
             // SAFETY: a signal to the group of a child that was not waited for.
             unsafe { libc::kill(-pid, libc::SIGKILL) };
         }
         hangs
     });
-    let stdin = child.stdin.take();
-    drop(stdin);
     let output = child.wait_with_output().expect("a child");
     drop(ended);
     let hangs = watchdog.join().expect("no panic");
