@@ -161,11 +161,17 @@
 
 .Lskip_\name:
 	/* Skips the instruction, if the handler has not chosen another one. */
-	cmp	%r15, IP(%rsp)
-	jne	.Lchanged_\name
-	mov	SITE_NEXT(%r12), %rax
-	mov	%rax, IP(%rsp)
+	mov	$1, %ecx
+	jmp	.Lelsewhere_\name
 .Lchanged_\name:
+	xor	%ecx, %ecx
+.Lelsewhere_\name:
+	mov	%r12, %rdi
+	lea	R15(%rsp), %rsi
+	mov	%r15, %rdx
+	and	$-16, %rsp
+	call	capriole_redirect
+	mov	%rbp, %rsp
 	jmp	capriole_go
 .endm
 

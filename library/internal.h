@@ -30,6 +30,14 @@ typedef uint32_t u32;
 
 struct set;
 
+/* Instructions that a site's jump covers, and where a thread goes on that is to execute one of them. */
+struct covered {
+	size_t count;
+	struct {
+		u64 address, goes_on;
+	} all[];
+};
+
 /* A probed instruction. Never freed: a thread may be on its way from a detour. */
 struct site {
 	struct set *set;	/* what is called; replaced as a whole, and never NULL */
@@ -39,6 +47,7 @@ struct site {
 	u64 id;			/* in the session; see helper.c */
 	u64 after;		/* the same of what comes after the instruction; 0: nothing does */
 	u64 original;		/* code that does what the instruction did, and goes on */
+	struct covered *covered;	/* NULL: its jump covers no other instruction */
 	struct capriole_probe *first;	/* of its probes, in the order of registration */
 	struct site *all;	/* next of all sites */
 	u64 armed;
@@ -120,6 +129,8 @@ HIDDEN void settle(void);
 HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame);
 HIDDEN int is_in_handler(void);
 HIDDEN int is_stranger(struct thread *thread);
+/* Counts a call that was not followed, for a probe inside a return probe. */
+HIDDEN void miss_call(struct capriole_probe *probe);
 /* Finds out whether vector registers have to be saved for two handlers. */
 HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
 HIDDEN void capriole_miss(struct site *site);
@@ -138,6 +149,9 @@ extern HIDDEN __thread char error_text[ERROR_SIZE] __attribute__((tls_model("ini
 HIDDEN int run_before(void *set, struct capriole_regs *regs);
 HIDDEN int run_after(void *set, struct capriole_regs *regs);
 HIDDEN int run_nothing(void *nothing, struct capriole_regs *regs);
+/* For a hit after which the program does not just go on: `skip` is true if the instruction is skipped.
+ * `ip` is what handlers found in `regs`. Sets where the program goes on. */
+HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip);
 HIDDEN void find_vector_state(void);
 HIDDEN void save_vectors(void);
 HIDDEN void load_vectors(void);

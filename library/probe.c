@@ -149,8 +149,12 @@ HIDDEN int is_in_handler(void)
 UNPROBED HIDDEN void capriole_miss(struct site *site)
 {
 	struct set *set = __atomic_load_n(&site->set, __ATOMIC_ACQUIRE);
-	for (size_t i = 0; i < set->count; i++)
-		__atomic_fetch_add(&set->probes[i]->missed, 1, __ATOMIC_RELAXED);
+	for (size_t i = 0; i < set->count; i++) {
+		struct capriole_probe *probe = set->probes[i];
+		__atomic_fetch_add(&probe->missed, 1, __ATOMIC_RELAXED);
+		if (own(probe)->inside)
+			miss_call(probe);
+	}
 }
 
 static int registered_barrier;
@@ -517,6 +521,53 @@ static int lacks_after(struct site *site)
 	return !site->after && has_post(site);
 }
 
+/* Takes note of where the originals of sites are, and of the instructions that jumps cover. What was
+ * noted before is not released: a thread may be looking at it. */
+static void take_ways(struct message *message)
+{
+	struct site *site;
+	while ((site = (struct site *)take(message))) {
+		__atomic_store_n(&site->original, take(message), __ATOMIC_RELAXED);
+		size_t count = take(message), size = sizeof(struct covered) + count * 16;
+		struct covered *before = site->covered, *covered = NULL;
+		int differs = !before || before->count != count;
+		if (!before && !count)
+			continue;
+		if (count < message->size)
+			covered = allocate(size);
+		for (size_t i = 0; i < count && covered; i++) {
+			covered->all[i].address = take(message);
+			covered->all[i].goes_on = take(message);
+			differs = differs || covered->all[i].address != before->all[i].address ||
+				  covered->all[i].goes_on != before->all[i].goes_on;
+		}
+		if (!covered)
+			return;
+		covered->count = count;
+		if (differs)
+			__atomic_store_n(&site->covered, covered, __ATOMIC_RELEASE);
+		else
+			release(covered, size);
+	}
+}
+
+/* True if a new site is armed with its addition. A replacement is not: the program needs to know the
+ * original first. */
+static int arrives(const struct site *site)
+{
+	return !site->replacement && is_used(site);
+}
+
+static void put_armed(struct message *message, struct site *site)
+{
+	put(message, site->id);
+	put(message, is_held(site));
+	if (site->after) {
+		put(message, site->after);
+		put(message, is_held(site));
+	}
+}
+
 /* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
  * about them. */
 static int arm(struct site **new, size_t added, struct site **known, size_t again)
@@ -547,35 +598,43 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 					break;
 				u64 id = take(&message);
 				*(after ? &site->after : &site->id) = id;
-				site->original = take(&message);
 				site->next = take(&message);
 				u64 address = take(&message);
 				__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
 			}
-			/* A replacement is armed once the program knows the original. */
-			if (i < added)
-				site->armed = !site->replacement;
 		}
+		if (!failed)
+			take_ways(&message);
 		drop_message(&message);
 	}
-	if (again && !failed) {
-		new_message(&message, ARM);
-		put(&message, patches(known, again));
-		for (size_t i = 0; i < again; i++) {
-			put(&message, known[i]->id);
-			put(&message, is_held(known[i]));
-			if (known[i]->after) {
-				put(&message, known[i]->after);
-				put(&message, is_held(known[i]));
-			}
-		}
-		failed = ask(&message);
-		drop_message(&message);
-		for (size_t i = 0; i < again && !failed; i++)
-			known[i]->armed = 1;
-		if (failed)
-			disarm(new, added);
+	if (failed)
+		return failed;
+	/* Now that all is known that a hit needs. */
+	size_t arrive = 0;
+	for (size_t i = 0; i < added; i++) {
+		new[i]->armed = 0;
+		if (arrives(new[i]))
+			arrive += patches(&new[i], 1);
 	}
+	for (size_t i = 0; i < again; i++)
+		arrive += patches(&known[i], 1);
+	if (!arrive)
+		return 0;
+	new_message(&message, ARM);
+	put(&message, arrive);
+	for (size_t i = 0; i < added; i++)
+		if (arrives(new[i]))
+			put_armed(&message, new[i]);
+	for (size_t i = 0; i < again; i++)
+		put_armed(&message, known[i]);
+	failed = ask(&message);
+	if (!failed)
+		take_ways(&message);
+	drop_message(&message);
+	for (size_t i = 0; i < added && !failed; i++)
+		new[i]->armed = arrives(new[i]);
+	for (size_t i = 0; i < again && !failed; i++)
+		known[i]->armed = 1;
 	return failed;
 }
 
@@ -710,12 +769,6 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 		for (size_t i = 0; i < count; i++)
 			if (!probes[i]->address)
 				probes[i]->address = (void *)own(probes[i])->site->address;
-		/* Those that nobody wants yet. */
-		size_t idle = 0;
-		for (size_t i = 0; i < added; i++)
-			if (!is_used(new[i]))
-				known[idle++] = new[i];
-		failed = disarm(known, idle);
 	}
 	release(new, room);
 	release(known, room);
@@ -1050,7 +1103,7 @@ PUBLIC int capriole_list(int fd)
 			size_t at = 0;
 			int state = status(p, NULL, 0);
 			say_hex(line, sizeof line, &at, site->address);
-			say(line, sizeof line, &at, own(p)->inside == 1 ? "  r  " : "  k  ");
+			say(line, sizeof line, &at, own(p)->inside ? "  r  " : "  k  ");
 			for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
 				line[at++] = name[i];
 			say(line, sizeof line, &at, "    [");

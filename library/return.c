@@ -132,6 +132,14 @@ UNPROBED static int missed(struct capriole_return_probe *probe)
 	return 0;
 }
 
+UNPROBED HIDDEN void miss_call(struct capriole_probe *probe)
+{
+	struct inside *inside = (struct inside *)own(probe)->inside;
+	/* One that ends without having been followed is counted at its entry. */
+	if (probe == &inside->probes[0])
+		missed(inside->outer);
+}
+
 static int entry_saved(struct capriole_call *call, struct capriole_regs *regs)
 {
 	save_vectors();

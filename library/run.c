@@ -123,6 +123,24 @@ HIDDEN int run_after(void *set, struct capriole_regs *regs)
 	return 0;
 }
 
+UNPROBED HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip)
+{
+	if (regs->ip == ip && skip) {
+		regs->ip = site->next;
+	} else if (regs->ip == ip && ip == site->address) {
+		/* Only the stack pointer is another one. */
+		regs->ip = site->original;
+		return;
+	}
+	const struct covered *covered = __atomic_load_n(&site->covered, __ATOMIC_ACQUIRE);
+	for (size_t i = 0; covered && i < covered->count; i++) {
+		if (covered->all[i].address == regs->ip) {
+			regs->ip = covered->all[i].goes_on;
+			return;
+		}
+	}
+}
+
 /* Faults in handlers. The library's signal actions stand before those that the program has when the
  * first probe with a fault handler is registered. */
 static const int signals[] = { SIGSEGV, SIGBUS, SIGFPE, SIGILL };

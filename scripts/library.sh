@@ -26,9 +26,11 @@ for source in "$here"/*.S "$here"/*.c; do
 	set -- "$@" "$object"
 done
 if [ "$kind" = all ]; then
+	# Linkers export what they define themselves (__start_SECTION), whatever its visibility is.
+	echo '{ global: capriole_*; local: *; };' >"$out/objects/exports"
 	# shellcheck disable=SC2086
 	$cc -shared -o "$out/libcapriole.so.$version" "$@" ${LDFLAGS-} -Wl,-soname,libcapriole.so.0 \
-		-Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now -Wl,--no-undefined
+		-Wl,-z,nodelete -Wl,-z,relro -Wl,-z,now -Wl,--no-undefined -Wl,--version-script="$out/objects/exports"
 	ln -sf "libcapriole.so.$version" "$out/libcapriole.so.0"
 	ln -sf libcapriole.so.0 "$out/libcapriole.so"
 fi

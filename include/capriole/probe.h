@@ -283,14 +283,14 @@ inline void capriole_set_replacement(capriole_replacement &probe, F *function, F
 /* Makes `handler` the argument probe's handler, if it has the type of `function`. */
 #define CAPRIOLE_ARGUMENT_PROBE(probe_, function_, handler_)                                       \
 	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(handler_)),                                   \
-	 (probe_)->probe.address = (void *)(function_),                                            \
+	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->handler = (void (*)(void))(handler_))
 /* Prepares a replacement of `function_`, if all have its type; `original_` is the address of a
  * pointer to such a function. */
 #define CAPRIOLE_REPLACE(probe_, function_, replacement_, original_)                               \
 	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(replacement_)),                               \
 	 (void)CAPRIOLE_SAME_TYPE_(&*(function_), *(original_)),                                   \
-	 (probe_)->probe.address = (void *)(function_),                                            \
+	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->replacement = (void (*)(void))(replacement_),                                   \
 	 (probe_)->original = (void (**)(void))(original_))
 #endif

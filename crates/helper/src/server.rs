@@ -7,9 +7,12 @@ use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_proc::process::Process;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -23,7 +26,7 @@ const KEPT: usize = 100_000;
 /// What a site does.
 const BEFORE: u64 = 0;
 const AFTER: u64 = 1;
-/// Goes on elsewhere. Such a site is not armed at once: the program first notes where the original is.
+/// Goes on elsewhere.
 const REPLACE: u64 = 2;
 
 /// State numbers of `enum capriole_state`.
@@ -40,6 +43,8 @@ struct Site {
     armed: bool,
     /// True if its breakpoint is to stay.
     held: bool,
+    /// Its address in the library.
+    own: u64,
 }
 
 pub struct Server {
@@ -182,7 +187,7 @@ impl Server {
         match request.kind {
             message::HELLO => self.hello(&mut request),
             message::RESOLVE => self.resolve(&mut request),
-            message::ADD => self.add(&mut request, tid),
+            message::ADD => self.add(&mut request),
             message::ARM => self.arm(&mut request, tid),
             message::DISARM => self.disarm(&mut request, tid),
             message::OPTIMIZE => self.wait_for_jumps(&mut request),
@@ -241,6 +246,7 @@ impl Server {
                 },
                 _ => line(&name)?,
             };
+            no_pattern(&place)?;
             let probe = own_code(Probe::new(object, place, At::Entry));
             answer.word(self.spot(&probe)?);
         }
@@ -288,20 +294,6 @@ impl Server {
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
-        let file = mapping.path.to_string_lossy();
-        let file = file.rsplit('/').next().unwrap_or_default();
-        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in libcapriole itself, which must not be probed"),
-            ));
-        }
-        if file.starts_with("ld-linux") {
-            return Err(failure(
-                libc::EPERM,
-                format!("{address:#x} is in the dynamic loader, which handlers need"),
-            ));
-        }
         if !mapping.perms.execute {
             return Err(failure(
                 libc::EFAULT,
@@ -322,6 +314,25 @@ impl Server {
         ))
     }
 
+    /// Refuses what must never be probed.
+    fn check_place(&self, address: u64) -> Result<(), Failure> {
+        let (path, _) = self.file_at(address)?;
+        let file = path.rsplit('/').next().unwrap_or_default();
+        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in libcapriole itself, which must not be probed"),
+            ));
+        }
+        if file.starts_with("ld-linux") {
+            return Err(failure(
+                libc::EPERM,
+                format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
+        Ok(())
+    }
+
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
         let (path, offset) = self.file_at(address)?;
         let place = Place::FileOffset(offset);
@@ -333,15 +344,20 @@ impl Server {
         Pace::Running(tid)
     }
 
-    fn add(&mut self, request: &mut Request, tid: i32) -> Answered {
+    fn add(&mut self, request: &mut Request) -> Answered {
         let count = request.word()?;
-        let (mut probes, mut held, mut later) = (Vec::new(), Vec::new(), false);
+        let (mut probes, mut held, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..count {
             let address = request.word()?;
             let argument = request.word()?;
             let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
+            own.push(argument);
             let [routine, with_flags, after] = self.routines;
+            self.check_place(address)?;
             let probe = self.probe_at(address)?;
+            if kind == AFTER {
+                self.check_after(address)?;
+            }
             probes.push(match kind {
                 BEFORE => probe.call(Call {
                     routine,
@@ -359,29 +375,46 @@ impl Server {
                 _ => return Err(Malformed.into()),
             });
             held.push(hold != 0);
-            later |= kind == REPLACE;
         }
-        let pace = match later {
-            true => Pace::Later,
-            false => self.pace(tid),
-        };
-        let added = self.session()?.add_sites(&probes, pace)?;
+        // Armed by another request: the program first notes what it gets as an answer, because it is
+        // hit as soon as they are armed.
+        let added = self.session()?.add_sites(&probes, Pace::Later)?;
         let mut answer = Answer::default();
-        for (added, held) in added.into_iter().zip(held) {
+        let patches = added.iter().map(|added| added.id).collect();
+        for ((added, held), own) in added.into_iter().zip(held).zip(own) {
             answer.word(self.sites.len() as u64 + 1);
-            answer.word(added.original);
             answer.word(self.next(added.address));
             answer.word(added.address);
             self.sites.push(Site {
                 added,
-                armed: !later,
+                armed: false,
                 held,
+                own,
             });
         }
-        let first = self.sites.len() - count as usize;
-        self.hold_some(first, tid)?;
-        self.wait_for_batch();
+        self.tell_ways(&patches, &mut answer);
         Ok(answer)
+    }
+
+    /// Appends, for each site of some patches, where the original is and which instructions are
+    /// covered: also for those that were there before others joined their patches.
+    fn tell_ways(&self, patches: &BTreeSet<SiteId>, answer: &mut Answer) {
+        let Some(session) = &self.session else {
+            return;
+        };
+        for site in &self.sites {
+            let id = site.added.id;
+            if patches.contains(&id) {
+                let original = session.original(id, site.added.address);
+                let covered = session.inside(id);
+                answer.word(site.own).word(original.unwrap_or_default());
+                answer.word(covered.len() as u64);
+                for (address, goes_on) in covered {
+                    answer.word(address).word(goes_on);
+                }
+            }
+        }
+        answer.word(0);
     }
 
     fn hold(&mut self, sites: &[SiteId], tid: i32) -> Result<(), Failure> {
@@ -403,23 +436,40 @@ impl Server {
         self.waiting.get_or_insert_with(Instant::now);
     }
 
-    /// Returns the address of the instruction after the one at an address. The bytes there may be
-    /// changed already: those of the file are read.
-    fn next(&self, address: u64) -> u64 {
-        let Ok((path, offset)) = self.file_at(address) else {
-            return 0;
-        };
-        let Some(process) = &self.process else {
-            return 0;
-        };
+    /// Decodes the instruction at an address. The bytes there may be changed already: those of the file
+    /// are read.
+    fn instruction(&self, address: u64) -> Option<Instruction> {
+        let (path, offset) = self.file_at(address).ok()?;
         let mut bytes = [0; 15];
-        let file = std::fs::File::open(process.in_root(path.as_ref()));
-        let read =
-            file.and_then(|file| std::os::unix::fs::FileExt::read_at(&file, &mut bytes, offset));
-        let Ok(len) = read else { return 0 };
-        let mut decoder =
-            iced_x86::Decoder::with_ip(64, &bytes[..len], address, iced_x86::DecoderOptions::NONE);
-        decoder.decode().next_ip()
+        let path = self.process.as_ref()?.in_root(path.as_ref());
+        let len = File::open(path).ok()?.read_at(&mut bytes, offset).ok()?;
+        let mut decoder = Decoder::with_ip(64, &bytes[..len], address, DecoderOptions::NONE);
+        Some(decoder.decode())
+    }
+
+    /// Returns the address of the instruction after the one at an address; 0 if it is not known.
+    fn next(&self, address: u64) -> u64 {
+        self.instruction(address).map_or(0, |found| found.next_ip())
+    }
+
+    /// Refuses a post-handler where the next instruction does not follow.
+    fn check_after(&self, address: u64) -> Result<(), Failure> {
+        let mut found = self.instruction(address);
+        if let Some(first) = &found
+            && first.mnemonic() == Mnemonic::Endbr64
+        {
+            found = self.instruction(first.next_ip());
+        }
+        match found.map(|found| found.flow_control()) {
+            Some(FlowControl::Next) => Ok(()),
+            _ => Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "no post-handler is possible at {address:#x}: a jump, a call or a return is there; \
+                     its pre-handler sees the same registers"
+                ),
+            )),
+        }
     }
 
     fn numbered(&self, number: u64) -> Result<usize, Malformed> {
@@ -449,7 +499,9 @@ impl Server {
         }
         self.hold_some(0, tid)?;
         self.wait_for_batch();
-        Ok(Answer::default())
+        let mut answer = Answer::default();
+        self.tell_ways(&sites.into_iter().collect(), &mut answer);
+        Ok(answer)
     }
 
     fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {
@@ -551,7 +603,11 @@ impl Server {
         let object = ObjectRef::from(&*request.text()?);
         let symbol = request.text()?;
         let entry = match address {
-            0 => own_code(Probe::new(object, Place::function(symbol), At::Entry)),
+            0 => {
+                let place = Place::function(symbol);
+                no_pattern(&place)?;
+                own_code(Probe::new(object, place, At::Entry))
+            }
             _ => self.probe_at(address)?,
         };
         let start = self.spot(&entry)?;
@@ -713,6 +769,17 @@ impl Server {
             session.detach()?;
         }
         Ok(Answer::default())
+    }
+}
+
+/// A probe has one place, also when a library gets another function that a pattern matches.
+fn no_pattern(place: &Place) -> Result<(), Failure> {
+    match place.is_glob() {
+        false => Ok(()),
+        true => Err(failure(
+            libc::EINVAL,
+            format!("`{place}` is a pattern; a probe has one place, so give a name"),
+        )),
     }
 }
 

@@ -179,7 +179,9 @@ unsafe extern "C" {
     pub fn capriole_list(fd: c_int) -> c_int;
     /// Message of the thread's last error.
     pub fn capriole_error() -> *const c_char;
-    /// Takes all probes out, and ends the helper process.
+    /// Starts the helper process.
+    pub fn capriole_start() -> c_int;
+    /// Ends the helper process.
     pub fn capriole_finish() -> c_int;
     /// Registers a return probe.
     pub fn capriole_return_probe_register(probe: *mut capriole_return_probe) -> c_int;

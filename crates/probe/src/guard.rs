@@ -104,16 +104,28 @@ impl<T> Guard<T> {
     /// Makes the guard of a state that was registered, or drops the state if that has failed.
     ///
     /// # Safety
-    /// The pointer is that of a box, which belongs to nobody else, and which the library knows if `result`
-    /// is no error.
+    /// The pointer is that of a box, which belongs to nobody else. The library knows it if `result` is no
+    /// error, and has it taken out by this function.
     pub(crate) unsafe fn adopt(
         state: *mut State<T>,
         result: Result<c_int, Error>,
         take_out: unsafe extern "C" fn(*mut T) -> c_int,
     ) -> Result<Guard<T>, Error> {
         if let Err(error) = result {
-            // SAFETY: it was not registered, so the library does not know it any more.
-            drop(unsafe { Box::from_raw(state) });
+            const EDEADLK: i32 = 35;
+            const EINVAL: i32 = 22;
+            // Usually it was not registered, and that is what the library answers here. But where the last of
+            // several steps has failed it is.
+            let still = match error.code() {
+                EDEADLK => false,
+                // SAFETY: the memory is there, registered or not.
+                _ => checked(unsafe { take_out(state.cast()) })
+                    .is_err_and(|error| error.code() != EINVAL),
+            };
+            if !still {
+                // SAFETY: the library does not know it any more.
+                drop(unsafe { Box::from_raw(state) });
+            }
             return Err(error);
         }
         // SAFETY: a box is not null.

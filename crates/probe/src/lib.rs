@@ -24,7 +24,7 @@
 //! - [`ArgumentProbe`]: a handler with the parameters of the probed function
 //! - [`Replacement`]: a function in the place of another one
 //! - [`Event`], [`Record`]: records and tables without handlers
-//! - [`optimization`], [`optimize`], [`list`], [`finish`]: all probes of the process
+//! - [`optimization`], [`optimize`], [`list`], [`start`], [`finish`]: all probes of the process
 //!
 //! The library in C is compiled into the crate: nothing has to be installed but the command `capriole`,
 //! which changes the program's code as its helper process. It is looked for at the path in the variable
@@ -52,7 +52,7 @@
 //!    handler is left as by `longjmp`.
 //! 5. **With `no_vector` it changes no vector or x87 register.** Without that, the library looks into the
 //!    closure's machine code, and saves these registers where it may change one, so any closure is right.
-//!    It cannot look through calls by pointer (`dyn Fn`), and saves then; that costs 100 ns or so.
+//!    It cannot look through calls by pointer (`dyn Fn`), and saves then; that costs 200 ns or so.
 //! 6. **The place is what the handler takes it for**: the types of an argument probe at a place that is given by
 //!    name or address are not checked.
 //!
@@ -89,7 +89,7 @@ pub use events::{Event, Record, read_records, read_records_to};
 pub use function::Function;
 pub use place::Place;
 pub use probe::{Action, Fault, Probe, Registered, State, Status};
-pub use process::{finish, list, list_to, optimization, optimize};
+pub use process::{finish, list, list_to, optimization, optimize, start};
 pub use registers::Registers;
 pub use replace::{Original, Replaced, Replacement};
 pub use returns::{Call, RegisteredReturn, ReturnProbe};

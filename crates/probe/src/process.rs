@@ -45,11 +45,25 @@ pub fn list() -> Result<String, Error> {
     events::collected(|pipe| list_to(pipe))
 }
 
-/// Ends the helper process. The next registration starts another one.
+/// Starts the helper process. The first registration does so as well; a program that is going to give up
+/// rights first calls this before.
+///
+/// # Errors
+/// The helper process cannot be started.
+pub fn start() -> Result<(), Error> {
+    // SAFETY: the function takes no arguments.
+    checked(unsafe { ffi::capriole_start() }).map(drop)
+}
+
+/// Ends the helper process, and gives back all memory that probes have used. The next registration starts
+/// another one.
 ///
 /// # Errors
 /// Something is still registered.
-pub fn finish() -> Result<(), Error> {
-    // SAFETY: the function takes no arguments.
+///
+/// # Safety
+/// What an [`Original`](crate::Original) has led to is not called any more: it is in that memory.
+pub unsafe fn finish() -> Result<(), Error> {
+    // SAFETY: the caller says that nobody uses what goes away.
     checked(unsafe { ffi::capriole_finish() }).map(drop)
 }

@@ -23,7 +23,8 @@ impl<F: Function> Original<F> {
         Original(AtomicPtr::new(ptr::null_mut()), PhantomData)
     }
 
-    /// Code that does what the function did. `None` before the replacement is registered.
+    /// Code that does what the function did. `None` before the replacement is registered. It stays valid
+    /// when the replacement is taken off, until [`finish`](crate::finish).
     #[inline]
     #[must_use]
     pub fn get(&self) -> Option<F> {

@@ -48,6 +48,7 @@ mod own_storage;
 mod parked;
 mod places;
 mod probe_examples;
+mod probes;
 mod red_zone;
 mod references;
 mod report_calls;

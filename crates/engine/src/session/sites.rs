@@ -81,6 +81,9 @@ pub struct AddedSite {
     pub refusals: Vec<(Tactic, Refusal)>,
 }
 
+/// An instruction that a jump may cover, and the address at which a thread goes on there.
+pub type Inside = (u64, u64);
+
 /// The way to put probes in and take them out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -212,6 +215,27 @@ impl Session {
         })
     }
 
+    /// Returns the instructions behind the first that a site's jump covers, or would cover. Who wants
+    /// a thread to go on at one of them has to let it go on elsewhere.
+    #[must_use]
+    pub fn inside(&self, site: SiteId) -> Vec<Inside> {
+        self.look(move |inner| {
+            let attached = inner.active.as_ref().map(|active| &active.attached);
+            attached.map_or_else(Vec::new, |attached| attached.inside_of(site.0))
+        })
+    }
+
+    /// Returns the address of code that does what the program did at a site's instruction before, and
+    /// goes on behind it, with what other work comes after the instruction. It stays valid as long as
+    /// the session, but others that join the site are not in it.
+    #[must_use]
+    pub fn original(&self, site: SiteId, instruction: u64) -> Option<u64> {
+        self.look(move |inner| {
+            let attached = &inner.active.as_ref()?.attached;
+            attached.copy_of(site.0, instruction)
+        })
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
@@ -298,6 +322,7 @@ impl Inner {
         let attached = &self.active.as_ref()?.attached;
         let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
         let reached = match (outcome.state, outcome.tactic.patch()) {
+            _ if attached.is_gone(site.0) => Reached::Gone,
             (SiteState::Final, Patch::Jump) => Reached::Optimised,
             (SiteState::Final, Patch::Breakpoint) => Reached::Breakpoint,
             (SiteState::StandIn, _) => Reached::Waiting,

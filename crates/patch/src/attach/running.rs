@@ -160,6 +160,38 @@ impl Attached {
         made.detour.copy_of(instruction)
     }
 
+    /// True if the bytes of a probe that is armed are not in the program any more: its library was
+    /// unmapped, or another tool has changed them.
+    #[must_use]
+    pub fn is_gone(&self, probe: usize) -> bool {
+        let Some(entry) = self.entry_of(probe).map(|entry| &self.round.entries[entry]) else {
+            return false;
+        };
+        let Ok(remote) = self.host.memory() else {
+            return true;
+        };
+        let is_there =
+            |change: &Change| matches!(look(&remote, change), Some(Found::After | Found::Between));
+        entry.is_written() && !entry.changes().iter().all(is_there)
+    }
+
+    /// Returns, for each instruction of a probe's site behind the first, its address and the address
+    /// at which a thread goes on there that comes from elsewhere: a jump may cover the instruction.
+    /// They stay valid as long as the session.
+    #[must_use]
+    pub fn inside_of(&self, probe: usize) -> Vec<(u64, u64)> {
+        let entry = self.entry_of(probe).map(|entry| &self.round.entries[entry]);
+        let made = entry.and_then(|entry| Some((entry, entry.made.as_ref().ok()?)));
+        let Some((entry, made)) = made else {
+            return Vec::new();
+        };
+        let displaced = entry.shape.displaced.iter().skip(1);
+        let displaced = displaced.map(iced_x86::Instruction::ip);
+        displaced
+            .filter_map(|address| Some((address, made.detour.goes_on(address)?)))
+            .collect()
+    }
+
     /// Returns the entry that a probe's place has now.
     fn entry_of(&self, probe: usize) -> Option<usize> {
         let asked = self.round.asked.probes.get(probe)?;

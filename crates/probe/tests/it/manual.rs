@@ -1,7 +1,7 @@
 //! The manual pages: their form, what they name, and the program in them.
 
 use crate::support::{have, libraries, probing, quiet, root};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn pages() -> Vec<PathBuf> {
@@ -97,6 +97,51 @@ fn fields_are_those_of_the_header() {
     }
 }
 
+/// Builds a program with a static library, runs it, and looks for a text in its output.
+fn runs(program: &str, libraries: &Path, wanted: &str) {
+    let (source, out) = (libraries.join("program.c"), libraries.join("program"));
+    std::fs::write(&source, program).unwrap();
+    quiet(
+        Command::new("cc")
+            .args("-std=gnu99 -Wall -Wextra -Werror -O1 -I".split(' '))
+            .arg(root().join("include"))
+            .arg(&source)
+            .arg(libraries.join("libcapriole.a"))
+            .arg("-o")
+            .arg(&out),
+    );
+    let output = probing(&mut Command::new(&out));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}: {wrong}\n{program}",
+        output.status
+    );
+    assert!(said.contains(wanted), "{said}\n{program}");
+}
+
+#[test]
+fn the_programs_of_the_guide_run() {
+    let guide = std::fs::read_to_string(root().join("docs/probes.md")).unwrap();
+    let directory = libraries("cc");
+    let programs: Vec<&str> = guide
+        .split("```c\n")
+        .skip(1)
+        .map(|block| block.split("```").next().unwrap())
+        .collect();
+    let said = [
+        "1000 calls of malloc, 600000 bytes\n",
+        "usleep returned 0 after ",
+        "sleep(3600)\n",
+        "half done=4\n",
+    ];
+    assert_eq!(programs.len(), said.len());
+    for (program, wanted) in programs.iter().zip(said) {
+        runs(program, directory.path(), wanted);
+    }
+}
+
 #[test]
 fn the_program_of_the_overview_runs() {
     let page = text("capriole.7");
@@ -106,26 +151,6 @@ fn the_program_of_the_overview_runs() {
     let (program, _) = program.split_once(".Ed\n").expect("its end");
     let program = format!("#include{}", program.replace("\\e", "\\"));
     let directory = libraries("cc");
-    let (source, out) = (
-        directory.path().join("program.c"),
-        directory.path().join("program"),
-    );
-    std::fs::write(&source, program).unwrap();
-    quiet(
-        Command::new("cc")
-            .args("-std=gnu99 -Wall -Wextra -Werror -O1 -I".split(' '))
-            .arg(root().join("include"))
-            .arg(&source)
-            .arg("-o")
-            .arg(&out)
-            .arg("-L")
-            .arg(directory.path())
-            .arg("-lcapriole"),
-    );
-    let output = probing(Command::new(&out).env("LD_LIBRARY_PATH", directory.path()));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let wrong = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {wrong}", output.status);
     let counted = "1000 calls for less than 2^10 bytes\n";
-    assert!(said.contains(counted), "{said}");
+    runs(&program, directory.path(), counted);
 }

@@ -58,7 +58,9 @@ fn a_closure_is_called_at_each_hit_until_its_guard_is_dropped() {
             assert_eq!(Arc::strong_count(&sum), 1, "the closure is dropped");
             called(1000);
             assert_eq!(sum.load(Relaxed), 6000);
-            capriole_probe::finish().unwrap();
+            unsafe { capriole_probe::finish() }.unwrap();
+            capriole_probe::start().unwrap();
+            capriole_probe::start().unwrap();
         },
     );
 }
