@@ -148,8 +148,10 @@ call_stub:
 	/* Where calls return whose return addresses the classical implementation replaces. */
 	.balign	64
 	.globl	step_trampoline
+	.type	step_trampoline, @function
 step_trampoline:
 	int3
 	ud2
+	.size	step_trampoline, . - step_trampoline
 
 	.section .note.GNU-stack, "", @progbits
