@@ -97,11 +97,61 @@ floor_stub:
 	mov	%rdi, -8(%rbp)
 	jmp	.Lresume
 
+	/* What is below every handler that sees all registers, and may change them: they are stored, a
+	   function is called, and they are loaded. No flags, no table of handlers, nobody who counts. */
+	.balign	64
+	.globl	floor_call
+	.type	floor_call, @function
+floor_call:
+	.byte	0xe9
+	.long	call_stub - . - 4
+	.byte	0x7d, 0xf8, 0xcc
+.Lresume_call:
+	mov	%rsi, -16(%rbp)
+	mov	%rdx, -24(%rbp)
+	mov	%rcx, -32(%rbp)
+	mov	%r8, -40(%rbp)
+	mov	%r9, -48(%rbp)
+	nop
+	pop	%rbp
+	ret
+	.size	floor_call, . - floor_call
+
+	.macro	EACH what
+	.set	place, 0
+	.irp	name, r15, r14, r13, r12, rbp, rbx, r11, r10, r9, r8, rax, rcx, rdx, rsi, rdi
+	\what	\name
+	.set	place, place + 8
+	.endr
+	.endm
+	.macro	STORE name
+	mov	%\name, place(%rsp)
+	.endm
+	.macro	LOAD name
+	mov	place(%rsp), %\name
+	.endm
+
+	.balign	64
+call_stub:
+	lea	-280(%rsp), %rsp	/* below the red zone, and aligned for the call */
+	EACH	STORE
+	mov	%rsp, %rsi
+	xor	%edi, %edi
+	call	*floor_handler(%rip)
+	EACH	LOAD
+	lea	280(%rsp), %rsp
+	push	%rbp
+	mov	%rsp, %rbp
+	mov	%rdi, -8(%rbp)
+	jmp	.Lresume_call
+
 	/* Where calls return whose return addresses the classical implementation replaces. */
 	.balign	64
 	.globl	step_trampoline
+	.type	step_trampoline, @function
 step_trampoline:
 	int3
 	ud2
+	.size	step_trampoline, . - step_trampoline
 
 	.section .note.GNU-stack, "", @progbits

@@ -11,8 +11,8 @@
                                                        breakpoint stayed
        many PROBES                 ok FIRST REGISTER OPTIMISE UNREGISTER JUMPS
 
-   METHOD is none, step, boosted or optimised; KIND is probe, argument, exits, address, replacement or
-   write; WHAT is empty, record or floor. What cannot be done is answered by `error` and the reason.
+   METHOD is none, floor, step, boosted or optimised; KIND is probe, argument, exits, address, replacement or
+   write; WHAT is empty or record. What cannot be done is answered by `error` and the reason.
    It begins with the line `ok 0x0`, and ends with its input. With an argument it stays on that CPU. */
 
 #define _GNU_SOURCE
@@ -32,7 +32,7 @@
 #include <x86intrin.h>
 
 extern char copies[], crowd[];
-extern function floor_record;
+extern function floor_record, floor_call;
 #define COPY_BYTES 64
 
 __thread struct ring ring;
@@ -82,6 +82,9 @@ HANDLER int empty_probe(struct capriole_probe *p, struct capriole_regs *regs)
     (void)p, (void)regs;
     return 0;
 }
+
+/* Called by floor_call. */
+capriole_pre_handler floor_handler = empty_probe;
 
 HANDLER int count_probe(struct capriole_probe *p, struct capriole_regs *regs)
 {
@@ -169,7 +172,7 @@ static void writing(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, 
 }
 
 /* What is armed. */
-enum method { NONE, STEP, BOOSTED, OPTIMISED };
+enum method { NONE, FLOOR, STEP, BOOSTED, OPTIMISED };
 enum kind { PROBE, ARGUMENT, EXITS, ADDRESS, REPLACEMENT, WRITE };
 enum what { EMPTY, COUNT, RECORD };
 static enum method method;
@@ -191,7 +194,7 @@ static int put_in(void)
     static function *const replacements[] = {empty_replacement, count_replacement, record_replacement};
     unsigned flags = method == BOOSTED ? CAPRIOLE_NO_OPTIMIZE : 0;
     int result = 0;
-    if (method == NONE)
+    if (method <= FLOOR)
         return 0;
     if (method == STEP) {
         result = kind == PROBE ? step_probe((void *)target, probes[what])
@@ -247,7 +250,7 @@ static unsigned long missed(void)
 static int take_out(void)
 {
     int result = 0;
-    if (method == NONE)
+    if (method <= FLOOR)
         return 0;
     if (method == STEP)
         return step_end() ? refuse("the instruction cannot be written", strerror(errno)) : 0;
@@ -280,7 +283,7 @@ static int check_state(void)
     const char *expected = method == OPTIMISED ? "[OPTIMIZED]" : "[BREAKPOINT]";
     char text[4096];
     int found = 0;
-    if (method == NONE || method == STEP || kind == WRITE)
+    if (method <= STEP || kind == WRITE)
         return 0;
     if (method == OPTIMISED && capriole_optimize(10000) != 0)
         return refuse("no jump within ten seconds", NULL);
@@ -334,10 +337,10 @@ static int check_count(void)
 
 static int arm(const char *m, const char *k, const char *w, unsigned copy)
 {
-    static const char *const methods[] = {"none", "step", "boosted", "optimised"};
+    static const char *const methods[] = {"none", "floor", "step", "boosted", "optimised"};
     static const char *const kinds[] = {"probe", "argument", "exits", "address", "replacement", "write"};
     static const char *const whats[] = {"empty", "count", "record"};
-    int number[3] = {named(methods, 4, m), named(kinds, 6, k), named(whats, 3, w)};
+    int number[3] = {named(methods, 5, m), named(kinds, 6, k), named(whats, 3, w)};
     if (number[0] < 0 || number[1] < 0 || number[2] < 0 || copy >= COPIES)
         return refuse("there is no such row", NULL);
     method = (enum method)number[0];
@@ -346,10 +349,10 @@ static int arm(const char *m, const char *k, const char *w, unsigned copy)
     target = (function *)(copies + COPY_BYTES * copy);
     if (kind == WRITE)
         target = writing;
-    else if (method == NONE && what == RECORD)
-        target = floor_record;
+    else if (method == FLOOR)
+        target = what == RECORD ? floor_record : floor_call;
     ring.thread = (uint32_t)syscall(SYS_gettid);
-    if (method != NONE && what == EMPTY && check_count())
+    if (method > FLOOR && what == EMPTY && check_count())
         return -1;
     start_bytes = ring.bytes;
     lines_read = 0;

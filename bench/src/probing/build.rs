@@ -51,7 +51,7 @@ pub(super) fn build(files: &Path, helper: &Path) -> Result<PathBuf, Trouble> {
     let library = files.join("lib");
     let mut script = Command::new("sh");
     script.arg(files.join("scripts/library.sh"));
-    script.arg(&library).arg(helper);
+    script.arg(&library).arg(helper).arg("static");
     run(script, "sh").map_err(Trouble::Missing)?;
     let program = files.join("program");
     let mut compiler = Command::new("cc");

@@ -39,7 +39,7 @@ const MOST_WRITTEN: u64 = 200_000;
 pub struct Spec {
     /// The row's name.
     pub name: &'static str,
-    /// `none`, `step`, `boosted` or `optimised`.
+    /// `none`, `floor`, `step`, `boosted` or `optimised`.
     method: &'static str,
     /// `probe`, `argument`, `exits`, `address`, `replacement` or `write`.
     kind: &'static str,
@@ -61,7 +61,8 @@ macro_rules! specs {
 /// The rows that the program measures, in the order of the table.
 pub const SPECS: &[Spec] = specs![
     "bare" none probe empty,
-    "floor.record" none probe record,
+    "floor.call" floor probe empty,
+    "floor.record" floor probe record,
     "step.empty" step probe empty,
     "step.record" step probe record,
     "step.return.empty" step address empty,

@@ -206,6 +206,7 @@ fn what_cannot_be_measured_so_is_said() {
         ("hit", "3", "at least 7 rounds"),
         ("hit", "0", "at least 7 rounds"),
         ("marker", "0", "at least 7 rounds"),
+        ("probes", "6", "at least 7 rounds"),
         ("attach", "0", "at least 1 round"),
         ("program", "0", "at least 1 round"),
     ] {
@@ -238,16 +239,16 @@ fn help() {
     Usage: capriole bench [OPTIONS] [WHAT]
 
     Arguments:
-      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), or marker (static markers, off and on) [default: hit] [possible values: hit, attach, program, marker]
+      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), marker (static markers, off and on), or probes (probes that a program puts into itself) [default: hit] [possible values: hit, attach, program, marker, probes]
 
     Options:
-          --rounds <ROUNDS>      Number of rounds, whose median counts: for hit and marker at least 7 [default: 9], for the others at least 1 [default: 5]
+          --rounds <ROUNDS>      Number of rounds, whose median counts: for hit, marker and probes at least 7 [default: 9], for the others at least 1 [default: 5]
           --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
-          --cpu <CPU>            hit, marker: measure on this CPU
+          --cpu <CPU>            hit, marker, probes: measure on this CPU
           --threads <N>          hit: add rows with this many threads to those with one [default: the number of CPUs]
-          --rows <NAME,...>      hit, marker: only these rows and the rows they are compared with; the first part of a name selects all rows that begin with it
+          --rows <NAME,...>      hit, marker, probes: only these rows and the rows they are compared with; the first part of a name selects all rows that begin with it
           --svg <FILE>           hit: also draw a chart
-          --sites <SITES>        attach: maximum number of sites [default: 40000]
+          --sites <SITES>        attach, probes: maximum number of sites [default: 40000]
           --buffer-size <SIZE>   program: size of the memory shared with the recorded program [default: 1G]
           --json                 Print JSON
       -h, --help                 Print help

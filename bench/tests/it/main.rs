@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 mod bench;
 mod bench_hit;
 mod bench_marker;
+mod bench_probes;
 mod floor;
 mod hit;
 

@@ -190,24 +190,6 @@ impl Attached {
         displaced
             .filter_map(|address| Some((address, made.detour.goes_on(address)?)))
             .collect()
-<<<<<<< HEAD
-=======
-    }
-
-    /// True if the bytes of a probe that is armed are not in the program any more: its library was
-    /// unmapped, or another tool has changed them.
-    #[must_use]
-    pub fn is_gone(&self, probe: usize) -> bool {
-        let Some(entry) = self.entry_of(probe).map(|entry| &self.round.entries[entry]) else {
-            return false;
-        };
-        let Ok(remote) = self.host.memory() else {
-            return true;
-        };
-        let is_there =
-            |change: &Change| matches!(look(&remote, change), Some(Found::After | Found::Between));
-        entry.is_written() && !entry.changes().iter().all(is_there)
->>>>>>> w-ptest
     }
 
     /// Returns the entry that a probe's place has now.
