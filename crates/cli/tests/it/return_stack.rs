@@ -338,7 +338,11 @@ fn panics_through_replaced_return_addresses() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let pid = running.pid.to_string();
-    for _ in 0..3 {
+    // How often it panics in so short a time depends on the machine's load.
+    let (mut abandoned, mut left) = (0, 30);
+    while abandoned < 3 {
+        assert!(left > 0, "{abandoned} recordings saw a panic");
+        left -= 1;
         let output = record(
             &trace,
             &[
@@ -355,7 +359,7 @@ fn panics_through_replaced_return_addresses() {
         assert!(output.status.success(), "{}", told(&output));
         running.assert_alive();
         let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-        assert!(said["returns_abandoned"].as_u64() > Some(0), "{said}");
+        abandoned += u32::from(said["returns_abandoned"].as_u64() > Some(0));
     }
     assert_text_is_the_files(&running.process(), true);
     assert_no_session(&running.process());

@@ -3,9 +3,12 @@
 //! The library is built from its source, once for each state of that. The programs are in
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
+mod arguments;
 mod functions;
 mod hammered;
 mod registers;
+mod returns;
+mod unwinding;
 
 use crate::programs::{Compiler, build};
 use crate::target::told;
@@ -91,6 +94,17 @@ fn program_by(compiler: Compiler, source: &str, flags: &[&str]) -> Option<PathBu
 
 fn program(source: &str) -> Option<PathBuf> {
     program_by(Compiler::Gcc, source, &[])
+}
+
+/// Builds a program with the static library.
+fn static_program(compiler: Compiler, source: &str, flags: &[&str]) -> Option<PathBuf> {
+    let archive = library().join("libcapriole.a");
+    let include = format!("-I{}", root().join("include").display());
+    let whole = format!(
+        "-Wl,--whole-archive,{},--no-whole-archive",
+        archive.display()
+    );
+    build(compiler, source, &[&[&*include, &*whole], flags].concat())
 }
 
 /// Returns a command that runs a program which finds the helper, at a lower priority.

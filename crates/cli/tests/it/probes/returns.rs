@@ -1,0 +1,31 @@
+//! Calls that are followed to their ends, by exits and by return addresses.
+
+use super::{parts, program_by, run};
+use crate::programs::Compiler;
+
+parts!("probes_returns.c":
+    values,
+    doubles,
+    not_followed,
+    several,
+    tail_call,
+    limited,
+    deep,
+    longjmps,
+    backtraces,
+    taken_out_while_open,
+    threads,
+    coroutines,
+    errors,
+    misses,
+    come_and_go,
+);
+
+#[test]
+fn in_cxx() {
+    if let Some(program) = program_by(Compiler::Gxx, "probes_returns_cxx.cpp", &[]) {
+        for part in ["exceptions", "replacements", "arguments", "names"] {
+            run(&program, &[part]);
+        }
+    }
+}

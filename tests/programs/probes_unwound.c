@@ -1,0 +1,80 @@
+/*
+ * Calls a probed function again and again, for debuggers: `probes_unwound HOW`, which is one of
+ * jump, breakpoint, post, exits, address. Handlers that are called are pre, post, entered, returned.
+ */
+#include "probes.h"
+
+PROBED long probed(long number, const char *text)
+{
+	long result = number + text[0];
+	__asm__ volatile("nopw 0x0(%%rax,%%rax,1)" : "+r"(result));
+	return result;
+}
+
+PROBED long middle(long number)
+{
+	return probed(number + 1, "text") + 1;
+}
+
+PROBED long outer(long number)
+{
+	return middle(number + 1) + 1;
+}
+
+static volatile long calls;
+
+PROBED int pre(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	calls++;
+	return 0;
+}
+
+PROBED void post(struct capriole_probe *p, struct capriole_regs *regs, unsigned long flags)
+{
+	(void)p, (void)regs, (void)flags;
+	calls++;
+}
+
+PROBED int entered(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	calls++;
+	return 0;
+}
+
+PROBED int returned(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	calls++;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc > 1);
+	static struct capriole_probe probe = { .address = (void *)probed, .pre = pre };
+	static struct capriole_return_probe call = { .entry = entered, .handler = returned };
+	call.probe.address = (void *)middle;
+	call.by_address = !strcmp(argv[1], "address");
+	if (!strcmp(argv[1], "breakpoint"))
+		probe.flags = CAPRIOLE_NO_OPTIMIZE;
+	if (!strcmp(argv[1], "post")) {
+		probe.pre = NULL;
+		probe.post = post;
+	}
+	/* `middle` is not left by a jump, so both ways are possible. */
+	if (call.by_address || !strcmp(argv[1], "exits"))
+		OK(capriole_return_probe_register(&call));
+	OK(capriole_probe_register(&probe));
+	IS(capriole_optimize(PATIENCE), 0);
+	stop_on_sigterm();
+	ready();
+	while (!stop_asked) {
+		IS(outer(1), 3 + 't' + 2);
+		usleep(1000);
+	}
+	CHECK(calls);
+	puts("ok");
+	return 0;
+}
