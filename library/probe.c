@@ -723,12 +723,12 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	 * checked as well. */
 	for (size_t i = 0; i < linked && !failed; i++) {
 		struct site *site = own(probes[i])->site;
-		if (!site->id && site->armed != 2) {
-			site->armed = 2;	/* going to be */
+		if (!site->id && !(site->armed & 2)) {
+			site->armed |= 2;	/* going to be */
 			new[added++] = site;
-		} else if (site->id && site->armed != 2 && own(probes[i])->enabled &&
+		} else if (site->id && !(site->armed & 2) && own(probes[i])->enabled &&
 			   (!site->armed || lacks_after(site) || is_held(site))) {
-			site->armed = 2;
+			site->armed |= 2;
 			known[again++] = site;
 		}
 	}
@@ -744,12 +744,11 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	if (!failed)
 		failed = arm(new, added, known, again);
 	if (failed) {
+		/* What was armed before still is. */
 		for (size_t i = 0; i < added; i++)
-			if (new[i]->armed == 2)
-				new[i]->armed = 0;
+			new[i]->armed &= 1;
 		for (size_t i = 0; i < again; i++)
-			if (known[i]->armed == 2)
-				known[i]->armed = 0;
+			known[i]->armed &= 1;
 		struct site **touched = allocate(room);
 		for (size_t i = 0; touched && i < linked; i++)
 			touched[i] = own(probes[i])->site;
