@@ -373,7 +373,10 @@ capriole_return:
 
 /* Unwind information of the stubs, by hand: it needs the distance of the table. A stub's frame begins
  * where its call's ended, and its return address is in the entry as far behind the stub as the table
- * is behind the stubs. So exceptions and backtraces pass it as if the address had not been replaced. */
+ * is behind the stubs. So exceptions and backtraces pass it as if the address had not been replaced. It
+ * is not the frame of a signal: what it leads to is a return address, and the call is before that.
+ * Unwinders tell frames apart by their CFAs; so the stub's is not the stack pointer, which is also the
+ * CFA of the frame before, but a byte above. */
 	.section .eh_frame, "a", @progbits
 	.balign	8
 .Lcie:
@@ -381,9 +384,9 @@ capriole_return:
 .Lcie_start:
 	.long	0
 	.byte	1
-	.string	"zRS"
+	.string	"zR"
 	.uleb128 1
-	.sleb128 -8
+	.sleb128 -1
 	.byte	16
 	.uleb128 1
 	.byte	0x1b			/* relative to here, 32 bits */
@@ -395,7 +398,8 @@ capriole_return:
 	.long	.Lstubs - .
 	.long	.Lstubs_end - .Lstubs
 	.uleb128 0
-	.byte	0x0c, 7, 0		/* DW_CFA_def_cfa rsp, 0 */
+	.byte	0x0c, 7, 1		/* DW_CFA_def_cfa rsp, 1 */
+	.byte	0x14, 7, 1		/* DW_CFA_val_offset rsp: CFA - 1 */
 	.byte	0x10, 16		/* DW_CFA_expression rip */
 	.uleb128 .Lexpression_end - .Lexpression
 .Lexpression:

@@ -555,9 +555,14 @@ static void take_ways(struct message *message)
 
 /* True if a new site is armed with its addition. A replacement is not: the program needs to know the
  * original first. */
-static int arrives(const struct site *site)
+static u64 arrives(const struct site *site)
 {
 	return !site->replacement && is_used(site);
+}
+
+static u64 arrives_again(const struct site *site)
+{
+	return site->replacement || is_used(site);
 }
 
 static void put_armed(struct message *message, struct site *site)
@@ -618,8 +623,11 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 		if (arrives(new[i]))
 			arrive += patches(&new[i], 1);
 	}
-	for (size_t i = 0; i < again; i++)
-		arrive += patches(&known[i], 1);
+	for (size_t i = 0; i < again; i++) {
+		known[i]->armed &= 1;
+		if (arrives_again(known[i]))
+			arrive += patches(&known[i], 1);
+	}
 	if (!arrive)
 		return 0;
 	new_message(&message, ARM);
@@ -628,7 +636,8 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 		if (arrives(new[i]))
 			put_armed(&message, new[i]);
 	for (size_t i = 0; i < again; i++)
-		put_armed(&message, known[i]);
+		if (arrives_again(known[i]))
+			put_armed(&message, known[i]);
 	failed = ask(&message);
 	if (!failed)
 		take_ways(&message);
@@ -636,7 +645,7 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 	for (size_t i = 0; i < added && !failed; i++)
 		new[i]->armed = arrives(new[i]);
 	for (size_t i = 0; i < again && !failed; i++)
-		known[i]->armed = 1;
+		known[i]->armed = arrives_again(known[i]);
 	return failed;
 }
 
@@ -725,12 +734,13 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	 * checked as well. */
 	for (size_t i = 0; i < linked && !failed; i++) {
 		struct site *site = own(probes[i])->site;
-		if (!site->id && site->armed != 2) {
-			site->armed = 2;	/* going to be */
+		if (!site->id && !(site->armed & 2)) {
+			site->armed |= 2;	/* going to be */
 			new[added++] = site;
-		} else if (site->id && site->armed != 2 && own(probes[i])->enabled &&
-			   (!site->armed || lacks_after(site) || is_held(site))) {
-			site->armed = 2;
+		} else if (site->id && !(site->armed & 2) &&
+			   (lacks_after(site) ||
+			    (own(probes[i])->enabled && (!site->armed || is_held(site))))) {
+			site->armed |= 2;
 			known[again++] = site;
 		}
 	}
@@ -746,12 +756,11 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	if (!failed)
 		failed = arm(new, added, known, again);
 	if (failed) {
+		/* What was armed before still is. */
 		for (size_t i = 0; i < added; i++)
-			if (new[i]->armed == 2)
-				new[i]->armed = 0;
+			new[i]->armed &= 1;
 		for (size_t i = 0; i < again; i++)
-			if (known[i]->armed == 2)
-				known[i]->armed = 0;
+			known[i]->armed &= 1;
 		struct site **touched = allocate(room);
 		for (size_t i = 0; touched && i < linked; i++)
 			touched[i] = own(probes[i])->site;
@@ -907,8 +916,11 @@ static int switch_probe(struct capriole_probe *probe, u64 enabled)
 	struct site *site = own(probe)->site;
 	if (own(probe)->enabled == enabled)
 		return 0;
+	int failed = enabled ? start_helper() : 0;
+	if (failed)
+		return failed;
 	own(probe)->enabled = enabled;
-	int failed = publish(site, &old);
+	failed = publish(site, &old);
 	if (failed) {
 		own(probe)->enabled = !enabled;
 		return failed;
@@ -917,11 +929,18 @@ static int switch_probe(struct capriole_probe *probe, u64 enabled)
 		settle();
 		release_set(old);
 	}
-	if (enabled && !site->armed)
-		return arm(NULL, 0, &site, 1);
-	if (!enabled && site->armed && !is_used(site))
-		return disarm(&site, 1);
-	return 0;
+	if (!enabled)
+		return site->armed && !is_used(site) ? disarm(&site, 1) : 0;
+	if (!site->armed || is_held(site))
+		failed = site->id ? arm(NULL, 0, &site, 1) : arm(&site, 1, NULL, 0);
+	if (failed) {
+		own(probe)->enabled = 0;
+		if (!publish(site, &old) && old) {
+			settle();
+			release_set(old);
+		}
+	}
+	return failed;
 }
 
 PUBLIC int capriole_probe_disable(struct capriole_probe *probe)

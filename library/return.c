@@ -22,6 +22,7 @@ struct inside {
 	capriole_call_handler entry, handler;
 	u64 size;		/* of an open call, with its data */
 	u64 vector;
+	u64 serial;		/* higher for those that were registered later */
 	size_t exits;
 	size_t active;		/* calls that are followed now, if their number is limited */
 	struct capriole_probe probes[];	/* the entry, the exits */
@@ -100,30 +101,47 @@ UNPROBED static void drop(struct thread *thread, struct open *open)
 	thread->free = (char *)open;
 }
 
-/* Drops calls that have ended, also in another way than by an exit, when a call is entered or left
+/* True if a call whose return address is where that of the call is that is entered now is the same
+ * one, followed by another return probe. Those are called in the order of registration, and the first
+ * one drops what was there before. */
+UNPROBED static int is_same(struct open *open, struct inside *entered)
+{
+	return open->inside->probes[0].address == entered->probes[0].address &&
+	       open->inside->serial < entered->serial;
+}
+
+/* Drops calls that have ended, also in another way than by an exit, when a call is left, or `entered`,
  * whose return address is at `sp`. */
-UNPROBED static void drop_left(struct thread *thread, u64 sp, int entered)
+UNPROBED static void drop_left(struct thread *thread, u64 sp, struct inside *entered)
 {
 	struct open *open;
 	while ((open = last(thread))) {
 		if (!__atomic_load_n(&open->over, __ATOMIC_ACQUIRE) &&
-		    (open->stub || open->call.sp >= sp + (entered != 0) ||
-		     sp - open->call.sp >= STACK_SIZE))
+		    (open->stub || open->call.sp > sp || sp - open->call.sp >= STACK_SIZE ||
+		     (open->call.sp == sp && (!entered || is_same(open, entered)))))
 			return;
 		drop(thread, open);
 	}
 }
 
-/* Finds the call, left otherwise than by its return, whose return address was where that of a call is
- * that is entered now: nobody can return by it any more. Its place, and its stub, are used again. So
- * calls that are left otherwise take no more room than there are places of the stack for them. */
+/* Finds calls, left otherwise than by their return, whose return address was where that of a call is
+ * that is entered now: nobody can return by it any more. Their places, and their stubs, are used again.
+ * So calls that are left otherwise take no more room than there are places of the stack for them. */
 static struct open *overwritten(struct thread *thread, u64 sp, struct inside *inside)
 {
-	struct open *open = last(thread);
-	for (; open && open->call.sp <= sp; open = open->before)
-		if (open->stub && !open->over && open->call.sp == sp)
-			return open->inside->size == inside->size ? open : NULL;
-	return NULL;
+	struct open *found = NULL;
+	for (struct open *open = last(thread); open && open->call.sp <= sp; open = open->before) {
+		if (open->call.sp != sp || (!open->over && (!open->stub || is_same(open, inside))))
+			continue;
+		if (!open->over) {
+			leave(open);
+			give_stub(thread, open);
+			open->over = 1;
+		}
+		if (!found && open->inside->size == inside->size)
+			found = open;
+	}
+	return found;
 }
 
 UNPROBED static int missed(struct capriole_return_probe *probe)
@@ -185,7 +203,7 @@ static int entered(struct capriole_probe *p, struct capriole_regs *regs)
 	struct thread *thread = capriole_thread;
 	struct open *top = last(thread);
 	if (__builtin_expect(!top || top->call.sp <= regs->sp || !has_place(thread, inside), 0)) {
-		drop_left(thread, regs->sp, 1);
+		drop_left(thread, regs->sp, inside);
 		if (!has_place(thread, inside))
 			return missed(inside->outer);
 	}
@@ -207,14 +225,10 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 	struct capriole_return_probe *outer = inside->outer;
 	struct thread *thread = capriole_thread;
 	u64 stub = 0;
-	drop_left(thread, regs->sp, 1);
+	drop_left(thread, regs->sp, inside);
 	struct open *open = outer->by_address ? overwritten(thread, regs->sp, inside) : NULL;
 	int again = open != NULL;
-	if (again) {
-		leave(open);
-		give_stub(thread, open);
-		open->over = 1;
-	} else {
+	if (!again) {
 		open = (struct open *)(void *)thread->free;
 		if (!has_place(thread, inside))
 			return missed(outer);
@@ -238,7 +252,7 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 			give_stub(thread, open);
 		leave(open);
 		open->over = 1;
-		drop_left(thread, 0, 0);
+		drop_left(thread, 0, NULL);
 		return 0;
 	}
 	if (stub) {
@@ -256,9 +270,12 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	struct open *open = last(thread);
 	u64 ip = regs->ip, sp = regs->sp;
 	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside, 0)) {
-		drop_left(thread, sp, 0);
+		drop_left(thread, sp, NULL);
+		/* Several return probes may follow the call. */
 		open = last(thread);
-		if (!open || open->call.sp != sp || open->inside != inside)
+		while (open && open->call.sp == sp && (open->inside != inside || open->over))
+			open = open->before;
+		if (!open || open->call.sp != sp)
 			return 0;	/* entered before the probe was there, or not followed */
 	}
 	u64 to = open->call.return_address;
@@ -267,8 +284,12 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	inside->handler(&open->call, regs);
 	if (__builtin_expect(inside->active != 0, 0))
 		leave(open);
-	thread->last = open->before;
-	thread->free = (char *)open;
+	if (__builtin_expect(open != last(thread), 0)) {
+		open->over = 1;
+	} else {
+		thread->last = open->before;
+		thread->free = (char *)open;
+	}
 	if (__builtin_expect(regs->ip != to || regs->sp != sp + 8, 0))
 		return 1;
 	regs->ip = ip;
@@ -295,7 +316,7 @@ UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 		give_stub(thread, open);
 	__atomic_store_n(&open->over, 1, __ATOMIC_RELEASE);
 	if (usable)
-		drop_left(thread, 0, 0);
+		drop_left(thread, 0, NULL);
 }
 
 static int check(const struct capriole_return_probe *probe)
@@ -344,6 +365,8 @@ static int register_return(struct capriole_return_probe *probe)
 		drop_message(&message);
 		return fail(-ENOMEM, "there is no memory for the probes of a function's exits", NULL);
 	}
+	static u64 serial;
+	inside->serial = ++serial;
 	inside->outer = probe;
 	inside->exits = exits;
 	inside->size = (sizeof(struct open) + probe->data_size + 15) & ~(u64)15;

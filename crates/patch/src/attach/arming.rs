@@ -812,6 +812,12 @@ impl super::round::Round {
         // What is in the program stays there if this entry cannot be written.
         arrival.before = from.or(before);
         self.entries[entry].from = from;
+        // It may have been held when it was in the program before. Over a jump it is a jump at once: a
+        // breakpoint there would have bytes behind it that are neither the program's nor its own.
+        self.entries[entry].held = from.is_some_and(|from| {
+            let from = &self.entries[from];
+            from.state == SiteState::StandIn && from.held
+        });
         self.entries[entry].state = SiteState::Waiting;
         let at = self.waiting.partition_point(|waiting| *waiting < entry);
         self.waiting.insert(at, entry);

@@ -67,3 +67,16 @@ fn probes_come_and_go() {
     let output = output_within(&mut command(&program, &arguments), patience);
     println!("{}", well(&output));
 }
+
+/// Probes at instructions of one function, which come to share jumps: after each step every enabled
+/// one is hit once, and others are not.
+#[test]
+fn neighbours_come_and_go() {
+    let Some(program) = program("probes_random.c") else {
+        return;
+    };
+    let last = rounds(20, 2000).to_string();
+    let patience = PATIENCE * if last.len() > 3 { 30 } else { 1 };
+    let output = output_within(&mut command(&program, &["1", &last, "40"]), patience);
+    println!("{}", well(&output));
+}
