@@ -156,7 +156,11 @@ HIDDEN void find_vector_state(void);
 HIDDEN void save_vectors(void);
 HIDDEN void load_vectors(void);
 
+/* Installs handlers of the signals of faults, before those of the program. The helper must have been
+ * started. */
 HIDDEN int watch_faults(void);
+/* The memory of the session, with its handlers, is going to be unmapped. */
+HIDDEN void forget_handlers(void);
 /* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */
 HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *regs,
 			    capriole_pre_handler handler, u64 *leave);
@@ -179,7 +183,8 @@ struct message {
 };
 enum request {
 	HELLO = 1, RESOLVE, ADD, ARM, DISARM, OPTIMIZE, STATUS, EXITS, ANALYZE, EVENT_ADD,
-	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED
+	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED,
+	FAULTS
 };
 HIDDEN void new_message(struct message *message, enum request kind);
 HIDDEN void put(struct message *message, u64 number);

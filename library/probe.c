@@ -1032,6 +1032,7 @@ HIDDEN int adopt(void)
 {
 	size_t count = 0, n = 0;
 	int failed = 0;
+	forget_handlers();
 	for (struct site *site = sites; site; site = site->all)
 		count++;
 	for (struct site *site = replacements; site; site = site->all)
@@ -1078,6 +1079,7 @@ PUBLIC int capriole_finish(void)
 	for (struct site *site = replacements; site; site = site->all)
 		if (site->first)
 			return end(fail(-EBUSY, "there are functions that are replaced", NULL));
+	forget_handlers();
 	failed = simple(GOODBYE, 0);
 	if (!failed) {
 		stop_helper();

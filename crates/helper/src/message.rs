@@ -22,6 +22,7 @@ pub const READ: u32 = 13;
 pub const ALLOW: u32 = 14;
 pub const GOODBYE: u32 = 15;
 pub const PLACE: u32 = 16;
+pub const FAULTS: u32 = 18;
 
 /// A request of the program.
 #[derive(Debug)]

@@ -200,6 +200,7 @@ impl Server {
             message::READ => self.records(),
             message::ALLOW => self.allow(&mut request, tid),
             message::PLACE => self.place(&mut request),
+            message::FAULTS => self.faults(),
             message::GOODBYE => self.goodbye(),
             _ => Err(Malformed.into()),
         }
@@ -761,6 +762,19 @@ impl Server {
             Some(symbol) => answer.text(&format!("{name}:{symbol}")),
             None => answer.text(&format!("{name}:{offset:#x}")),
         };
+        Ok(answer)
+    }
+
+    /// Answers with the handlers that stand before the program's own, and these: the library puts one
+    /// of its own before both, and the kernel does not tell it about the first.
+    fn faults(&mut self) -> Answered {
+        let mut answer = Answer::default();
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+            let session = self.session.as_ref();
+            let found = session.and_then(|session| session.fault_handler(signal));
+            let (handler, own) = found.unwrap_or_default();
+            answer.word(handler).word(own);
+        }
         Ok(answer)
     }
 
