@@ -85,7 +85,7 @@ static int guarded(capriole_pre_handler handler, struct capriole_probe *probe, s
 	return result;
 }
 
-static int call_all(struct set *set, struct capriole_regs *regs, int after)
+HIDDEN int call_all(struct set *set, struct capriole_regs *regs, int after)
 {
 	for (size_t i = 0; i < set->count; i++) {
 		struct capriole_probe *probe = set->probes[i];
@@ -125,7 +125,9 @@ HIDDEN int run_after(void *set, struct capriole_regs *regs)
 
 UNPROBED HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip)
 {
-	if (regs->ip == ip && skip) {
+	if (regs->flags & EXECUTED) {
+		regs->flags &= ~EXECUTED;
+	} else if (regs->ip == ip && skip) {
 		regs->ip = site->next;
 	} else if (regs->ip == ip && ip == site->address) {
 		/* Only the stack pointer is another one. */
@@ -175,6 +177,11 @@ static void faulted(int signal, siginfo_t *info, void *context)
 			return;
 		}
 		thread->running = probe;
+	}
+	u64 ip = (u64)regs[REG_RIP];
+	if (info->si_code > 0 && ip >= (u64)capriole_reads && ip < (u64)capriole_reads_end) {
+		regs[REG_RIP] = (greg_t)(u64)capriole_unreadable;
+		return;
 	}
 	const struct action *old = before;
 	u64 first = 0;
