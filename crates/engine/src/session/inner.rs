@@ -6,10 +6,11 @@ use crate::aggregate::maps::{counted, updates};
 use crate::aggregate::{AggregateTable, Group, Maps};
 use crate::error::{Result, err};
 use crate::machine::possible_cpus;
-use crate::options;
+use crate::options::{self, ProbeOptions};
 use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
+use capriole_host::{Host, ptrace};
 use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
@@ -109,6 +110,8 @@ pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
     pub(super) process: Process,
+    /// What changes it.
+    host: Arc<dyn Host>,
     /// The program, if the session has started it.
     child: Option<Child>,
     pub(super) options: Options,
@@ -136,6 +139,12 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn of(process: Process, child: Option<Child>, options: Options) -> Result<Inner> {
+        Inner::by(ptrace::host(&process), child, options)
+    }
+
+    /// As [`Inner::of`], of a process that is changed by this host.
+    pub(super) fn by(host: Arc<dyn Host>, child: Option<Child>, options: Options) -> Result<Inner> {
+        let process = host.process().clone();
         let clock = match options::clock() {
             Ok(clock) => clock,
             Err(error) => {
@@ -146,6 +155,7 @@ impl Inner {
         Ok(Inner {
             number: SESSIONS.fetch_add(1, Ordering::Relaxed),
             process,
+            host,
             child,
             options,
             clock,
@@ -221,8 +231,24 @@ impl Inner {
 
     /// Inserts events with their probes, in their final form where that is possible.
     fn insert(&mut self, events: &[Event]) -> Result<Added> {
-        let inserted = self.plan_and_insert(events, Pace::Paused, &BTreeSet::new())?;
+        let pace = match self.host.can_stop() {
+            true => Pace::Paused,
+            false => {
+                self.begin()?;
+                // Whoever waits for us.
+                Pace::Running(0)
+            }
+        };
+        let inserted = self.plan_and_insert(events, pace, &BTreeSet::new())?;
         Ok(inserted.added)
+    }
+
+    /// Attaches to the program without any probe, unless that is done.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        if self.active.is_none() {
+            self.plan_and_insert(&[], Pace::Paused, &BTreeSet::new())?;
+        }
+        Ok(())
     }
 
     /// Returns an error if the session has ended.
@@ -245,9 +271,14 @@ impl Inner {
         self.give_back();
         let first = self.next;
         let number = self.added;
+        // Jumps over one instruction only, if it cannot be proved that no thread is inside others.
+        let probes = ProbeOptions {
+            one_instruction: self.options.probes.one_instruction || !self.host.can_stop(),
+            ..self.options.probes
+        };
         let request = Request {
             events,
-            options: &self.options.probes,
+            options: &probes,
             mode: Mode {
                 returns: self.options.returns,
                 first_id: first,
@@ -286,7 +317,7 @@ impl Inner {
         let (selected, dropped, own, probes, probe_of) = match &mut self.active {
             None => {
                 let buffer = self.options.buffer;
-                let probed = planned.attach(&process, None, |journal| Geometry {
+                let probed = planned.attach_by(&self.host, None, |journal| Geometry {
                     counters: room,
                     directories: DIRECTORIES,
                     ..Geometry::for_buffer(buffer, possible_cpus(), journal)
