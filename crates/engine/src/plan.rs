@@ -183,6 +183,15 @@ impl Planned {
         })
     }
 
+    /// Returns the definitions of events with probes that can only be written while the program is
+    /// stopped.
+    pub(crate) fn written_in_stops(&self) -> BTreeSet<usize> {
+        let probes = self.probes.probes.iter();
+        let stops = probes.filter(|(probe, _)| !probe.is_written_running());
+        let events = stops.flat_map(|(_, events)| events);
+        events.map(|at| self.selected[*at].definition).collect()
+    }
+
     /// Returns the sites that get a probe.
     pub fn kept(&self) -> impl Iterator<Item = &Selected> {
         let both = self.selected.iter().zip(&self.dropped);

@@ -623,7 +623,8 @@ impl Server {
         for (tactic, refusal) in &site.added.refusals {
             let _ = write!(why, "; no {tactic}: {refusal}");
         }
-        if let Some(reason) = self.host.as_ref().and_then(|host| host.why_not_stopped()) {
+        let why_not = self.host.as_ref().and_then(|host| host.why_not_stopped());
+        if let Some(reason) = why_not.filter(|_| state == WAITING) {
             let _ = write!(why, "; no jump over several instructions: {reason}");
         }
         let mut answer = Answer::default();
@@ -805,7 +806,9 @@ impl Server {
             if !moved_on && self.session.is_some() {
                 return Err(failure(
                     libc::EPERM,
-                    format!("all probes are out, but their memory stays, and the helper process with it: {reason}"),
+                    format!(
+                        "all probes are out, but their memory stays, and the helper process with it: {reason}"
+                    ),
                 ));
             }
         }

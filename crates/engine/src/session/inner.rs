@@ -6,12 +6,12 @@ use crate::aggregate::maps::{counted, updates};
 use crate::aggregate::{AggregateTable, Group, Maps};
 use crate::error::{Result, err};
 use crate::machine::possible_cpus;
-use crate::options::{self, ProbeOptions};
+use crate::options;
 use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
 use capriole_host::{Host, ptrace};
-use capriole_patch::attach::Attached;
+use capriole_patch::attach::{Attached, Running};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
@@ -36,6 +36,8 @@ const DIRECTORIES: u64 = 16 << 20;
 const AREAS: u32 = 4;
 /// Number of sessions that this process has opened. A plain count: it publishes no other data.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
+/// Changes a program that cannot be stopped: whichever thread waits for us makes the calls.
+const VOLUNTEER: Running = Running { tid: 0 };
 /// Interval at which the clock is synchronised.
 const SYNC: Duration = Duration::from_secs(1);
 
@@ -235,11 +237,13 @@ impl Inner {
             true => Pace::Paused,
             false => {
                 self.begin()?;
-                // Whoever waits for us.
-                Pace::Running(0)
+                Pace::Running(VOLUNTEER.tid)
             }
         };
-        let inserted = self.plan_and_insert(events, pace, &BTreeSet::new())?;
+        let inserted = match pace {
+            Pace::Paused => self.plan_and_insert(events, pace, &BTreeSet::new())?,
+            _ => self.insert_somehow(events, pace)?,
+        };
         Ok(inserted.added)
     }
 
@@ -271,14 +275,9 @@ impl Inner {
         self.give_back();
         let first = self.next;
         let number = self.added;
-        // Jumps over one instruction only, if it cannot be proved that no thread is inside others.
-        let probes = ProbeOptions {
-            one_instruction: self.options.probes.one_instruction || !self.host.can_stop(),
-            ..self.options.probes
-        };
         let request = Request {
             events,
-            options: &probes,
+            options: &self.options.probes,
             mode: Mode {
                 returns: self.options.returns,
                 first_id: first,
@@ -294,6 +293,13 @@ impl Inner {
         let objects = self.known.objects(&process)?;
         let guarded = self.active.is_none();
         let planned = Planned::of(objects, &process, &request, guarded, self.maps.clone())?;
+        if !self.host.can_stop() {
+            let more = planned.written_in_stops();
+            if !more.is_subset(breakpoints) {
+                self.left_out = more;
+                return Err(err!(NotProbeable, "the program cannot be stopped"));
+            }
+        }
         let maps = planned.maps.clone();
         let room = self.options.counters;
         if maps.room.counters() > room || maps.room.directories() > DIRECTORIES {
@@ -485,7 +491,10 @@ impl Inner {
     pub(super) fn disable(&mut self, event: EventId) -> Result<()> {
         let probes = self.at(event)?.probes.clone();
         if let Some(active) = &mut self.active {
-            active.attached.disarm(&probes)?;
+            match self.host.can_stop() {
+                true => active.attached.disarm(&probes)?,
+                false => active.attached.disarm_running(&probes, &VOLUNTEER)?,
+            };
         }
         Ok(())
     }
@@ -495,7 +504,10 @@ impl Inner {
         let Some(active) = &mut self.active else {
             return Ok(Vec::new());
         };
-        let refused = active.attached.arm(&probes)?;
+        let refused = match self.host.can_stop() {
+            true => active.attached.arm(&probes)?,
+            false => active.attached.arm_running(&probes, &VOLUNTEER)?,
+        };
         let name = |probe: usize| active.watch.name(probe).to_owned();
         let refused = refused.into_iter();
         Ok(refused

@@ -265,9 +265,9 @@ fn numbers(sites: &[SiteId]) -> Vec<usize> {
 }
 
 impl Inner {
-    /// Inserts events; those whose patches get in the way of others in the session by breakpoints,
-    /// which change one byte.
-    fn insert_somehow(&mut self, events: &[Event], pace: Pace) -> Result<Inserted> {
+    /// Inserts events; those whose patches get in the way of others in the session, or take a stop
+    /// where none is possible, by breakpoints, which change one byte.
+    pub(super) fn insert_somehow(&mut self, events: &[Event], pace: Pace) -> Result<Inserted> {
         let mut breakpoints = BTreeSet::new();
         loop {
             self.left_out.clear();

@@ -8,6 +8,7 @@ mod functions;
 mod hammered;
 mod registers;
 mod returns;
+mod unstopped;
 mod unwinding;
 
 use crate::programs::{Compiler, build};
