@@ -20,7 +20,7 @@ struct branch {
 	u64 mask;		/* the bits of an address, or of the counter, that count */
 	u64 number;		/* target; displacement; bytes that a return takes off the stack besides */
 };
-enum { JUMP = 1, CALL, RETURN };
+enum { IS_JUMP = 1, IS_CALL, IS_RETURN };
 enum { DIRECT, REGISTER, MEMORY };
 enum { ALWAYS = 16, COUNTER_IS_ZERO, LOOP, LOOP_EQUAL, LOOP_NOT_EQUAL };
 #define NO_REGISTER 16
@@ -89,7 +89,7 @@ static u64 address_of(const struct branch *branch, struct capriole_regs *regs)
 /* Finds out where a branch leads that is taken. Returns 0 if that cannot be read. */
 static int find_target(const struct branch *branch, struct capriole_regs *regs, u64 *target)
 {
-	if (branch->kind == RETURN)
+	if (branch->kind == IS_RETURN)
 		return capriole_read(regs->sp, target, 0);
 	if (branch->operand == MEMORY)
 		return capriole_read(address_of(branch, regs), target, branch->segment);
@@ -108,10 +108,10 @@ static int execute(const struct site *site, const struct branch *branch, struct 
 	/* A jump to an address that cannot be one faults before it is executed. */
 	if (!find_target(branch, regs, &target) || target >> 47)
 		return 0;
-	if (branch->kind == CALL) {
+	if (branch->kind == IS_CALL) {
 		regs->sp -= 8;
 		*(u64 *)regs->sp = site->next;
-	} else if (branch->kind == RETURN) {
+	} else if (branch->kind == IS_RETURN) {
 		regs->sp += 8 + branch->number;
 	}
 	regs->ip = target;

@@ -9,6 +9,7 @@ mod functions;
 mod hammered;
 mod registers;
 mod returns;
+mod unstopped;
 mod unwinding;
 
 use crate::programs::{Compiler, build};
