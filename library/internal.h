@@ -114,6 +114,9 @@ HIDDEN void *allocate(size_t size);
 HIDDEN void release(void *memory, size_t size);
 HIDDEN size_t length(const char *text);
 HIDDEN void copy(void *to, const void *from, size_t size);
+/* Clears what functions that have returned have left on the stack. An address there looks like the
+ * return address of a thread that is inside the bytes which a jump replaces, so that it is not written. */
+HIDDEN void wipe(void);
 HIDDEN int same(const char *a, const char *b);
 /* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
 HIDDEN void say(char *text, size_t size, size_t *at, const char *more);

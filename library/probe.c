@@ -245,6 +245,7 @@ HIDDEN int begin(void)
 	int failed = make_room();
 	if (failed)
 		unlock();
+	wipe();
 	return failed;
 }
 
@@ -571,45 +572,53 @@ static void put_armed(struct message *message, struct site *site)
 	}
 }
 
-/* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
- * about them. */
-static int arm(struct site **new, size_t added, struct site **known, size_t again)
+/* Makes sites known to the helper, `new` ones, and those of `known` ones that lack a part. */
+__attribute__((noinline)) static int make_known(struct site **new, size_t added, struct site **known,
+						size_t again)
 {
 	struct message message;
-	int failed = 0;
 	size_t more = 0;
 	for (size_t i = 0; i < added; i++)
 		more += 1 + lacks_after(new[i]);
 	for (size_t i = 0; i < again; i++)
 		more += lacks_after(known[i]);
-	if (more) {
-		new_message(&message, ADD);
-		put(&message, more);
-		for (size_t i = 0; i < added; i++) {
-			put_site(&message, new[i], new[i]->replacement ? REPLACE : BEFORE);
-			if (lacks_after(new[i]))
-				put_site(&message, new[i], AFTER);
-		}
-		for (size_t i = 0; i < again; i++)
-			if (lacks_after(known[i]))
-				put_site(&message, known[i], AFTER);
-		failed = ask(&message);
-		for (size_t i = 0; i < added + again && !failed; i++) {
-			struct site *site = i < added ? new[i] : known[i - added];
-			for (int after = i >= added; after < 2; after++) {
-				if (after && !lacks_after(site))
-					break;
-				u64 id = take(&message);
-				*(after ? &site->after : &site->id) = id;
-				site->next = take(&message);
-				u64 address = take(&message);
-				__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
-			}
-		}
-		if (!failed)
-			take_ways(&message);
-		drop_message(&message);
+	if (!more)
+		return 0;
+	new_message(&message, ADD);
+	put(&message, more);
+	for (size_t i = 0; i < added; i++) {
+		put_site(&message, new[i], new[i]->replacement ? REPLACE : BEFORE);
+		if (lacks_after(new[i]))
+			put_site(&message, new[i], AFTER);
 	}
+	for (size_t i = 0; i < again; i++)
+		if (lacks_after(known[i]))
+			put_site(&message, known[i], AFTER);
+	int failed = ask(&message);
+	for (size_t i = 0; i < added + again && !failed; i++) {
+		struct site *site = i < added ? new[i] : known[i - added];
+		for (int after = i >= added; after < 2; after++) {
+			if (after && !lacks_after(site))
+				break;
+			u64 id = take(&message);
+			*(after ? &site->after : &site->id) = id;
+			site->next = take(&message);
+			u64 address = take(&message);
+			__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
+		}
+	}
+	if (!failed)
+		take_ways(&message);
+	drop_message(&message);
+	return failed;
+}
+
+/* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
+ * about them. */
+__attribute__((noinline)) static int arm(struct site **new, size_t added, struct site **known, size_t again)
+{
+	struct message message;
+	int failed = make_known(new, added, known, again);
 	if (failed)
 		return failed;
 	/* Now that all is known that a hit needs. */
@@ -732,7 +741,7 @@ static struct site *new_site(u64 wanted)
 
 /* Has the sites of some probes in the program as these want it. A site is asked for once, by the first
  * of its probes here. Disabled probes have their places checked as well. */
-static int put_in(struct capriole_probe **probes, size_t count)
+__attribute__((noinline)) static int put_in(struct capriole_probe **probes, size_t count)
 {
 	size_t added = 0, again = 0, room = (count ? count : 1) * sizeof(struct site *);
 	struct site **new = allocate(room), **known = allocate(room);
@@ -754,6 +763,7 @@ static int put_in(struct capriole_probe **probes, size_t count)
 			known[again++] = site;
 		}
 	}
+	wipe();
 	int failed = arm(new, added, known, again);
 	/* If it has failed, what was armed before still is. */
 	for (size_t i = 0; i < added; i++)
@@ -821,6 +831,19 @@ static int publish_all(struct capriole_probe **probes, size_t count)
 	return failed;
 }
 
+/* Finds or makes the site of a probe. Not a part of its caller, for the sake of wipe(). */
+__attribute__((noinline)) static int link_to_site(struct capriole_probe *p)
+{
+	if (own(p)->site)
+		return fail(-EBUSY, "a probe is twice in the list", NULL);
+	struct site *site = site_at(own(p)->place);
+	if (!site && !(site = new_site(own(p)->place)))
+		return fail(-ENOMEM, "there is no memory for the probes", NULL);
+	link_probe(site, p);
+	own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
+	return 0;
+}
+
 /* Registers probes; none of them, if one cannot be. */
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 {
@@ -841,25 +864,17 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	if (!touched)
 		return fail(-ENOMEM, "there is no memory for the probes", NULL);
 	for (; linked < count && !failed; linked++) {
-		struct capriole_probe *p = probes[linked];
-		if (own(p)->site) {
-			failed = fail(-EBUSY, "a probe is twice in the list", NULL);
+		failed = link_to_site(probes[linked]);
+		if (failed)
 			break;
-		}
-		struct site *site = site_at(own(p)->place);
-		if (!site && !(site = new_site(own(p)->place))) {
-			failed = fail(-ENOMEM, "there is no memory for the probes", NULL);
-			break;
-		}
-		link_probe(site, p);
-		touched[linked] = site;
-		own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
-		if (p->fault)
+		touched[linked] = own(probes[linked])->site;
+		if (probes[linked]->fault)
 			failed = watch_faults();
 	}
 	/* The handlers first: they are called from the first hit on. */
 	if (!failed)
 		failed = publish_all(probes, linked);
+	wipe();
 	if (!failed)
 		failed = put_in(probes, linked);
 	if (failed) {
@@ -1033,6 +1048,7 @@ HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabl
 	}
 	if (n)
 		failed = publish_all(changed, n);
+	wipe();
 	if (!failed && enabled && n)
 		failed = put_in(changed, n);
 	if (failed) {

@@ -415,7 +415,7 @@ static void give_inside(struct inside *inside)
 }
 
 /* Prepares a return probe for register_locked(): finds the exits of its function. */
-static int prepare(struct capriole_return_probe *probe, struct inside **made)
+__attribute__((noinline)) static int prepare(struct capriole_return_probe *probe, struct inside **made)
 {
 	struct message message;
 	new_message(&message, EXITS);
