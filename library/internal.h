@@ -189,7 +189,7 @@ struct message {
 };
 enum request {
 	HELLO = 1, RESOLVE, ADD, ARM, DISARM, OPTIMIZE, STATUS, EXITS, ANALYZE, EVENT_ADD,
-	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED
+	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED, CALL = 1000
 };
 HIDDEN void new_message(struct message *message, enum request kind);
 HIDDEN void put(struct message *message, u64 number);

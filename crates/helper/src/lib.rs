@@ -16,20 +16,24 @@
 //! it.
 #![forbid(unsafe_code)]
 
+mod line;
 mod message;
 mod rows;
 mod server;
 mod vectors;
 
+pub use capriole_host::volunteer::try_ptrace;
+use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use server::Server;
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Serves the program at the other end of a connection, until it ends.
 ///
@@ -37,7 +41,8 @@ pub const VERSION: u64 = 1;
 /// The connection is broken in the middle of a message, or what comes are no messages.
 pub fn serve(mut connection: UnixStream) -> io::Result<()> {
     let peer = socket_peercred(&connection)?;
-    let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32);
+    let line = Arc::new(Line::new(connection.try_clone()?)?);
+    let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32, line.clone());
     loop {
         if !is_ready(&connection, server.pause())? {
             server.work();
@@ -47,7 +52,9 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
             return Ok(());
         };
         let is_last = request.kind == message::GOODBYE;
+        line.set_open(true);
         let answer = server.answer(request);
+        line.set_open(false);
         message::send(&mut connection, &answer)?;
         if is_last && answer.is_ok() {
             return Ok(());

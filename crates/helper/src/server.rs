@@ -1,11 +1,14 @@
 //! The requests of a program.
 
+use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::vectors::uses_vectors;
 use crate::{VERSION, rows};
 use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
+use capriole_host::Host;
+use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::process::Process;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +16,7 @@ use std::fmt::Write;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -50,6 +54,10 @@ struct Site {
 pub struct Server {
     pid: u32,
     process: Option<Process>,
+    line: Arc<Line>,
+    host: Option<Arc<Volunteer>>,
+    /// The thread that waits for an answer.
+    tid: i32,
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
@@ -92,9 +100,12 @@ impl From<capriole::Error> for Failure {
 }
 
 impl Server {
-    pub fn new(pid: u32) -> Server {
+    pub fn new(pid: u32, line: Arc<Line>) -> Server {
         Server {
             pid,
+            line,
+            host: None,
+            tid: 0,
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
@@ -169,6 +180,23 @@ impl Server {
         }
     }
 
+    /// Returns what changes the program: by ptrace, or without.
+    fn host(&mut self) -> Result<Arc<dyn Host>, Failure> {
+        let gone = || failure(libc::ESRCH, "the program is gone");
+        let process = self.process.as_ref().ok_or_else(gone)?;
+        let may_trace = volunteer::may_trace(|| {
+            let trial = std::process::Command::new("/proc/self/exe")
+                .args(["probe-helper", "--try-ptrace"])
+                .stdin(std::process::Stdio::null())
+                .status();
+            Some(trial.ok()?.success())
+        });
+        let line: Arc<dyn volunteer::Line> = self.line.clone();
+        let host = Arc::new(Volunteer::new(process, line, may_trace, self.tid));
+        self.host = Some(host.clone());
+        Ok(host)
+    }
+
     fn session(&mut self) -> Result<&mut Session, Failure> {
         if self.session.is_none() {
             let mut options = capriole::Options::default();
@@ -176,14 +204,16 @@ impl Server {
                 breakpoints: true,
                 ..ProbeOptions::default()
             };
-            Session::part(self.pid)?;
-            self.session = Some(Session::attach_with(self.pid, options)?);
+            let host = self.host()?;
+            Session::part(&*host)?;
+            self.session = Some(Session::attach_by(host, options)?);
         }
         self.session.as_mut().ok_or_else(|| Malformed.into())
     }
 
     pub fn answer(&mut self, mut request: Request) -> Answered {
         let tid = request.word()? as i32;
+        self.tid = tid;
         match request.kind {
             message::HELLO => self.hello(&mut request),
             message::RESOLVE => self.resolve(&mut request),
@@ -229,6 +259,7 @@ impl Server {
             *routine = request.word()?;
         }
         self.own = request.word()?..request.word()?;
+        self.line.set_scratch(request.word()?);
         Ok(Answer::default())
     }
 
@@ -592,6 +623,10 @@ impl Server {
         for (tactic, refusal) in &site.added.refusals {
             let _ = write!(why, "; no {tactic}: {refusal}");
         }
+        let why_not = self.host.as_ref().and_then(|host| host.why_not_stopped());
+        if let Some(reason) = why_not.filter(|_| state == WAITING) {
+            let _ = write!(why, "; no jump over several instructions: {reason}");
+        }
         let mut answer = Answer::default();
         answer.word(state).text(&why);
         Ok(answer)
@@ -765,6 +800,18 @@ impl Server {
     }
 
     fn goodbye(&mut self) -> Answered {
+        if let Some(reason) = self.host.as_ref().and_then(|host| host.why_not_stopped()) {
+            // Only for a moment, maybe.
+            let moved_on = self.host().is_ok_and(|host| host.can_stop());
+            if !moved_on && self.session.is_some() {
+                return Err(failure(
+                    libc::EPERM,
+                    format!(
+                        "all probes are out, but their memory stays, and the helper process with it: {reason}"
+                    ),
+                ));
+            }
+        }
         if let Some(session) = self.session.take() {
             session.detach()?;
         }

@@ -9,6 +9,7 @@ mod hammered;
 mod kinds;
 mod registers;
 mod returns;
+mod unstopped;
 mod unwinding;
 
 use crate::programs::{Compiler, build};
