@@ -6,6 +6,7 @@
 mod arguments;
 mod functions;
 mod hammered;
+mod kinds;
 mod registers;
 mod returns;
 mod signals;
