@@ -328,10 +328,11 @@ static int make_set(struct site *site, struct set **made)
 		pre += p->pre != NULL;
 		post += p->post != NULL;
 	}
-	set->before = pre ? run_before : run_nothing;
-	set->after = post ? run_after : run_nothing;
+	int carries_out = post && site->branch;
+	set->before = carries_out ? run_branch : pre ? run_before : run_nothing;
+	set->after = post && !carries_out ? run_after : run_nothing;
 	set->before_argument = set->after_argument = set;
-	if (pre == 1 && count == 1 && !set->vector && !set->faults) {
+	if (pre == 1 && count == 1 && !set->vector && !set->faults && !carries_out) {
 		struct capriole_probe *only = set->probes[0];
 		/* The handler itself is called by the routine. */
 		set->before = (int (*)(void *, struct capriole_regs *))(void (*)(void))only->pre;
@@ -517,7 +518,7 @@ static int disarm(struct site **idle, size_t count)
 
 static int lacks_after(struct site *site)
 {
-	return !site->after && has_post(site);
+	return !site->after && !site->branch && has_post(site);
 }
 
 /* Takes note of where the originals of sites are, and of the instructions that jumps cover. What was
@@ -572,6 +573,30 @@ static void put_armed(struct message *message, struct site *site)
 	}
 }
 
+/* Has post-handlers of a jump, call or return called, of which that was not known when its set was made. */
+static int carry_out(struct site *site)
+{
+	struct set *old;
+	if (!site->branch || !has_post(site) || site->set == &nothing || site->set->before == run_branch)
+		return 0;
+	int failed = publish(site, &old);
+	if (old) {
+		settle();
+		release_set(old);
+	}
+	return failed;
+}
+
+/* Forgets what is known of the instruction of a site without probes: another library may come to be
+ * there. */
+static void forget_branch(struct site *site)
+{
+	if (site->branch && !site->first) {
+		release(site->branch, branch_size);
+		site->branch = NULL;
+	}
+}
+
 /* Makes sites known to the helper, `new` ones, and those of `known` ones that lack a part. */
 __attribute__((noinline)) static int make_known(struct site **new, size_t added, struct site **known,
 						size_t again)
@@ -605,6 +630,8 @@ __attribute__((noinline)) static int make_known(struct site **new, size_t added,
 			site->next = take(&message);
 			u64 address = take(&message);
 			__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
+			if (after && !id)
+				failed = take_branch(&message, site);
 		}
 	}
 	if (!failed)
@@ -619,6 +646,8 @@ __attribute__((noinline)) static int arm(struct site **new, size_t added, struct
 {
 	struct message message;
 	int failed = make_known(new, added, known, again);
+	for (size_t i = 0; i < added + again && !failed; i++)
+		failed = carry_out(i < added ? new[i] : known[i - added]);
 	if (failed)
 		return failed;
 	/* Now that all is known that a hit needs. */
@@ -1152,6 +1181,7 @@ HIDDEN int adopt(void)
 {
 	size_t count = 0, n = 0;
 	int failed = 0;
+	forget_handlers();
 	for (struct site *site = sites; site; site = site->all)
 		count++;
 	for (struct site *site = replacements; site; site = site->all)
@@ -1163,6 +1193,7 @@ HIDDEN int adopt(void)
 		return fail(-ENOMEM, "there is no memory for the probes that are there", NULL);
 	for (struct site *site = sites; site; site = site->all) {
 		site->id = site->after = site->armed = site->held = 0;
+		forget_branch(site);
 		if (is_used(site))
 			wanted[n++] = site;
 	}
@@ -1197,11 +1228,14 @@ PUBLIC int capriole_finish(void)
 	for (struct site *site = replacements; site; site = site->all)
 		if (site->first)
 			return end(fail(-EBUSY, "there are functions that are replaced", NULL));
+	forget_handlers();
 	failed = simple(GOODBYE, 0);
 	if (!failed) {
 		stop_helper();
-		for (struct site *site = sites; site; site = site->all)
+		for (struct site *site = sites; site; site = site->all) {
 			site->id = site->after = site->armed = site->held = 0;
+			forget_branch(site);
+		}
 		for (struct site *site = replacements; site; site = site->all)
 			site->id = site->armed = site->held = 0;
 	}
