@@ -54,6 +54,7 @@ struct site {
 	struct capriole_probe *first;	/* of its probes, in the order of registration */
 	struct site *all;	/* next of all sites */
 	u64 armed;
+	u64 held;		/* its breakpoint stays, as the helper knows it */
 	u64 replacement;	/* where the program goes on instead; 0 for other sites */
 	unsigned long missed;
 	struct branch *branch;	/* NULL: the instruction is no jump, or has had no post-handler */
@@ -92,7 +93,7 @@ struct own {
 	u64 enabled;
 	u64 vector;		/* vector registers have to be saved */
 	u64 inside;		/* of a return probe and the like: its `struct internal` */
-	u64 pad;
+	u64 place;		/* its address, while it is registered; then what the library has set */
 };
 static inline struct own *own(const struct capriole_probe *probe)
 {
@@ -117,6 +118,9 @@ HIDDEN void *allocate(size_t size);
 HIDDEN void release(void *memory, size_t size);
 HIDDEN size_t length(const char *text);
 HIDDEN void copy(void *to, const void *from, size_t size);
+/* Clears what functions that have returned have left on the stack. An address there looks like the
+ * return address of a thread that is inside the bytes which a jump replaces, so that it is not written. */
+HIDDEN void wipe(void);
 HIDDEN int same(const char *a, const char *b);
 /* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
 HIDDEN void say(char *text, size_t size, size_t *at, const char *more);
@@ -140,6 +144,12 @@ HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
 HIDDEN void capriole_miss(struct site *site);
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);
+/* Enables or disables them. */
+HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabled);
+/* Checks a list; the fields of a probe, before it is registered; and of one at a function's entry. */
+HIDDEN int check_list(void *probes, size_t count);
+HIDDEN int check_probe(const struct capriole_probe *p);
+HIDDEN int check_entry(const struct capriole_probe *p);
 /* Puts another function in the place of one. Returns 0, and *original. */
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);

@@ -7,8 +7,10 @@ mod arguments;
 mod branches;
 mod functions;
 mod hammered;
+mod kinds;
 mod registers;
 mod returns;
+mod signals;
 mod unstopped;
 mod unwinding;
 
