@@ -6,7 +6,8 @@
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole-cli --test it probes::branches:: -- --nocapture
 //! ```
 
-use super::{PATIENCE, command, output_within, parts, program, well};
+use super::{PATIENCE, command, output_within, parts, program, run, static_program, well};
+use crate::programs::Compiler;
 use crate::target::rounds;
 
 parts!("probes_branches.c":
@@ -27,6 +28,26 @@ parts!("probes_branches.c":
     with_return_probes,
     backtraces,
 );
+
+/// The library is a part of the program, whose code is at low addresses.
+#[test]
+fn in_static_programs() {
+    for compiler in [Compiler::Gcc, Compiler::MuslGcc] {
+        let flags = ["-static", "-no-pie"];
+        let Some(program) = static_program(compiler, "probes_branches.c", &flags) else {
+            continue;
+        };
+        for part in [
+            "jumps",
+            "breakpoints",
+            "several",
+            "handler_faults",
+            "forked",
+        ] {
+            println!("{}", run(&program, &[part]));
+        }
+    }
+}
 
 /// Four threads, each with a thousand signals a second, go through branches whose probes come and go.
 #[test]
