@@ -55,7 +55,9 @@ struct capriole_probe;
  * were registered later, and post-handlers, are not called then. */
 typedef int (*capriole_pre_handler)(struct capriole_probe *, struct capriole_regs *);
 
-/* Called after the instruction, with the registers as it has left them. */
+/* Called after the instruction, with the registers as it has left them: after a jump, call or return
+ * `regs->ip` is where it leads. If `regs->ip` is changed, the program goes on there. Not called if the
+ * instruction faults. */
 typedef void (*capriole_post_handler)(struct capriole_probe *, struct capriole_regs *,
 				      unsigned long flags);
 
