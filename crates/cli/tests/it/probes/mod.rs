@@ -8,6 +8,7 @@ mod functions;
 mod hammered;
 mod registers;
 mod returns;
+mod stacks;
 mod unstopped;
 mod unwinding;
 
