@@ -399,7 +399,7 @@ static int transfer(int receive, char *bytes, size_t size)
 	return 0;
 }
 
-HIDDEN int ask(struct message *message)
+__attribute__((noinline)) static int ask_it(struct message *message)
 {
 	static const char *const gone = "the helper process has ended; the probes that are there stay "
 					"and are called; the next registration starts another helper";
@@ -444,4 +444,10 @@ HIDDEN int ask(struct message *message)
 	}
 	error_text[at] = 0;
 	return -(int)head[1];
+}
+
+HIDDEN int ask(struct message *message)
+{
+	wipe();
+	return ask_it(message);
 }

@@ -16,6 +16,7 @@
 //! it.
 #![forbid(unsafe_code)]
 
+mod branch;
 mod line;
 mod message;
 mod rows;

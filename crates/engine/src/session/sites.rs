@@ -253,6 +253,14 @@ impl Session {
         })
     }
 
+    /// Returns the handler of faults in displaced instructions that stands before the program's own
+    /// handler of a signal, and the latter. Who installs another handler in front of both has to call
+    /// the first of them for faults that are not his.
+    #[must_use]
+    pub fn fault_handler(&self, signal: i32) -> Option<(u64, u64)> {
+        self.look(move |inner| inner.active.as_ref()?.attached.fault_handler(signal))
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {

@@ -4,10 +4,13 @@
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
 mod arguments;
+mod branches;
 mod functions;
 mod hammered;
+mod kinds;
 mod registers;
 mod returns;
+mod signals;
 mod stacks;
 mod unstopped;
 mod unwinding;
