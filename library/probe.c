@@ -104,6 +104,7 @@ UNPROBED static struct thread *new_thread(void)
 		thread->frame = 0;
 		thread->running = NULL;
 		thread->last = NULL;
+		thread->unordered = 0;
 		thread->free = open_calls + (u64)(thread - all) * open_room;
 		thread->number = (u64)(thread - all);
 		capriole_thread = thread;
@@ -114,10 +115,11 @@ UNPROBED static struct thread *new_thread(void)
 
 /* For a hit in a thread that has noted a frame. Returns its record, if it is not in a handler: it is
  * a new thread; or it has left the handler by a jump (siglongjmp in a handler of a signal, usually).
- * Returns NULL if the hit is missed. `frame` is that of the hit: one further down the same stack than
- * the noted one is inside; one further up has taken its place, except on a signal stack, which may
- * be above the thread's own. */
-UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
+ * Returns NULL if the hit is missed. `sp` is the program's stack pointer at the hit: below the noted
+ * frame it is inside; above, the stack is used for other things than that frame, except on a signal
+ * stack, which may be above the thread's own. The frames of two hits are no measure: they are a little
+ * higher or lower at the entry, the return and the end of an instruction that changes the pointer. */
+UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 sp)
 {
 	struct {
 		void *sp;
@@ -126,7 +128,7 @@ UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 	} stack = { 0 };
 	if (thread == &stranger)
 		return new_thread();
-	if (frame < thread->frame)
+	if (sp < thread->frame)
 		return NULL;
 	SYS2(SYS_sigaltstack, NULL, &stack);
 	if (stack.flags & 1) /* SS_ONSTACK */

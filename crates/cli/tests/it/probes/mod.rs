@@ -12,6 +12,7 @@ mod kinds;
 mod registers;
 mod returns;
 mod signals;
+mod stacks;
 mod unstopped;
 mod unwinding;
 
