@@ -111,7 +111,9 @@ int capriole_probe_unregister(struct capriole_probe *probe);
 int capriole_probes_register(struct capriole_probe **probes, size_t count);
 int capriole_probes_unregister(struct capriole_probe **probes, size_t count);
 
-/* Stops and resumes the calls of a registered probe's handlers. */
+/* Stops and resumes the calls of a registered probe's handlers. A probe whose library was unloaded and
+ * loaded again (CAPRIOLE_GONE) is put in again by capriole_probe_enable(), where its name or line is
+ * now. */
 int capriole_probe_disable(struct capriole_probe *probe);
 int capriole_probe_enable(struct capriole_probe *probe);
 

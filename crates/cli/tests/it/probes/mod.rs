@@ -5,12 +5,14 @@
 
 mod arguments;
 mod branches;
+mod dlopen;
 mod functions;
 mod hammered;
 mod kinds;
 mod registers;
 mod returns;
 mod signals;
+mod stacks;
 mod unstopped;
 mod unwinding;
 
