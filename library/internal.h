@@ -156,6 +156,7 @@ HIDDEN void find_vector_state(void);
 HIDDEN void save_vectors(void);
 HIDDEN void load_vectors(void);
 
+HIDDEN int capriole_left_handler(int version, int actions, u64 class, void *exception, void *context);
 HIDDEN int watch_faults(void);
 /* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */
 HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *regs,
