@@ -772,6 +772,14 @@ impl Server {
     }
 }
 
+/// The probes stay. Only [`Server::goodbye`] takes them out; everything else is an end of which the
+/// program knows nothing, and its next registration takes over what is there.
+impl Drop for Server {
+    fn drop(&mut self) {
+        std::mem::forget(self.session.take());
+    }
+}
+
 /// A probe has one place, also when a library gets another function that a pattern matches.
 fn no_pattern(place: &Place) -> Result<(), Failure> {
     match place.is_glob() {

@@ -1,6 +1,8 @@
 //! `capriole probe-helper`: serves the program that has started it, see the crate `capriole-helper`.
 
 use anyhow::{Context, bail};
+use capriole::machine;
+use capriole_text::chain;
 use rustix::fs::FileType;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -13,6 +15,12 @@ pub fn run() -> anyhow::Result<ExitCode> {
     if kind != FileType::Socket {
         bail!("only a program that is linked with libcapriole can start this");
     }
-    capriole_helper::serve(UnixStream::from(input)).context("the program's messages")?;
+    let connection = UnixStream::from(input);
+    // Nobody sees what this process prints.
+    match machine::check_threads() {
+        Ok(()) => capriole_helper::serve(connection),
+        Err(error) => capriole_helper::refuse(connection, chain(&error)),
+    }
+    .context("the program's messages")?;
     Ok(ExitCode::SUCCESS)
 }
