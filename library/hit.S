@@ -312,6 +312,46 @@ capriole_call_arguments:
 	.cfi_endproc
 	.size	capriole_call_arguments, . - capriole_call_arguments
 
+/* int capriole_read(address, u64 *word, segment): the instructions that may fault are between
+ * capriole_reads and capriole_reads_end. */
+	.globl	capriole_read
+	.hidden	capriole_read
+	.globl	capriole_reads
+	.hidden	capriole_reads
+	.globl	capriole_reads_end
+	.hidden	capriole_reads_end
+	.globl	capriole_unreadable
+	.hidden	capriole_unreadable
+	.type	capriole_read, @function
+	.type	capriole_reads, @function
+	.type	capriole_reads_end, @function
+	.type	capriole_unreadable, @function
+	.balign	16
+capriole_read:
+	.cfi_startproc
+	cmp	$1, %edx
+	je	1f
+	ja	2f
+capriole_reads:
+	mov	(%rdi), %rax
+	jmp	3f
+1:	mov	%fs:(%rdi), %rax
+	jmp	3f
+2:	mov	%gs:(%rdi), %rax
+capriole_reads_end:
+3:	mov	%rax, (%rsi)
+	mov	$1, %eax
+	ret
+capriole_unreadable:
+	xor	%eax, %eax
+	ret
+	.cfi_endproc
+	.size	capriole_read, . - capriole_read
+	/* Debuggers would give them all that follows. */
+	.size	capriole_reads, capriole_reads_end - capriole_reads
+	.size	capriole_reads_end, capriole_unreadable - capriole_reads_end
+	.size	capriole_unreadable, . - capriole_unreadable
+
 /* Where calls return whose return addresses are replaced: each to a stub of its own, of 16 bytes, so
  * that the address says which call it is. capriole_returning has an entry of 16 bytes for each, with
  * the address that it really returns to. */

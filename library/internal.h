@@ -7,6 +7,7 @@
  *   hit.S       what detours call; the marks of threads that run handlers
  *   probe.c     probes, sites, sets of handlers; registration
  *   run.c       the handlers of a set, in a thread of the program
+ *   branch.c    post-handlers of jumps, calls and returns
  *   return.c    return probes
  *   events.c    events by text, records
  *   helper.c    the helper process, and the messages to it
@@ -29,6 +30,8 @@ typedef uint64_t u64;
 typedef uint32_t u32;
 
 struct set;
+struct branch;
+struct message;
 
 /* Instructions that a site's jump covers, and where a thread goes on that is to execute one of them. */
 struct covered {
@@ -51,8 +54,10 @@ struct site {
 	struct capriole_probe *first;	/* of its probes, in the order of registration */
 	struct site *all;	/* next of all sites */
 	u64 armed;
+	u64 held;		/* its breakpoint stays, as the helper knows it */
 	u64 replacement;	/* where the program goes on instead; 0 for other sites */
 	unsigned long missed;
+	struct branch *branch;	/* NULL: the instruction is no jump, or has had no post-handler */
 };
 
 /* The handlers of a site. Not changed once it is in use; freed after settle(). */
@@ -88,7 +93,7 @@ struct own {
 	u64 enabled;
 	u64 vector;		/* vector registers have to be saved */
 	u64 inside;		/* of a return probe and the like: its `struct internal` */
-	u64 pad;
+	u64 place;		/* its address, while it is registered; then what the library has set */
 };
 static inline struct own *own(const struct capriole_probe *probe)
 {
@@ -113,6 +118,9 @@ HIDDEN void *allocate(size_t size);
 HIDDEN void release(void *memory, size_t size);
 HIDDEN size_t length(const char *text);
 HIDDEN void copy(void *to, const void *from, size_t size);
+/* Clears what functions that have returned have left on the stack. An address there looks like the
+ * return address of a thread that is inside the bytes which a jump replaces, so that it is not written. */
+HIDDEN void wipe(void);
 HIDDEN int same(const char *a, const char *b);
 /* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
 HIDDEN void say(char *text, size_t size, size_t *at, const char *more);
@@ -136,6 +144,12 @@ HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
 HIDDEN void capriole_miss(struct site *site);
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);
+/* Enables or disables them. */
+HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabled);
+/* Checks a list; the fields of a probe, before it is registered; and of one at a function's entry. */
+HIDDEN int check_list(void *probes, size_t count);
+HIDDEN int check_probe(const struct capriole_probe *p);
+HIDDEN int check_entry(const struct capriole_probe *p);
 /* Puts another function in the place of one. Returns 0, and *original. */
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
@@ -153,21 +167,40 @@ HIDDEN int run_nothing(void *nothing, struct capriole_regs *regs);
  * `ip` is what handlers found in `regs`. Sets where the program goes on. */
 HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip);
 HIDDEN void find_vector_state(void);
+/* Calls the pre-handlers, or post-handlers, of a set. Returns true if the instruction is skipped. */
+HIDDEN int call_all(struct set *set, struct capriole_regs *regs, int after);
 HIDDEN void save_vectors(void);
 HIDDEN void load_vectors(void);
 
 HIDDEN int capriole_left_handler(int version, int actions, u64 class, void *exception, void *context);
+/* Installs handlers of the signals of faults, before those of the program. The helper must have been
+ * started. */
 HIDDEN int watch_faults(void);
+/* The memory of the session, with its handlers, is going to be unmapped. */
+HIDDEN void forget_handlers(void);
 /* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */
 HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *regs,
 			    capriole_pre_handler handler, u64 *leave);
 HIDDEN void capriole_abandoned(void);
 HIDDEN int capriole_call_arguments(void *probe, struct capriole_regs *regs);
 
+/* branch.c */
+HIDDEN int run_branch(void *set, struct capriole_regs *regs);
+extern HIDDEN const size_t branch_size;
+/* Takes the description of a site's instruction from a message. */
+HIDDEN int take_branch(struct message *message, struct site *site);
+/* In `flags` of a hit: the instruction was carried out, and the program goes on at `ip`. Not a flag of
+ * the processor's. */
+#define EXECUTED (1ull << 63)
+
 /* hit.S */
 HIDDEN void capriole_hit(void);
 HIDDEN void capriole_hit_flags(void);
 HIDDEN void capriole_hit_after(void);
+/* Reads a word, relative to a segment (1: fs, 2: gs). Returns 0 if it cannot be read, and faults are
+ * watched: capriole_unreadable is where such a read goes on. */
+HIDDEN int capriole_read(u64 address, u64 *word, u64 segment);
+extern HIDDEN const char capriole_reads[], capriole_reads_end[], capriole_unreadable[];
 extern HIDDEN const char capriole_stubs[];
 /* Called when a call returns whose return address was replaced. */
 HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs);
@@ -180,7 +213,7 @@ struct message {
 };
 enum request {
 	HELLO = 1, RESOLVE, ADD, ARM, DISARM, OPTIMIZE, STATUS, EXITS, ANALYZE, EVENT_ADD,
-	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED
+	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED, FAULTS, CALL = 1000
 };
 HIDDEN void new_message(struct message *message, enum request kind);
 HIDDEN void put(struct message *message, u64 number);

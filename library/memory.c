@@ -86,6 +86,14 @@ HIDDEN void copy(void *to, const void *from, size_t size)
 	__asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(size) : : "memory");
 }
 
+HIDDEN __attribute__((noinline)) void wipe(void)
+{
+	u64 below[512];
+	void *to = below;
+	size_t count = sizeof below / 8;
+	__asm__ volatile("rep stosq" : "+D"(to), "+c"(count) : "a"(0) : "memory");
+}
+
 HIDDEN int same(const char *a, const char *b)
 {
 	while (*(const volatile char *)a && *a == *b)

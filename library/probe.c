@@ -245,6 +245,7 @@ HIDDEN int begin(void)
 	int failed = make_room();
 	if (failed)
 		unlock();
+	wipe();
 	return failed;
 }
 
@@ -327,10 +328,11 @@ static int make_set(struct site *site, struct set **made)
 		pre += p->pre != NULL;
 		post += p->post != NULL;
 	}
-	set->before = pre ? run_before : run_nothing;
-	set->after = post ? run_after : run_nothing;
+	int carries_out = post && site->branch;
+	set->before = carries_out ? run_branch : pre ? run_before : run_nothing;
+	set->after = post && !carries_out ? run_after : run_nothing;
 	set->before_argument = set->after_argument = set;
-	if (pre == 1 && count == 1 && !set->vector && !set->faults) {
+	if (pre == 1 && count == 1 && !set->vector && !set->faults && !carries_out) {
 		struct capriole_probe *only = set->probes[0];
 		/* The handler itself is called by the routine. */
 		set->before = (int (*)(void *, struct capriole_regs *))(void (*)(void))only->pre;
@@ -405,7 +407,7 @@ static u64 is_held(struct site *site)
 	return 0;
 }
 
-/* Resolves the places of probes to addresses, in `private_[5]`. */
+/* Resolves the places of probes to addresses, in `own->place`. */
 static int resolve(struct capriole_probe **probes, size_t count)
 {
 	struct message message;
@@ -413,14 +415,10 @@ static int resolve(struct capriole_probe **probes, size_t count)
 	new_message(&message, RESOLVE);
 	for (size_t i = 0; i < count; i++) {
 		struct capriole_probe *p = probes[i];
-		own(p)->pad = 0;
-		if (p->address && !p->symbol && !p->line) {
-			own(p)->pad = (u64)p->address;
-			continue;
-		}
+		own(p)->place = 0;
 		if (!p->symbol && !p->line) {
-			drop_message(&message);
-			return fail(-EINVAL, "a probe needs an address, a symbol or a line", NULL);
+			own(p)->place = (u64)p->address + p->offset;
+			continue;
 		}
 		asked++;
 		put(&message, p->symbol ? 1 : 2);
@@ -430,8 +428,8 @@ static int resolve(struct capriole_probe **probes, size_t count)
 	}
 	int failed = asked ? ask(&message) : 0;
 	for (size_t i = 0; i < count && !failed; i++)
-		if (!own(probes[i])->pad)
-			own(probes[i])->pad = take(&message);
+		if (!own(probes[i])->place)
+			own(probes[i])->place = take(&message);
 	drop_message(&message);
 	return failed;
 }
@@ -520,7 +518,7 @@ static int disarm(struct site **idle, size_t count)
 
 static int lacks_after(struct site *site)
 {
-	return !site->after && has_post(site);
+	return !site->after && !site->branch && has_post(site);
 }
 
 /* Takes note of where the originals of sites are, and of the instructions that jumps cover. What was
@@ -562,7 +560,7 @@ static u64 arrives(const struct site *site)
 
 static u64 arrives_again(const struct site *site)
 {
-	return site->replacement || is_used(site);
+	return is_used(site);
 }
 
 static void put_armed(struct message *message, struct site *site)
@@ -575,45 +573,81 @@ static void put_armed(struct message *message, struct site *site)
 	}
 }
 
-/* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
- * about them. */
-static int arm(struct site **new, size_t added, struct site **known, size_t again)
+/* Has post-handlers of a jump, call or return called, of which that was not known when its set was made. */
+static int carry_out(struct site *site)
+{
+	struct set *old;
+	if (!site->branch || !has_post(site) || site->set == &nothing || site->set->before == run_branch)
+		return 0;
+	int failed = publish(site, &old);
+	if (old) {
+		settle();
+		release_set(old);
+	}
+	return failed;
+}
+
+/* Forgets what is known of the instruction of a site without probes: another library may come to be
+ * there. */
+static void forget_branch(struct site *site)
+{
+	if (site->branch && !site->first) {
+		release(site->branch, branch_size);
+		site->branch = NULL;
+	}
+}
+
+/* Makes sites known to the helper, `new` ones, and those of `known` ones that lack a part. */
+__attribute__((noinline)) static int make_known(struct site **new, size_t added, struct site **known,
+						size_t again)
 {
 	struct message message;
-	int failed = 0;
 	size_t more = 0;
 	for (size_t i = 0; i < added; i++)
 		more += 1 + lacks_after(new[i]);
 	for (size_t i = 0; i < again; i++)
 		more += lacks_after(known[i]);
-	if (more) {
-		new_message(&message, ADD);
-		put(&message, more);
-		for (size_t i = 0; i < added; i++) {
-			put_site(&message, new[i], new[i]->replacement ? REPLACE : BEFORE);
-			if (lacks_after(new[i]))
-				put_site(&message, new[i], AFTER);
-		}
-		for (size_t i = 0; i < again; i++)
-			if (lacks_after(known[i]))
-				put_site(&message, known[i], AFTER);
-		failed = ask(&message);
-		for (size_t i = 0; i < added + again && !failed; i++) {
-			struct site *site = i < added ? new[i] : known[i - added];
-			for (int after = i >= added; after < 2; after++) {
-				if (after && !lacks_after(site))
-					break;
-				u64 id = take(&message);
-				*(after ? &site->after : &site->id) = id;
-				site->next = take(&message);
-				u64 address = take(&message);
-				__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
-			}
-		}
-		if (!failed)
-			take_ways(&message);
-		drop_message(&message);
+	if (!more)
+		return 0;
+	new_message(&message, ADD);
+	put(&message, more);
+	for (size_t i = 0; i < added; i++) {
+		put_site(&message, new[i], new[i]->replacement ? REPLACE : BEFORE);
+		if (lacks_after(new[i]))
+			put_site(&message, new[i], AFTER);
 	}
+	for (size_t i = 0; i < again; i++)
+		if (lacks_after(known[i]))
+			put_site(&message, known[i], AFTER);
+	int failed = ask(&message);
+	for (size_t i = 0; i < added + again && !failed; i++) {
+		struct site *site = i < added ? new[i] : known[i - added];
+		for (int after = i >= added; after < 2; after++) {
+			if (after && !lacks_after(site))
+				break;
+			u64 id = take(&message);
+			*(after ? &site->after : &site->id) = id;
+			site->next = take(&message);
+			u64 address = take(&message);
+			__atomic_store_n(&site->address, address, __ATOMIC_RELEASE);
+			if (after && !id)
+				failed = take_branch(&message, site);
+		}
+	}
+	if (!failed)
+		take_ways(&message);
+	drop_message(&message);
+	return failed;
+}
+
+/* Puts sites into the program, `new` ones and `known` ones, and takes note of what the helper says
+ * about them. */
+__attribute__((noinline)) static int arm(struct site **new, size_t added, struct site **known, size_t again)
+{
+	struct message message;
+	int failed = make_known(new, added, known, again);
+	for (size_t i = 0; i < added + again && !failed; i++)
+		failed = carry_out(i < added ? new[i] : known[i - added]);
 	if (failed)
 		return failed;
 	/* Now that all is known that a hit needs. */
@@ -646,18 +680,23 @@ static int arm(struct site **new, size_t added, struct site **known, size_t agai
 		new[i]->armed = arrives(new[i]);
 	for (size_t i = 0; i < again && !failed; i++)
 		known[i]->armed = arrives_again(known[i]);
+	for (size_t i = 0; i < added && !failed; i++)
+		new[i]->held = is_held(new[i]);
+	for (size_t i = 0; i < again && !failed; i++)
+		known[i]->held = is_held(known[i]);
 	return failed;
 }
 
-/* Adds a replacement, not armed at first: it may be called as soon as it is, and then needs *original. */
-static int add_replacement(struct site *site, void (**original)(void))
+/* Adds a replacement if it is not known, not armed at first: it may be called as soon as it is, and
+ * then needs *original. */
+static int add_replacement(struct site *site, struct capriole_replacement *replacement)
 {
-	int failed = arm(&site, 1, NULL, 0);
+	int failed = site->id ? 0 : arm(&site, 1, NULL, 0);
 	if (failed)
 		return failed;
-	if (original)
-		__atomic_store_n((u64 *)(void *)original, site->original, __ATOMIC_RELEASE);
-	return arm(NULL, 0, &site, 1);
+	if (replacement->original)
+		__atomic_store_n((u64 *)(void *)replacement->original, site->original, __ATOMIC_RELEASE);
+	return is_used(site) ? arm(NULL, 0, &site, 1) : 0;
 }
 
 static void forget(struct capriole_probe **probes, size_t count)
@@ -671,7 +710,19 @@ static void forget(struct capriole_probe **probes, size_t count)
 	}
 }
 
-static int check(const struct capriole_probe *p)
+/* The most probes that may be in one list. A message has room for them. */
+#define MOST ((size_t)1 << 19)
+
+HIDDEN int check_list(void *probes, size_t count)
+{
+	if (!probes && count)
+		return fail(-EINVAL, "there is no list of probes: the pointer is NULL", NULL);
+	if (count > MOST)
+		return fail(-E2BIG, "there are more than 524288 probes in the list", NULL);
+	return 0;
+}
+
+HIDDEN int check_probe(const struct capriole_probe *p)
 {
 	if (!p)
 		return fail(-EINVAL, "there is no probe: the pointer is NULL", NULL);
@@ -679,6 +730,29 @@ static int check(const struct capriole_probe *p)
 		return fail(-EBUSY, "the probe is registered already", NULL);
 	if (p->flags & ~15u)
 		return fail(-EINVAL, "the probe has flags that do not exist; is it initialised?", NULL);
+	if (!p->address && !p->symbol && !p->line)
+		return fail(-EINVAL, "a probe needs an address, a symbol or a line", NULL);
+	/* The address that an earlier registration has set does not count. */
+	int by_address = p->address && !((p->symbol || p->line) && (u64)p->address == own(p)->place);
+	if (by_address + !!p->symbol + !!p->line > 1)
+		return fail(-EINVAL, "a probe has one place: an address, a symbol or a line, not several",
+			    NULL);
+	if (p->line && p->offset)
+		return fail(-EINVAL, "a source line has no offset: ", p->line);
+	return 0;
+}
+
+HIDDEN int check_entry(const struct capriole_probe *p)
+{
+	int failed = check_probe(p);
+	if (failed)
+		return failed;
+	if (p->line)
+		return fail(-EINVAL, "the place must be the entry of a function, by its address or its "
+				     "name, not a source line: ", p->line);
+	if (p->symbol && p->offset)
+		return fail(-EINVAL, "the place must be the entry of a function: there is no offset from "
+				     "the start of ", p->symbol);
 	return 0;
 }
 
@@ -694,13 +768,117 @@ static struct site *new_site(u64 wanted)
 	return site;
 }
 
+/* Has the sites of some probes in the program as these want it. A site is asked for once, by the first
+ * of its probes here. Disabled probes have their places checked as well. */
+__attribute__((noinline)) static int put_in(struct capriole_probe **probes, size_t count)
+{
+	size_t added = 0, again = 0, room = (count ? count : 1) * sizeof(struct site *);
+	struct site **new = allocate(room), **known = allocate(room);
+	if (!new || !known) {
+		release(new, room);
+		release(known, room);
+		return fail(-ENOMEM, "there is no memory for the probes", NULL);
+	}
+	for (size_t i = 0; i < count; i++) {
+		struct site *site = own(probes[i])->site;
+		if (site->armed & 2)
+			continue;
+		if (!site->id) {
+			site->armed |= 2;	/* going to be */
+			new[added++] = site;
+		} else if (lacks_after(site) ||
+			   (is_used(site) && (!site->armed || is_held(site) != site->held))) {
+			site->armed |= 2;
+			known[again++] = site;
+		}
+	}
+	wipe();
+	int failed = arm(new, added, known, again);
+	/* If it has failed, what was armed before still is. */
+	for (size_t i = 0; i < added; i++)
+		new[i]->armed &= 1;
+	for (size_t i = 0; i < again; i++)
+		known[i]->armed &= 1;
+	/* Two addresses may be one instruction, behind an endbr64. */
+	for (size_t i = 0; i < added && !failed; i++)
+		note_site(new[i]->address, new[i]);
+	release(new, room);
+	release(known, room);
+	return failed;
+}
+
+/* Takes those sites out that no probe uses any more, and allows jumps where the last probe is gone that
+ * did not. What cannot be done now makes no difference to the program: nothing is called. */
+static void take_out(struct site **some, size_t count)
+{
+	size_t idle = 0, free = 0, room = (count ? count : 1) * sizeof(struct site *);
+	struct site **free_ones = allocate(room);
+	char before[ERROR_SIZE];
+	copy(before, error_text, ERROR_SIZE);
+	for (size_t i = 0; i < count; i++) {
+		struct site *site = some[i];
+		if (site->armed != 1)
+			continue;
+		if (!is_used(site)) {
+			site->armed = 3;
+			some[idle++] = site;
+		} else if (free_ones && site->held && !is_held(site)) {
+			site->armed = 3;
+			free_ones[free++] = site;
+		}
+	}
+	for (size_t i = 0; i < idle; i++)
+		some[i]->armed = 1;
+	for (size_t i = 0; i < free; i++)
+		free_ones[i]->armed = 1;
+	disarm(some, idle);
+	if (free && has_helper())
+		arm(NULL, 0, free_ones, free);
+	release(free_ones, room);
+	copy(error_text, before, ERROR_SIZE);
+}
+
+/* Has the sites of probes call those that are enabled now, and returns when no thread is in a handler
+ * of others. */
+static int publish_all(struct capriole_probe **probes, size_t count)
+{
+	size_t room = (count ? count : 1) * sizeof(struct set *), n = 0;
+	struct set **old = allocate(room);
+	if (!old)
+		return fail(-ENOMEM, "there is no memory for the handlers of probes", NULL);
+	int failed = 0;
+	while (n < count && !failed)
+		failed = publish(own(probes[n])->site, &old[n]), n++;
+	int wait = 0;
+	for (size_t i = 0; i < n; i++)
+		wait |= old[i] != NULL;
+	if (wait)
+		settle();
+	for (size_t i = 0; i < n; i++)
+		release_set(old[i]);
+	release(old, room);
+	return failed;
+}
+
+/* Finds or makes the site of a probe. Not a part of its caller, for the sake of wipe(). */
+__attribute__((noinline)) static int link_to_site(struct capriole_probe *p)
+{
+	if (own(p)->site)
+		return fail(-EBUSY, "a probe is twice in the list", NULL);
+	struct site *site = site_at(own(p)->place);
+	if (!site && !(site = new_site(own(p)->place)))
+		return fail(-ENOMEM, "there is no memory for the probes", NULL);
+	link_probe(site, p);
+	own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
+	return 0;
+}
+
 /* Registers probes; none of them, if one cannot be. */
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 {
-	int failed = 0;
-	size_t added = 0, again = 0, room = (count ? count : 1) * sizeof(struct site *);
+	int failed = check_list(probes, count);
 	for (size_t i = 0; i < count && !failed; i++)
-		failed = check(probes[i]);
+		failed = check_probe(probes[i]);
 	if (failed || !count)
 		return failed;
 	failed = start_helper();
@@ -710,98 +888,72 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 		failed = analyze(probes, count);
 	if (failed)
 		return failed;
-	struct site **new = allocate(room), **known = allocate(room);
-	if (!new || !known)
+	size_t room = count * sizeof(struct site *), linked = 0;
+	struct site **touched = allocate(room);
+	if (!touched)
 		return fail(-ENOMEM, "there is no memory for the probes", NULL);
-	size_t linked = 0;
 	for (; linked < count && !failed; linked++) {
-		struct capriole_probe *p = probes[linked];
-		if (own(p)->site) {
-			failed = fail(-EBUSY, "a probe is twice in the list", NULL);
+		failed = link_to_site(probes[linked]);
+		if (failed)
 			break;
-		}
-		struct site *site = site_at(own(p)->pad);
-		if (!site && !(site = new_site(own(p)->pad))) {
-			failed = fail(-ENOMEM, "there is no memory for the probes", NULL);
-			break;
-		}
-		link_probe(site, p);
-		own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
-		if (p->fault)
+		touched[linked] = own(probes[linked])->site;
+		if (probes[linked]->fault)
 			failed = watch_faults();
 	}
-	/* A site is asked for once, by the first of its probes here. Disabled probes have their places
-	 * checked as well. */
-	for (size_t i = 0; i < linked && !failed; i++) {
-		struct site *site = own(probes[i])->site;
-		if (!site->id && !(site->armed & 2)) {
-			site->armed |= 2;	/* going to be */
-			new[added++] = site;
-		} else if (site->id && !(site->armed & 2) &&
-			   (lacks_after(site) ||
-			    (own(probes[i])->enabled && (!site->armed || is_held(site))))) {
-			site->armed |= 2;
-			known[again++] = site;
-		}
-	}
 	/* The handlers first: they are called from the first hit on. */
-	for (size_t i = 0; i < linked && !failed; i++) {
-		struct set *old;
-		failed = publish(own(probes[i])->site, &old);
-		if (old) {
-			settle();
-			release_set(old);
-		}
-	}
 	if (!failed)
-		failed = arm(new, added, known, again);
+		failed = publish_all(probes, linked);
+	wipe();
+	if (!failed)
+		failed = put_in(probes, linked);
 	if (failed) {
-		/* What was armed before still is. */
-		for (size_t i = 0; i < added; i++)
-			new[i]->armed &= 1;
-		for (size_t i = 0; i < again; i++)
-			known[i]->armed &= 1;
-		struct site **touched = allocate(room);
-		for (size_t i = 0; touched && i < linked; i++)
-			touched[i] = own(probes[i])->site;
 		forget(probes, linked);
-		for (size_t i = 0; touched && i < linked; i++) {
+		for (size_t i = 0; i < linked; i++) {
 			struct set *old;
 			if (!publish(touched[i], &old) && old) {
 				settle();
 				release_set(old);
 			}
 		}
-		release(touched, room);
-	} else {
-		/* Two addresses may be one instruction, behind an endbr64. */
-		for (size_t i = 0; i < added; i++)
-			note_site(new[i]->address, new[i]);
-		for (size_t i = 0; i < count; i++)
-			if (!probes[i]->address)
-				probes[i]->address = (void *)own(probes[i])->site->address;
+		/* Of those that were in, some may be. */
+		take_out(touched, linked);
 	}
-	release(new, room);
-	release(known, room);
+	for (size_t i = 0; i < count && !failed; i++) {
+		struct capriole_probe *p = probes[i];
+		if (p->symbol || p->line)
+			own(p)->place = (u64)(p->address = (void *)own(p)->site->address);
+	}
+	release(touched, room);
 	return failed;
 }
 
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
 {
-	size_t room = (count ? count : 1) * sizeof(struct site *), idle = 0;
-	for (size_t i = 0; i < count; i++)
+	size_t room = (count ? count : 1) * sizeof(struct site *), marked = 0;
+	int failed = check_list(probes, count);
+	for (size_t i = 0; i < count && !failed; i++)
 		if (!probes[i] || !own(probes[i])->site)
-			return fail(-EINVAL, "the probe is not registered", NULL);
+			failed = fail(-EINVAL, "the probe is not registered", NULL);
+	for (; marked < count && !failed; marked++) {
+		if (own(probes[marked])->enabled & 2)
+			failed = fail(-EINVAL, "a probe is twice in the list", NULL);
+		own(probes[marked])->enabled |= 2;
+	}
+	for (size_t i = 0; i < marked; i++)
+		own(probes[i])->enabled &= 1;
+	if (failed)
+		return failed;
 	struct site **sites_of = allocate(room);
 	struct set **old = allocate(room);
-	if (!sites_of || !old)
+	if (!sites_of || !old) {
+		release(sites_of, room);
+		release(old, room);
 		return fail(-ENOMEM, "there is no memory for taking the probes out", NULL);
-	int failed = 0;
+	}
 	for (size_t i = 0; i < count; i++) {
 		sites_of[i] = own(probes[i])->site;
 		unlink_probe(probes[i]);
-		failed = publish(sites_of[i], &old[i]);
-		if (failed) {
+		if (publish(sites_of[i], &old[i])) {
 			/* Nothing is called that was taken out: without handlers rather than with old ones. */
 			old[i] = sites_of[i]->set;
 			__atomic_store_n(&sites_of[i]->set, &nothing, __ATOMIC_RELEASE);
@@ -812,17 +964,11 @@ HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
 		release_set(old[i]);
 		own(probes[i])->site = NULL;
 		own(probes[i])->enabled = 0;
-		if (sites_of[i]->armed == 1 && !is_used(sites_of[i])) {
-			sites_of[i]->armed = 3;
-			sites_of[idle++] = sites_of[i];
-		}
 	}
-	for (size_t i = 0; i < idle; i++)
-		sites_of[i]->armed = 1;
-	failed = disarm(sites_of, idle);
+	take_out(sites_of, count);
 	release(sites_of, room);
 	release(old, room);
-	return failed;
+	return 0;
 }
 
 PUBLIC int capriole_probes_register(struct capriole_probe **probes, size_t count)
@@ -851,13 +997,13 @@ PUBLIC int capriole_probe_unregister(struct capriole_probe *probe)
 
 HIDDEN int replace_locked(struct capriole_replacement *replacement)
 {
-	struct capriole_probe *p = &replacement->probe;
 	if (!replacement || !replacement->replacement)
 		return fail(-EINVAL, "there is no replacement", NULL);
-	int failed = check(p);
+	struct capriole_probe *p = &replacement->probe;
+	int failed = check_entry(p);
 	if (failed || (failed = start_helper()) || (failed = resolve(&p, 1)))
 		return failed;
-	u64 wanted = own(p)->pad, target = (u64)replacement->replacement;
+	u64 wanted = own(p)->place, target = (u64)replacement->replacement;
 	struct site *site = NULL;
 	for (struct site *each = replacements; each; each = each->all) {
 		if (each->wanted != wanted)
@@ -867,31 +1013,28 @@ HIDDEN int replace_locked(struct capriole_replacement *replacement)
 		if (each->replacement == target)
 			site = each;
 	}
-	if (site) {
-		if (site->id && replacement->original)
-			*replacement->original = (void (*)(void))site->original;
-		failed = site->id ? arm(NULL, 0, &site, 1) : add_replacement(site, replacement->original);
-	} else {
+	if (!site) {
 		site = allocate(sizeof *site);
 		if (!site)
 			return fail(-ENOMEM, "there is no memory for the replacement", NULL);
 		site->set = &nothing;
 		site->wanted = wanted;
 		site->replacement = target;
-		failed = add_replacement(site, replacement->original);
-		if (failed) {
-			release(site, sizeof *site);
-			return failed;
-		}
 		site->all = replacements;
 		replacements = site;
 	}
-	if (failed)
+	link_probe(site, p);
+	own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
+	failed = add_replacement(site, replacement);
+	if (failed) {
+		unlink_probe(p);
+		own(p)->site = NULL;
+		own(p)->enabled = 0;
 		return failed;
-	p->address = (void *)site->address;
-	site->first = p;
-	own(p)->site = site;
-	own(p)->enabled = 1;
+	}
+	if (p->symbol || !p->offset)
+		p->address = (void *)site->address;
+	own(p)->place = (u64)p->address;
 	return 0;
 }
 
@@ -903,56 +1046,62 @@ HIDDEN int restore_locked(struct capriole_replacement *replacement)
 	int failed = disarm(&site, 1);
 	if (failed)
 		return failed;
-	site->first = NULL;
+	unlink_probe(&replacement->probe);
 	own(&replacement->probe)->site = NULL;
+	own(&replacement->probe)->enabled = 0;
 	return 0;
 }
 
-static int switch_probe(struct capriole_probe *probe, u64 enabled)
+HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabled)
 {
-	struct set *old;
-	if (!probe || !own(probe)->site)
-		return fail(-EINVAL, "the probe is not registered", NULL);
-	struct site *site = own(probe)->site;
-	if (own(probe)->enabled == enabled)
-		return 0;
+	for (size_t i = 0; i < count; i++)
+		if (!probes[i] || !own(probes[i])->site)
+			return fail(-EINVAL, "the probe is not registered", NULL);
 	int failed = enabled ? start_helper() : 0;
 	if (failed)
 		return failed;
-	own(probe)->enabled = enabled;
-	failed = publish(site, &old);
+	size_t room = (count ? count : 1) * sizeof(struct capriole_probe *), n = 0;
+	struct capriole_probe **changed = allocate(room);
+	struct site **sites_of = allocate(room);
+	if (!changed || !sites_of) {
+		release(changed, room);
+		release(sites_of, room);
+		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
+	}
+	for (size_t i = 0; i < count; i++) {
+		if (own(probes[i])->enabled == enabled)
+			continue;
+		own(probes[i])->enabled = enabled;
+		sites_of[n] = own(probes[i])->site;
+		changed[n++] = probes[i];
+	}
+	if (n)
+		failed = publish_all(changed, n);
+	wipe();
+	if (!failed && enabled && n)
+		failed = put_in(changed, n);
 	if (failed) {
-		own(probe)->enabled = !enabled;
-		return failed;
+		for (size_t i = 0; i < n; i++)
+			own(changed[i])->enabled = !enabled;
+		publish_all(changed, n);
 	}
-	if (old) {
-		settle();
-		release_set(old);
-	}
-	if (!enabled)
-		return site->armed && !is_used(site) ? disarm(&site, 1) : 0;
-	if (!site->armed || is_held(site))
-		failed = site->id ? arm(NULL, 0, &site, 1) : arm(&site, 1, NULL, 0);
-	if (failed) {
-		own(probe)->enabled = 0;
-		if (!publish(site, &old) && old) {
-			settle();
-			release_set(old);
-		}
-	}
+	if (n && (failed || !enabled))
+		take_out(sites_of, n);
+	release(changed, room);
+	release(sites_of, room);
 	return failed;
 }
 
 PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
 {
 	int failed = begin();
-	return failed ? failed : end(switch_probe(probe, 0));
+	return failed ? failed : end(switch_locked(&probe, 1, 0));
 }
 
 PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
 {
 	int failed = begin();
-	return failed ? failed : end(switch_probe(probe, 1));
+	return failed ? failed : end(switch_locked(&probe, 1, 1));
 }
 
 PUBLIC unsigned long capriole_probe_missed(const struct capriole_probe *probe)
@@ -1032,6 +1181,7 @@ HIDDEN int adopt(void)
 {
 	size_t count = 0, n = 0;
 	int failed = 0;
+	forget_handlers();
 	for (struct site *site = sites; site; site = site->all)
 		count++;
 	for (struct site *site = replacements; site; site = site->all)
@@ -1042,17 +1192,17 @@ HIDDEN int adopt(void)
 	if (!wanted)
 		return fail(-ENOMEM, "there is no memory for the probes that are there", NULL);
 	for (struct site *site = sites; site; site = site->all) {
-		site->id = site->after = site->armed = 0;
+		site->id = site->after = site->armed = site->held = 0;
+		forget_branch(site);
 		if (is_used(site))
 			wanted[n++] = site;
 	}
 	if (n)
 		failed = arm(wanted, n, NULL, 0);
 	for (struct site *site = replacements; site && !failed; site = site->all) {
-		site->id = site->armed = 0;
+		site->id = site->armed = site->held = 0;
 		if (site->first) {
-			struct capriole_replacement *of = (struct capriole_replacement *)(void *)site->first;
-			failed = add_replacement(site, of->original);
+			failed = add_replacement(site, (struct capriole_replacement *)(void *)site->first);
 		}
 	}
 	release(wanted, count * sizeof *wanted);
@@ -1078,13 +1228,16 @@ PUBLIC int capriole_finish(void)
 	for (struct site *site = replacements; site; site = site->all)
 		if (site->first)
 			return end(fail(-EBUSY, "there are functions that are replaced", NULL));
+	forget_handlers();
 	failed = simple(GOODBYE, 0);
 	if (!failed) {
 		stop_helper();
-		for (struct site *site = sites; site; site = site->all)
-			site->id = site->after = site->armed = 0;
+		for (struct site *site = sites; site; site = site->all) {
+			site->id = site->after = site->armed = site->held = 0;
+			forget_branch(site);
+		}
 		for (struct site *site = replacements; site; site = site->all)
-			site->id = site->armed = 0;
+			site->id = site->armed = site->held = 0;
 	}
 	return end(failed);
 }

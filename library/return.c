@@ -9,6 +9,10 @@
  * - By the return address, which is replaced by that of a stub. That has to lead back whatever happens
  *   to the stack, so such a call is not dropped before it returns, or another call is entered at the
  *   very place of the stack where its return address was.
+ *
+ * Disabling or unregistering a return probe ends a round: calls of earlier rounds are not followed any
+ * more. Such calls still name their `struct inside`, so that is never freed, but used again by return
+ * probes with as many exits, in later rounds.
  */
 #include "internal.h"
 
@@ -24,9 +28,14 @@ struct inside {
 	u64 vector;
 	u64 serial;		/* higher for those that were registered later */
 	size_t exits;
-	size_t active;		/* calls that are followed now, if their number is limited */
+	u64 limit;		/* `max_active` */
+	/* The round, and below it the number of calls of this round that are followed now, if that is
+	 * limited: changed together, as a thread may leave a call of an earlier round at any time. */
+	u64 active;
+	struct inside *free;	/* next one, while nobody uses it */
 	struct capriole_probe probes[];	/* the entry, the exits */
 };
+#define ROUND ((u64)1 << 32)
 
 /* An open call, at `open_calls` of its thread; the last one ends at `thread->open`. */
 struct open {
@@ -35,6 +44,8 @@ struct open {
 	struct open *before;	/* the one that was open already, or NULL */
 	u32 stub;		/* its number and one; 0: none */
 	u32 over;		/* it has returned, maybe in another thread */
+	u32 size;		/* with its data */
+	u32 round;		/* of `inside` in which it was entered */
 };
 
 /* Entries of the stubs. `next` is the next free one while the stub is free. */
@@ -86,10 +97,46 @@ static u64 take_stub(struct thread *thread)
 	return stub;
 }
 
+UNPROBED static u32 round_of(struct inside *inside)
+{
+	return (u32)(__atomic_load_n(&inside->active, __ATOMIC_RELAXED) >> 32);
+}
+
+/* True if the probe of a call was disabled or unregistered meanwhile. */
+UNPROBED static int is_stale(struct open *open)
+{
+	return open->round != round_of(open->inside);
+}
+
+/* Counts one call less that is followed, if the number is limited. */
 UNPROBED static void leave(struct open *open)
 {
-	if (open->inside->outer->max_active)
-		__atomic_fetch_sub(&open->inside->active, 1, __ATOMIC_RELAXED);
+	u64 active = __atomic_load_n(&open->inside->active, __ATOMIC_RELAXED);
+	while (active >> 32 == open->round && (u32)active &&
+	       !__atomic_compare_exchange_n(&open->inside->active, &active, active - 1, 0,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
+}
+
+/* Counts one call more. Returns 0 if there are too many. */
+static int enter(struct inside *inside)
+{
+	u64 active = __atomic_load_n(&inside->active, __ATOMIC_RELAXED);
+	do {
+		if ((u32)active >= inside->limit)
+			return 0;
+	} while (!__atomic_compare_exchange_n(&inside->active, &active, active + 1, 0, __ATOMIC_RELAXED,
+					      __ATOMIC_RELAXED));
+	return 1;
+}
+
+/* Ends a round. */
+static void end_round(struct inside *inside)
+{
+	u64 active = __atomic_load_n(&inside->active, __ATOMIC_RELAXED);
+	while (!__atomic_compare_exchange_n(&inside->active, &active, (active | (ROUND - 1)) + 1, 0,
+					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+		;
 }
 
 /* Takes the last call off, which nobody needs any more. */
@@ -106,7 +153,7 @@ UNPROBED static void drop(struct thread *thread, struct open *open)
  * one drops what was there before. */
 UNPROBED static int is_same(struct open *open, struct inside *entered)
 {
-	return open->inside->probes[0].address == entered->probes[0].address &&
+	return !is_stale(open) && open->inside->probes[0].address == entered->probes[0].address &&
 	       open->inside->serial < entered->serial;
 }
 
@@ -138,7 +185,7 @@ static struct open *overwritten(struct thread *thread, u64 sp, struct inside *in
 			give_stub(thread, open);
 			open->over = 1;
 		}
-		if (!found && open->inside->size == inside->size)
+		if (!found && open->size == inside->size)
 			found = open;
 	}
 	return found;
@@ -178,6 +225,8 @@ static void note(struct open *open, struct inside *inside, struct capriole_regs 
 {
 	open->inside = inside;
 	open->over = 0;
+	open->size = (u32)inside->size;
+	open->round = round_of(inside);
 	open->call.probe = inside->outer;
 	open->call.return_address = *(u64 *)regs->sp;
 	open->call.sp = regs->sp;
@@ -233,18 +282,17 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 		if (!has_place(thread, inside))
 			return missed(outer);
 	}
-	if (outer->max_active &&
-	    __atomic_add_fetch(&inside->active, 1, __ATOMIC_RELAXED) > outer->max_active) {
-		__atomic_fetch_sub(&inside->active, 1, __ATOMIC_RELAXED);
+	note(open, inside, regs);
+	if (inside->limit && !enter(inside)) {
+		open->over = 1;
 		return missed(outer);
 	}
 	if (outer->by_address && !(stub = take_stub(thread))) {
-		if (outer->max_active)
-			__atomic_fetch_sub(&inside->active, 1, __ATOMIC_RELAXED);
+		leave(open);
+		open->over = 1;
 		return missed(outer);
 	}
 	open->stub = (u32)stub;
-	note(open, inside, regs);
 	if (!again)
 		push(thread, open, inside);
 	if (inside->entry && inside->entry(&open->call, regs)) {
@@ -269,11 +317,12 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	struct thread *thread = capriole_thread;
 	struct open *open = last(thread);
 	u64 ip = regs->ip, sp = regs->sp;
-	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside, 0)) {
+	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside || is_stale(open), 0)) {
 		drop_left(thread, sp, NULL);
 		/* Several return probes may follow the call. */
 		open = last(thread);
-		while (open && open->call.sp == sp && (open->inside != inside || open->over))
+		while (open && open->call.sp == sp &&
+		       (open->inside != inside || open->over || is_stale(open)))
 			open = open->before;
 		if (!open || open->call.sp != sp)
 			return 0;	/* entered before the probe was there, or not followed */
@@ -282,7 +331,7 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	regs->ip = to;
 	regs->sp = sp + 8;
 	inside->handler(&open->call, regs);
-	if (__builtin_expect(inside->active != 0, 0))
+	if (__builtin_expect(inside->limit != 0, 0))
 		leave(open);
 	if (__builtin_expect(open != last(thread), 0)) {
 		open->over = 1;
@@ -306,9 +355,12 @@ UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 	int usable = !is_stranger(thread) && !thread->frame;
 	if (usable) {
 		thread->frame = (u64)regs - 8;
-		__atomic_load_n(&inside->handler, __ATOMIC_ACQUIRE)(&open->call, regs);
+		/* Whoever ends a round waits until no thread has the mark that had it before. */
+		__atomic_thread_fence(__ATOMIC_ACQ_REL);
+		if (!is_stale(open))
+			inside->handler(&open->call, regs);
 		thread->frame = 0;
-	} else {
+	} else if (!is_stale(open)) {
 		missed(inside->outer);
 	}
 	leave(open);
@@ -327,14 +379,7 @@ static int check(const struct capriole_return_probe *probe)
 		return fail(-EBUSY, "the return probe is registered already", NULL);
 	if (probe->data_size > 1024)
 		return fail(-EINVAL, "a call has room for at most 1024 bytes of data", NULL);
-	return 0;
-}
-
-/* The handler of calls whose probe was unregistered before they returned. */
-UNPROBED static int ignore(struct capriole_call *call, struct capriole_regs *regs)
-{
-	(void)call, (void)regs;
-	return 0;
+	return check_entry(&probe->probe);
 }
 
 static size_t inside_size(size_t exits)
@@ -342,33 +387,56 @@ static size_t inside_size(size_t exits)
 	return sizeof(struct inside) + (1 + exits) * sizeof(struct capriole_probe);
 }
 
-static int register_return(struct capriole_return_probe *probe)
+static struct inside *unused;	/* by no return probe, but maybe named by open calls */
+
+static struct inside *new_inside(size_t exits)
+{
+	for (struct inside **at = &unused; *at; at = &(*at)->free) {
+		struct inside *inside = *at;
+		if (inside->exits == exits) {
+			*at = inside->free;
+			inside->free = NULL;
+			return inside;
+		}
+	}
+	struct inside *inside = allocate(inside_size(exits));
+	if (inside)
+		inside->exits = exits;
+	return inside;
+}
+
+static void give_inside(struct inside *inside)
+{
+	/* For a thread that still looks at it. */
+	static struct capriole_return_probe nobody;
+	__atomic_store_n(&inside->outer, &nobody, __ATOMIC_RELEASE);
+	inside->free = unused;
+	unused = inside;
+}
+
+/* Prepares a return probe for register_locked(): finds the exits of its function. */
+__attribute__((noinline)) static int prepare(struct capriole_return_probe *probe, struct inside **made)
 {
 	struct message message;
-	int failed = check(probe);
-	if (failed || (failed = start_helper()))
-		return failed;
 	new_message(&message, EXITS);
 	put(&message, probe->by_address != 0);
-	put(&message, (u64)(probe->probe.symbol || probe->probe.line ? 0 : probe->probe.address));
+	put(&message, probe->probe.symbol ? 0 : (u64)probe->probe.address + probe->probe.offset);
 	put_text(&message, probe->probe.object);
 	put_text(&message, probe->probe.symbol);
-	failed = ask(&message);
+	int failed = ask(&message);
 	if (failed) {
 		drop_message(&message);
 		return failed;
 	}
 	size_t exits = take(&message);
-	struct inside *inside = allocate(inside_size(exits));
-	struct capriole_probe **all = allocate((1 + exits) * sizeof *all);
-	if (!inside || !all) {
+	struct inside *inside = new_inside(exits);
+	if (!inside) {
 		drop_message(&message);
 		return fail(-ENOMEM, "there is no memory for the probes of a function's exits", NULL);
 	}
 	static u64 serial;
 	inside->serial = ++serial;
-	inside->outer = probe;
-	inside->exits = exits;
+	inside->limit = probe->max_active;
 	inside->size = (sizeof(struct open) + probe->data_size + 15) & ~(u64)15;
 	for (size_t i = 0; i <= exits; i++) {
 		struct capriole_probe *each = &inside->probes[i];
@@ -377,61 +445,193 @@ static int register_return(struct capriole_return_probe *probe)
 			: probe->by_address || probe->max_active ? entered_with_care : entered;
 		each->flags = (probe->probe.flags & ~(unsigned)CAPRIOLE_SAVE_VECTOR) | CAPRIOLE_NO_VECTOR;
 		own(each)->inside = (u64)inside;
-		all[i] = each;
 	}
 	drop_message(&message);
 	failed = needs_vectors((void *)probe->entry, (void *)probe->handler, probe->probe.flags,
 			       &inside->vector);
-	inside->entry = probe->entry && inside->vector ? entry_saved : probe->entry;
-	inside->handler = inside->vector ? handler_saved : probe->handler;
-	if (!failed)
-		failed = register_locked(all, 1 + exits);
-	release(all, (1 + exits) * sizeof *all);
 	if (failed) {
-		release(inside, inside_size(exits));
+		give_inside(inside);
 		return failed;
 	}
-	probe->probe.address = inside->probes[0].address;
-	probe->private_[0] = inside;
+	inside->entry = probe->entry && inside->vector ? entry_saved : probe->entry;
+	inside->handler = inside->vector ? handler_saved : probe->handler;
+	inside->outer = probe;
+	*made = inside;
 	return 0;
 }
 
-static int unregister_return(struct capriole_return_probe *probe)
+/* Makes a list of the probes inside of return probes. */
+static struct capriole_probe **probes_of(struct inside **some, size_t count, size_t *number)
 {
-	struct inside *inside = probe ? probe->private_[0] : NULL;
-	if (!inside)
-		return fail(-EINVAL, "the return probe is not registered", NULL);
-	struct capriole_probe **all = allocate((1 + inside->exits) * sizeof *all);
-	if (!all)
-		return fail(-ENOMEM, "there is no memory for taking the probes out", NULL);
-	for (size_t i = 0; i <= inside->exits; i++)
-		all[i] = &inside->probes[i];
-	int failed = unregister_locked(all, 1 + inside->exits);
-	release(all, (1 + inside->exits) * sizeof *all);
+	size_t total = 0, n = 0;
+	for (size_t i = 0; i < count; i++)
+		total += 1 + some[i]->exits;
+	struct capriole_probe **all = allocate((total ? total : 1) * sizeof *all);
+	for (size_t i = 0; i < count && all; i++)
+		for (size_t j = 0; j <= some[i]->exits; j++)
+			all[n++] = &some[i]->probes[j];
+	*number = total;
+	return all;
+}
+
+static int register_returns(struct capriole_return_probe **probes, size_t count)
+{
+	int failed = check_list(probes, count);
+	for (size_t i = 0; i < count && !failed; i++)
+		failed = check(probes[i]);
+	if (failed || !count || (failed = start_helper()))
+		return failed;
+	size_t made = 0, number, room = count * sizeof(struct inside *);
+	struct inside **some = allocate(room);
+	if (!some)
+		return fail(-ENOMEM, "there is no memory for the probes", NULL);
+	while (made < count && !failed) {
+		failed = probes[made]->private_[0]
+				 ? fail(-EBUSY, "a return probe is twice in the list", NULL)
+				 : prepare(probes[made], &some[made]);
+		if (!failed) {
+			probes[made]->private_[0] = some[made];
+			made++;
+		}
+	}
+	if (!failed) {
+		struct capriole_probe **all = probes_of(some, made, &number);
+		failed = all ? register_locked(all, number)
+			     : fail(-ENOMEM, "there is no memory for the probes", NULL);
+		release(all, number * sizeof *all);
+	}
+	for (size_t i = 0; i < made; i++) {
+		if (failed) {
+			probes[i]->private_[0] = NULL;
+			end_round(some[i]);
+		} else {
+			struct capriole_probe *p = &probes[i]->probe;
+			if (p->symbol || !p->offset)
+				own(p)->place = (u64)(p->address = some[i]->probes[0].address);
+		}
+	}
+	if (failed) {
+		/* A thread may have hit one before another one failed. */
+		settle();
+		for (size_t i = 0; i < made; i++)
+			give_inside(some[i]);
+	}
+	release(some, room);
+	return failed;
+}
+
+/* Makes a list of what is inside of return probes, all of which are registered. */
+static int insides_of(struct capriole_return_probe **probes, size_t count, struct inside ***made)
+{
+	int failed = check_list(probes, count);
 	if (failed)
 		return failed;
-	/* Open calls of threads still name it: `inside` stays, with a probe that does nothing. */
-	struct capriole_return_probe *nobody = allocate(sizeof *nobody);
-	if (nobody) {
-		nobody->max_active = probe->max_active;
-		__atomic_store_n(&inside->handler, ignore, __ATOMIC_RELEASE);
-		__atomic_store_n(&inside->outer, nobody, __ATOMIC_RELEASE);
-		settle();
-	}
-	probe->private_[0] = NULL;
+	for (size_t i = 0; i < count; i++)
+		if (!probes[i] || !probes[i]->private_[0])
+			return fail(-EINVAL, "the return probe is not registered", NULL);
+	struct inside **some = allocate((count ? count : 1) * sizeof *some);
+	if (!some)
+		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
+	for (size_t i = 0; i < count; i++)
+		some[i] = probes[i]->private_[0];
+	*made = some;
 	return 0;
+}
+
+static int unregister_returns(struct capriole_return_probe **probes, size_t count)
+{
+	struct inside **some = NULL;
+	size_t number;
+	int failed = insides_of(probes, count, &some);
+	if (failed)
+		return failed;
+	struct capriole_probe **all = probes_of(some, count, &number);
+	if (!all)
+		failed = fail(-ENOMEM, "there is no memory for taking the probes out", NULL);
+	for (size_t i = 0; i < count && !failed; i++) {
+		if (some[i]->free)
+			failed = fail(-EINVAL, "a return probe is twice in the list", NULL);
+		some[i]->free = some[i];
+	}
+	for (size_t i = 0; i < count; i++)
+		some[i]->free = NULL;
+	if (failed) {
+		release(all, number * sizeof *all);
+		release(some, (count ? count : 1) * sizeof *some);
+		return failed;
+	}
+	/* Calls that are open are not followed any more, also by stubs: unregister_locked() waits for
+	 * handlers that run. */
+	for (size_t i = 0; i < count; i++)
+		end_round(some[i]);
+	failed = unregister_locked(all, number);
+	release(all, number * sizeof *all);
+	for (size_t i = 0; i < count && !own(&some[i]->probes[0])->site; i++) {
+		probes[i]->private_[0] = NULL;
+		give_inside(some[i]);
+	}
+	release(some, (count ? count : 1) * sizeof *some);
+	return failed;
+}
+
+static int switch_return(struct capriole_return_probe *probe, u64 enabled)
+{
+	struct inside **some = NULL;
+	size_t number;
+	int failed = insides_of(&probe, 1, &some);
+	if (failed)
+		return failed;
+	struct inside *inside = some[0];
+	struct capriole_probe **all = probes_of(some, 1, &number);
+	release(some, sizeof *some);
+	if (!all)
+		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
+	/* Also those that are open when it is enabled: they may have returned unseen. */
+	if (own(all[0])->enabled != enabled)
+		end_round(inside);
+	failed = switch_locked(all, number, enabled);
+	release(all, number * sizeof *all);
+	return failed;
+}
+
+PUBLIC int capriole_return_probes_register(struct capriole_return_probe **probes, size_t count)
+{
+	int failed = begin();
+	return failed ? failed : end(register_returns(probes, count));
+}
+
+PUBLIC int capriole_return_probes_unregister(struct capriole_return_probe **probes, size_t count)
+{
+	int failed = begin();
+	return failed ? failed : end(unregister_returns(probes, count));
 }
 
 PUBLIC int capriole_return_probe_register(struct capriole_return_probe *probe)
 {
-	int failed = begin();
-	return failed ? failed : end(register_return(probe));
+	return capriole_return_probes_register(&probe, 1);
 }
 
 PUBLIC int capriole_return_probe_unregister(struct capriole_return_probe *probe)
 {
+	return capriole_return_probes_unregister(&probe, 1);
+}
+
+PUBLIC int capriole_return_probe_disable(struct capriole_return_probe *probe)
+{
 	int failed = begin();
-	return failed ? failed : end(unregister_return(probe));
+	return failed ? failed : end(switch_return(probe, 0));
+}
+
+PUBLIC int capriole_return_probe_enable(struct capriole_return_probe *probe)
+{
+	int failed = begin();
+	return failed ? failed : end(switch_return(probe, 1));
+}
+
+PUBLIC int capriole_return_probe_status(const struct capriole_return_probe *probe, char *why, size_t size)
+{
+	const struct inside *inside = probe ? probe->private_[0] : NULL;
+	return capriole_probe_status(inside ? &inside->probes[0] : NULL, why, size);
 }
 
 /* Probes with a function's own parameters */
@@ -441,24 +641,78 @@ static int call_arguments(struct capriole_probe *p, struct capriole_regs *regs)
 	return capriole_call_arguments(p, regs);
 }
 
-PUBLIC int capriole_argument_probe_register(struct capriole_argument_probe *probe)
+static int register_arguments(struct capriole_argument_probe **probes, size_t count)
 {
-	int failed = begin();
+	int failed = check_list(probes, count);
+	for (size_t i = 0; i < count && !failed; i++) {
+		if (!probes[i] || !probes[i]->handler)
+			failed = fail(-EINVAL, "an argument probe needs a handler", NULL);
+		else if (probes[i]->stack_words > 32)
+			failed = fail(-EINVAL, "at most 32 arguments on the stack can be passed on", NULL);
+		else
+			failed = check_entry(&probes[i]->probe);
+	}
 	if (failed)
 		return failed;
-	if (!probe || !probe->handler)
-		return end(fail(-EINVAL, "an argument probe needs a handler", NULL));
-	if (probe->stack_words > 32)
-		return end(fail(-EINVAL, "at most 32 arguments on the stack can be passed on", NULL));
-	probe->probe.pre = call_arguments;
-	probe->probe.post = NULL;
-	struct capriole_probe *p = &probe->probe;
-	return end(register_locked(&p, 1));
+	for (size_t i = 0; i < count; i++) {
+		probes[i]->probe.pre = call_arguments;
+		probes[i]->probe.post = NULL;
+	}
+	/* A pointer to one is a pointer to the probe in it, which is the first field. */
+	return register_locked((struct capriole_probe **)(void *)probes, count);
+}
+
+PUBLIC int capriole_argument_probes_register(struct capriole_argument_probe **probes, size_t count)
+{
+	int failed = begin();
+	return failed ? failed : end(register_arguments(probes, count));
+}
+
+PUBLIC int capriole_argument_probes_unregister(struct capriole_argument_probe **probes, size_t count)
+{
+	return capriole_probes_unregister((struct capriole_probe **)(void *)probes, count);
+}
+
+PUBLIC int capriole_argument_probe_register(struct capriole_argument_probe *probe)
+{
+	return capriole_argument_probes_register(&probe, 1);
 }
 
 PUBLIC int capriole_argument_probe_unregister(struct capriole_argument_probe *probe)
 {
-	return capriole_probe_unregister(probe ? &probe->probe : NULL);
+	return capriole_argument_probes_unregister(&probe, 1);
+}
+
+PUBLIC int capriole_argument_probe_disable(struct capriole_argument_probe *probe)
+{
+	return capriole_probe_disable(probe ? &probe->probe : NULL);
+}
+
+PUBLIC int capriole_argument_probe_enable(struct capriole_argument_probe *probe)
+{
+	return capriole_probe_enable(probe ? &probe->probe : NULL);
+}
+
+PUBLIC int capriole_argument_probe_status(const struct capriole_argument_probe *probe, char *why, size_t size)
+{
+	return capriole_probe_status(probe ? &probe->probe : NULL, why, size);
+}
+
+/* Replacements */
+
+PUBLIC int capriole_replacement_disable(struct capriole_replacement *replacement)
+{
+	return capriole_probe_disable(replacement ? &replacement->probe : NULL);
+}
+
+PUBLIC int capriole_replacement_enable(struct capriole_replacement *replacement)
+{
+	return capriole_probe_enable(replacement ? &replacement->probe : NULL);
+}
+
+PUBLIC int capriole_replacement_status(const struct capriole_replacement *replacement, char *why, size_t size)
+{
+	return capriole_probe_status(replacement ? &replacement->probe : NULL, why, size);
 }
 
 PUBLIC int capriole_replace(struct capriole_replacement *replacement)

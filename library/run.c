@@ -100,7 +100,7 @@ UNPROBED HIDDEN int capriole_left_handler(int version, int actions, u64 class, v
 	return CONTINUE;
 }
 
-static int call_all(struct set *set, struct capriole_regs *regs, int after)
+HIDDEN int call_all(struct set *set, struct capriole_regs *regs, int after)
 {
 	for (size_t i = 0; i < set->count; i++) {
 		struct capriole_probe *probe = set->probes[i];
@@ -140,7 +140,9 @@ HIDDEN int run_after(void *set, struct capriole_regs *regs)
 
 UNPROBED HIDDEN void capriole_redirect(struct site *site, struct capriole_regs *regs, u64 ip, u64 skip)
 {
-	if (regs->ip == ip && skip) {
+	if (regs->flags & EXECUTED) {
+		regs->flags &= ~EXECUTED;
+	} else if (regs->ip == ip && skip) {
 		regs->ip = site->next;
 	} else if (regs->ip == ip && ip == site->address) {
 		/* Only the stack pointer is another one. */
@@ -166,6 +168,10 @@ struct action {
 	u64 mask;
 };
 static struct action before[4];
+/* Handlers of the session that stand before those, and give them the addresses of displaced
+ * instructions. The kernel's answer is as if they did not exist: see capriole_action() in
+ * crates/resident. */
+static u64 session_handlers[4];
 static int watching;
 
 __attribute__((naked)) static void restore(void)
@@ -187,10 +193,23 @@ static void faulted(int signal, siginfo_t *info, void *context)
 		}
 		thread->running = probe;
 	}
+	u64 ip = (u64)regs[REG_RIP];
+	if (info->si_code > 0 && ip >= (u64)capriole_reads && ip < (u64)capriole_reads_end) {
+		regs[REG_RIP] = (greg_t)(u64)capriole_unreadable;
+		return;
+	}
 	const struct action *old = before;
-	for (unsigned i = 0; i < 4; i++)
-		if (signals[i] == signal)
+	u64 first = 0;
+	for (unsigned i = 0; i < 4; i++) {
+		if (signals[i] == signal) {
 			old = &before[i];
+			first = __atomic_load_n(&session_handlers[i], __ATOMIC_RELAXED);
+		}
+	}
+	if (first) {
+		((void (*)(int, siginfo_t *, void *))first)(signal, info, context);
+		return;
+	}
 	if (old->handler == (void *)SIG_IGN && info->si_code <= 0)
 		return;
 	if (old->handler != (void *)SIG_DFL && old->handler != (void *)SIG_IGN) {
@@ -205,10 +224,23 @@ static void faulted(int signal, siginfo_t *info, void *context)
 		SYS3(SYS_tgkill, SYS0(SYS_getpid), SYS0(SYS_gettid), signal);
 }
 
+HIDDEN void forget_handlers(void)
+{
+	for (unsigned i = 0; i < 4; i++)
+		__atomic_store_n(&session_handlers[i], 0, __ATOMIC_RELAXED);
+}
+
 HIDDEN int watch_faults(void)
 {
 	if (watching)
 		return 0;
+	struct message message;
+	new_message(&message, FAULTS);
+	int failed = ask(&message);
+	if (failed) {
+		drop_message(&message);
+		return failed;
+	}
 	watching = 1;
 	for (unsigned i = 0; i < 4; i++) {
 		struct action own = { (void *)(u64)faulted, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
@@ -219,5 +251,11 @@ HIDDEN int watch_faults(void)
 		if (result < 0)
 			return fail((int)result, "the handlers of faults cannot be installed", NULL);
 	}
+	for (unsigned i = 0; i < 4; i++) {
+		u64 first = take(&message), program = take(&message);
+		if (first && program == (u64)before[i].handler)
+			__atomic_store_n(&session_handlers[i], first, __ATOMIC_RELAXED);
+	}
+	drop_message(&message);
 	return 0;
 }

@@ -75,12 +75,13 @@ enum {
 /* A probe. Initialise it with zeros for all that is not used, keep it in memory as long as it is
  * registered, and change nothing but `data` then. */
 struct capriole_probe {
-	/* The place: an address; or a function, with an offset in bytes; or a source line. */
+	/* The place, in one of three ways: an address, or a function, each with an offset in bytes; or
+	 * a source line. */
 	void *address;		/* of an instruction; set when the probe is registered otherwise */
 	const char *object;	/* start of a library's file name, such as "libc", or a path; NULL:
 				   the program */
 	const char *symbol;	/* a function, by its plain, mangled or demangled name */
-	unsigned long offset;	/* from the start of the function, bytes */
+	unsigned long offset;	/* from the address, or from the start of the function, bytes */
 	const char *line;	/* "FILE:LINE", where there is debug information */
 
 	capriole_pre_handler pre;
@@ -187,6 +188,18 @@ struct capriole_return_probe {
 int capriole_return_probe_register(struct capriole_return_probe *probe);
 int capriole_return_probe_unregister(struct capriole_return_probe *probe);
 
+/* The same for several, all of them or none. */
+int capriole_return_probes_register(struct capriole_return_probe **probes, size_t count);
+int capriole_return_probes_unregister(struct capriole_return_probe **probes, size_t count);
+
+/* Stops and resumes the calls of both handlers. Calls that go on when either function is called are not
+ * followed to their ends. */
+int capriole_return_probe_disable(struct capriole_return_probe *probe);
+int capriole_return_probe_enable(struct capriole_return_probe *probe);
+
+/* State of its probe at the function's entry, as capriole_probe_status(). */
+int capriole_return_probe_status(const struct capriole_return_probe *probe, char *why, size_t size);
+
 /* A handler with the parameters of the probed function, called at its entry: it sees the arguments.
  * CAPRIOLE_ARGUMENT_PROBE checks that its type is that of the function. What the handler returns is
  * ignored. */
@@ -198,6 +211,11 @@ struct capriole_argument_probe {
 
 int capriole_argument_probe_register(struct capriole_argument_probe *probe);
 int capriole_argument_probe_unregister(struct capriole_argument_probe *probe);
+int capriole_argument_probes_register(struct capriole_argument_probe **probes, size_t count);
+int capriole_argument_probes_unregister(struct capriole_argument_probe **probes, size_t count);
+int capriole_argument_probe_disable(struct capriole_argument_probe *probe);
+int capriole_argument_probe_enable(struct capriole_argument_probe *probe);
+int capriole_argument_probe_status(const struct capriole_argument_probe *probe, char *why, size_t size);
 
 /* Puts `replacement` in the place of a function: who calls the function calls the replacement. It may
  * call the function itself by `*original`, which stays valid when the replacement is taken off.
@@ -210,6 +228,11 @@ struct capriole_replacement {
 
 int capriole_replace(struct capriole_replacement *replacement);
 int capriole_restore(struct capriole_replacement *replacement);
+
+/* Has the function itself called for a time, and the replacement again. */
+int capriole_replacement_disable(struct capriole_replacement *replacement);
+int capriole_replacement_enable(struct capriole_replacement *replacement);
+int capriole_replacement_status(const struct capriole_replacement *replacement, char *why, size_t size);
 
 /* Events of the language of docs/events.md, which the program records without handlers. */
 int capriole_event_enable(const char *event);	/* returns its number */

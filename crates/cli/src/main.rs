@@ -32,7 +32,7 @@ enum Command {
     Bench(commands::bench::Arguments),
     /// The helper of a program that probes itself with libcapriole, which starts it.
     #[command(hide = true)]
-    ProbeHelper,
+    ProbeHelper(commands::probe_helper::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -56,7 +56,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             | Command::Report(_)
             | Command::Mark(_)
             | Command::Bench(_)
-            | Command::ProbeHelper
+            | Command::ProbeHelper(_)
     ) {
         machine::check_threads()?;
     }
@@ -69,6 +69,6 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Detach(arguments) => commands::detach::run(&arguments),
         Command::Mark(arguments) => commands::mark::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
-        Command::ProbeHelper => commands::probe_helper::run(),
+        Command::ProbeHelper(arguments) => commands::probe_helper::run(&arguments),
     }
 }

@@ -10,7 +10,7 @@ use crate::session::sites::Pace;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ptrace;
-use capriole_host::{TargetError, signals};
+use capriole_host::{Host, TargetError, signals};
 use capriole_ledger::remains::TraceId;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, How, Running, SiteState, attach_recorded};
@@ -28,6 +28,7 @@ use capriole_select::select::{self, Impossible, Mode, Probes, Selected};
 use capriole_trace::clock::Clock;
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Sites and plans for the user's events, before the program is touched.
@@ -182,6 +183,15 @@ impl Planned {
         })
     }
 
+    /// Returns the definitions of events with probes that can only be written while the program is
+    /// stopped.
+    pub(crate) fn written_in_stops(&self) -> BTreeSet<usize> {
+        let probes = self.probes.probes.iter();
+        let stops = probes.filter(|(probe, _)| !probe.is_written_running());
+        let events = stops.flat_map(|(_, events)| events);
+        events.map(|at| self.selected[*at].definition).collect()
+    }
+
     /// Returns the sites that get a probe.
     pub fn kept(&self) -> impl Iterator<Item = &Selected> {
         let both = self.selected.iter().zip(&self.dropped);
@@ -214,23 +224,26 @@ impl Planned {
     /// No probe could be inserted, or the probe of a named event could not. No probe is left in the
     /// program then.
     pub fn attach(
-        mut self,
+        self,
         process: &Process,
+        trace: Option<&TraceId>,
+        geometry: impl Fn(u32) -> Geometry + Send,
+    ) -> Result<Probed> {
+        self.attach_by(&ptrace::host(process), trace, geometry)
+    }
+
+    /// As [`Planned::attach`], of a process that is changed by this host.
+    pub(crate) fn attach_by(
+        mut self,
+        host: &Arc<dyn Host>,
         trace: Option<&TraceId>,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> Result<Probed> {
         // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach_recorded(
-            &ptrace::host(process),
-            probes,
-            &self.guards,
-            self.clock,
-            geometry,
-            trace,
-        )
-        .map_err(|error| failed(process, error))?;
+        let attached = attach_recorded(host, probes, &self.guards, self.clock, geometry, trace)
+            .map_err(|error| failed(host.process(), error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {
             for index in events {

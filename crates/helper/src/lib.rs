@@ -16,11 +16,15 @@
 //! it.
 #![forbid(unsafe_code)]
 
+mod branch;
+mod line;
 mod message;
 mod rows;
 mod server;
 mod vectors;
 
+pub use capriole_host::volunteer::try_ptrace;
+use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{PidfdFlags, pidfd_open};
@@ -28,10 +32,11 @@ use server::Server;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Serves the program at the other end of a connection, until one of both ends.
 ///
@@ -44,7 +49,8 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
     let peer = socket_peercred(&connection)?;
     // A child of the program may have the connection as well, and outlive the program.
     let program = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
-    let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32);
+    let line = Arc::new(Line::new(connection.try_clone()?)?);
+    let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32, line.clone());
     loop {
         match wait(&connection, program.as_ref(), server.pause())? {
             Event::Request => {}
@@ -58,7 +64,9 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
             return Ok(());
         };
         let is_last = request.kind == message::GOODBYE;
+        line.set_open(true);
         let answer = server.answer(request);
+        line.set_open(false);
         message::send(&mut connection, &answer)?;
         if is_last && answer.is_ok() {
             return Ok(());
@@ -72,6 +80,7 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
 /// The connection is broken.
 pub fn refuse(mut connection: UnixStream, message: String) -> io::Result<()> {
     let code = libc::EAGAIN;
+    let _ = Line::new(connection.try_clone()?)?;
     if message::receive(&mut connection)?.is_some() {
         message::send(&mut connection, &Err(message::Failure { code, message }))?;
     }

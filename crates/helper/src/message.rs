@@ -22,6 +22,9 @@ pub const READ: u32 = 13;
 pub const ALLOW: u32 = 14;
 pub const GOODBYE: u32 = 15;
 pub const PLACE: u32 = 16;
+pub const FAULTS: u32 = 18;
+/// A system call that the program is asked for.
+pub const CALL: u32 = 1000;
 
 /// A request of the program.
 #[derive(Debug)]

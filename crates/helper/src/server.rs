@@ -1,18 +1,24 @@
 //! The requests of a program.
 
+use crate::branch::{Branch, NoPost};
+use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::vectors::uses_vectors;
 use crate::{VERSION, rows};
 use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
+use capriole_host::Host;
+use capriole_host::survey::has_shadow_stack;
+use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::process::Process;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic};
+use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Time after a breakpoint was put in during which others may join it before all of them are
@@ -50,6 +56,10 @@ struct Site {
 pub struct Server {
     pid: u32,
     process: Option<Process>,
+    line: Arc<Line>,
+    host: Option<Arc<Volunteer>>,
+    /// The thread that waits for an answer.
+    tid: i32,
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
@@ -92,9 +102,12 @@ impl From<capriole::Error> for Failure {
 }
 
 impl Server {
-    pub fn new(pid: u32) -> Server {
+    pub fn new(pid: u32, line: Arc<Line>) -> Server {
         Server {
             pid,
+            line,
+            host: None,
+            tid: 0,
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
@@ -169,6 +182,23 @@ impl Server {
         }
     }
 
+    /// Returns what changes the program: by ptrace, or without.
+    fn host(&mut self) -> Result<Arc<dyn Host>, Failure> {
+        let gone = || failure(libc::ESRCH, "the program is gone");
+        let process = self.process.as_ref().ok_or_else(gone)?;
+        let may_trace = volunteer::may_trace(|| {
+            let trial = std::process::Command::new("/proc/self/exe")
+                .args(["probe-helper", "--try-ptrace"])
+                .stdin(std::process::Stdio::null())
+                .status();
+            Some(trial.ok()?.success())
+        });
+        let line: Arc<dyn volunteer::Line> = self.line.clone();
+        let host = Arc::new(Volunteer::new(process, line, may_trace, self.tid));
+        self.host = Some(host.clone());
+        Ok(host)
+    }
+
     fn session(&mut self) -> Result<&mut Session, Failure> {
         if self.session.is_none() {
             let mut options = capriole::Options::default();
@@ -176,14 +206,16 @@ impl Server {
                 breakpoints: true,
                 ..ProbeOptions::default()
             };
-            Session::part(self.pid)?;
-            self.session = Some(Session::attach_with(self.pid, options)?);
+            let host = self.host()?;
+            Session::part(&*host)?;
+            self.session = Some(Session::attach_by(host, options)?);
         }
         self.session.as_mut().ok_or_else(|| Malformed.into())
     }
 
     pub fn answer(&mut self, mut request: Request) -> Answered {
         let tid = request.word()? as i32;
+        self.tid = tid;
         match request.kind {
             message::HELLO => self.hello(&mut request),
             message::RESOLVE => self.resolve(&mut request),
@@ -200,6 +232,7 @@ impl Server {
             message::READ => self.records(),
             message::ALLOW => self.allow(&mut request, tid),
             message::PLACE => self.place(&mut request),
+            message::FAULTS => self.faults(),
             message::GOODBYE => self.goodbye(),
             _ => Err(Malformed.into()),
         }
@@ -229,6 +262,7 @@ impl Server {
             *routine = request.word()?;
         }
         self.own = request.word()?..request.word()?;
+        self.line.set_scratch(request.word()?);
         Ok(Answer::default())
     }
 
@@ -347,17 +381,24 @@ impl Server {
     fn add(&mut self, request: &mut Request) -> Answered {
         let count = request.word()?;
         let (mut probes, mut held, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        // For each of the request, the description if the library carries out the instruction itself.
+        let mut branches = Vec::new();
         for _ in 0..count {
             let address = request.word()?;
             let argument = request.word()?;
             let (kind, hold, target) = (request.word()?, request.word()?, request.word()?);
-            own.push(argument);
             let [routine, with_flags, after] = self.routines;
             self.check_place(address)?;
             let probe = self.probe_at(address)?;
-            if kind == AFTER {
-                self.check_after(address)?;
+            let branch = match kind {
+                AFTER => self.branch(address)?,
+                _ => None,
+            };
+            branches.push(branch);
+            if branch.is_some() {
+                continue;
             }
+            own.push(argument);
             probes.push(match kind {
                 BEFORE => probe.call(Call {
                     routine,
@@ -378,10 +419,22 @@ impl Server {
         }
         // Armed by another request: the program first notes what it gets as an answer, because it is
         // hit as soon as they are armed.
-        let added = self.session()?.add_sites(&probes, Pace::Later)?;
+        let added = match probes.is_empty() {
+            true => Vec::new(),
+            false => self.session()?.add_sites(&probes, Pace::Later)?,
+        };
         let mut answer = Answer::default();
         let patches = added.iter().map(|added| added.id).collect();
-        for ((added, held), own) in added.into_iter().zip(held).zip(own) {
+        let mut sites = added.into_iter().zip(held).zip(own);
+        for branch in branches {
+            if let Some((next, address, branch)) = branch {
+                answer.word(0).word(next).word(address);
+                for word in branch.words() {
+                    answer.word(word);
+                }
+                continue;
+            }
+            let ((added, held), own) = sites.next().ok_or(Malformed)?;
             answer.word(self.sites.len() as u64 + 1);
             answer.word(self.next(added.address));
             answer.word(added.address);
@@ -436,15 +489,21 @@ impl Server {
         self.waiting.get_or_insert_with(Instant::now);
     }
 
-    /// Decodes the instruction at an address. The bytes there may be changed already: those of the file
-    /// are read.
-    fn instruction(&self, address: u64) -> Option<Instruction> {
+    /// Reads the bytes of the instruction at an address. Those in memory may be changed already; these
+    /// are from the file.
+    fn bytes(&self, address: u64) -> Option<Vec<u8>> {
         let (path, offset) = self.file_at(address).ok()?;
-        let mut bytes = [0; 15];
+        let mut bytes = vec![0; 15];
         let path = self.process.as_ref()?.in_root(path.as_ref());
         let len = File::open(path).ok()?.read_at(&mut bytes, offset).ok()?;
-        let mut decoder = Decoder::with_ip(64, &bytes[..len], address, DecoderOptions::NONE);
-        Some(decoder.decode())
+        bytes.truncate(len);
+        Some(bytes)
+    }
+
+    /// Decodes the instruction at an address.
+    fn instruction(&self, address: u64) -> Option<Instruction> {
+        let bytes = self.bytes(address)?;
+        Some(Decoder::with_ip(64, &bytes, address, DecoderOptions::NONE).decode())
     }
 
     /// Returns the address of the instruction after the one at an address; 0 if it is not known.
@@ -452,24 +511,31 @@ impl Server {
         self.instruction(address).map_or(0, |found| found.next_ip())
     }
 
-    /// Refuses a post-handler where the next instruction does not follow.
-    fn check_after(&self, address: u64) -> Result<(), Failure> {
+    /// Describes the instruction at an address where the next one does not always follow: a copy of it
+    /// leaves the detour, so the library carries it out, and then calls post-handlers. Returns the
+    /// address of the next instruction, its own, and the description.
+    fn branch(&self, address: u64) -> Result<Option<(u64, u64, Branch)>, Failure> {
         let mut found = self.instruction(address);
         if let Some(first) = &found
             && first.mnemonic() == Mnemonic::Endbr64
         {
             found = self.instruction(first.next_ip());
         }
-        match found.map(|found| found.flow_control()) {
-            Some(FlowControl::Next) => Ok(()),
-            _ => Err(failure(
+        let described = found.ok_or(NoPost::Unknown).and_then(|found| {
+            let bytes = self.bytes(found.ip()).unwrap_or_default();
+            match Branch::of(&found, &bytes)? {
+                Some(_) if self.process.as_ref().is_some_and(has_shadow_stack) => {
+                    Err(NoPost::ShadowStack)
+                }
+                branch => Ok(branch.map(|branch| (found.next_ip(), found.ip(), branch))),
+            }
+        });
+        described.map_err(|reason| {
+            failure(
                 libc::EOPNOTSUPP,
-                format!(
-                    "no post-handler is possible at {address:#x}: a jump, a call or a return is there; \
-                     its pre-handler sees the same registers"
-                ),
-            )),
-        }
+                format!("no post-handler is possible at {address:#x}: {reason}"),
+            )
+        })
     }
 
     fn numbered(&self, number: u64) -> Result<usize, Malformed> {
@@ -591,6 +657,10 @@ impl Server {
         };
         for (tactic, refusal) in &site.added.refusals {
             let _ = write!(why, "; no {tactic}: {refusal}");
+        }
+        let why_not = self.host.as_ref().and_then(|host| host.why_not_stopped());
+        if let Some(reason) = why_not.filter(|_| state == WAITING) {
+            let _ = write!(why, "; no jump over several instructions: {reason}");
         }
         let mut answer = Answer::default();
         answer.word(state).text(&why);
@@ -764,7 +834,32 @@ impl Server {
         Ok(answer)
     }
 
+    /// Answers with the handlers that stand before the program's own, and these: the library puts one
+    /// of its own before both, and the kernel does not tell it about the first.
+    fn faults(&mut self) -> Answered {
+        let mut answer = Answer::default();
+        for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
+            let session = self.session.as_ref();
+            let found = session.and_then(|session| session.fault_handler(signal));
+            let (handler, own) = found.unwrap_or_default();
+            answer.word(handler).word(own);
+        }
+        Ok(answer)
+    }
+
     fn goodbye(&mut self) -> Answered {
+        if let Some(reason) = self.host.as_ref().and_then(|host| host.why_not_stopped()) {
+            // Only for a moment, maybe.
+            let moved_on = self.host().is_ok_and(|host| host.can_stop());
+            if !moved_on && self.session.is_some() {
+                return Err(failure(
+                    libc::EPERM,
+                    format!(
+                        "all probes are out, but their memory stays, and the helper process with it: {reason}"
+                    ),
+                ));
+            }
+        }
         if let Some(session) = self.session.take() {
             session.detach()?;
         }

@@ -26,6 +26,14 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
+    /// A seccomp filter that the process shares with us forbids ptrace.
+    #[error(
+        "process {pid} has a seccomp filter that its helper has inherited, and that forbids ptrace; call capriole_start() before the filter is installed"
+    )]
+    TraceFiltered {
+        /// The process.
+        pid: i32,
+    },
     /// A debugger or another tracer holds the process.
     #[error(
         "process {pid} is already traced by {name} (pid {tracer}); a process has only one tracer: end that one, or wait for it"

@@ -32,6 +32,20 @@ pub trait Host: Debug + Send + Sync {
     /// Returns the host of another process that was forked from this one, or shares its memory.
     fn other(&self, process: &Process) -> Arc<dyn Host>;
 
+    /// Refuses a process that cannot be changed by this host.
+    ///
+    /// # Errors
+    /// It is of another kind, is over, has another tracer, or access to it is not permitted.
+    fn preflight(&self) -> Result<(), TargetError> {
+        Ok(self.process().preflight()?)
+    }
+
+    /// False if its threads cannot be stopped: then only what is safe whatever they do may be
+    /// written, and nothing that they may be using may be taken away.
+    fn can_stop(&self) -> bool {
+        true
+    }
+
     /// Opens the memory of the process.
     ///
     /// # Errors

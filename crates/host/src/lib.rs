@@ -2,6 +2,7 @@
 //!
 //! - [`host`]: what the patcher needs of a process, as traits
 //! - [`ptrace`]: the host for other processes
+//! - [`volunteer`]: the host for a program that asks for its own changes
 //! - `x86_64`: registers, signal frames, and the instructions by which a thread makes calls for us
 //! - [`stacks`], [`survey`]: examining stopped threads
 //! - [`memfd`]: descriptors of other processes
@@ -16,6 +17,7 @@ pub mod signals;
 pub mod stacks;
 pub mod steps;
 pub mod survey;
+pub mod volunteer;
 mod x86_64;
 
 pub use error::TargetError;

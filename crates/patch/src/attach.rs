@@ -34,7 +34,7 @@ use self::code::{Code, Facts};
 use self::places::Asked;
 use self::round::Round;
 pub use self::running::Running;
-use crate::guards::Guards;
+use crate::guards::{Guarded, Guards};
 use crate::installed::Installed;
 pub use crate::probe::{Plan, Point, Probe};
 use crate::recover;
@@ -47,7 +47,7 @@ use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, TargetMemory};
-use capriole_host::survey::Survey;
+use capriole_host::survey::{Survey, has_shadow_stack};
 use capriole_insn::liveness::RegSet;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_ledger::remains::TraceId;
@@ -365,7 +365,7 @@ pub fn attach_recorded(
     trace: Option<&TraceId>,
 ) -> Result<Attached, TargetError> {
     let process = host.process();
-    process.preflight()?;
+    host.preflight()?;
     translator::refuse(process)?;
     host.check_stops()?;
     let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, trace));
@@ -418,6 +418,94 @@ fn attach_living(
     }
 }
 
+/// What is known of a process before code is compiled for it.
+struct Examined {
+    survey: Survey,
+    /// The guards that were added to the probes.
+    guarded: Guarded,
+    /// True if a thread has a filter of system calls.
+    filtered: bool,
+    /// The thread that makes calls for us.
+    agent: Agent,
+}
+
+/// Examines all threads in a stop, and keeps one.
+fn examine(
+    host: &Arc<dyn Host>,
+    probes: &mut Vec<Probe>,
+    guards: &Guards,
+    remote: &dyn TargetMemory,
+    standstill: &mut Standstill,
+) -> Result<Examined, TargetError> {
+    let process = host.process();
+    let mut stopped = host.stop()?;
+    if recover::send_home(&mut *stopped, &**host, remote)? {
+        // The calls that these threads made for a dead tracer may only now have mapped something.
+        standstill.all += stopped.resume();
+        recover::clear_the_way(&**host)?;
+        stopped = host.stop()?;
+    }
+    states::refuse_alignment_check(&*stopped)?;
+    let mut survey = Survey::of(process, &*stopped, remote);
+    if guards.have_own_storage() {
+        survey.rseq_offset = None;
+        survey.tid_offset = None;
+    }
+    let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
+        true => guards.join(probes),
+        false => {
+            survey.rseq_offset = None;
+            guards.without_threads().join(probes)
+        }
+    };
+    let filtered = stopped.threads().iter().any(|t| {
+        process
+            .thread_status(t.tid as u32)
+            .is_ok_and(|s| s.seccomp != Seccomp::Off)
+    });
+    standstill.all += stopped.elapsed();
+    let agent = match Agent::choose(&**host, stopped, remote) {
+        Err(TargetError::NoThread { .. }) => Agent::hire(&**host, remote)?,
+        result => result?,
+    };
+    Ok(Examined {
+        survey,
+        guarded,
+        filtered,
+        agent,
+    })
+}
+
+/// Takes a process as it is that cannot be stopped. Nothing is known of its threads, so nothing is
+/// written into its code now, not even guards: if the program asks for its action of SIGTRAP, it
+/// sees ours.
+fn not_examined(
+    host: &Arc<dyn Host>,
+    probes: &[Probe],
+    remote: &dyn TargetMemory,
+) -> Result<Examined, TargetError> {
+    let process = host.process();
+    if !probes.is_empty() {
+        // What an attach writes it writes in a stop.
+        return Err(TargetError::NotPermitted {
+            pid: process.pid() as i32,
+        });
+    }
+    let filters = |tid: u32| {
+        let status = process.thread_status(tid);
+        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
+    };
+    Ok(Examined {
+        survey: Survey {
+            shadow_stack: has_shadow_stack(process),
+            ..Survey::default()
+        },
+        guarded: Guarded::default(),
+        filtered: process.threads()?.into_iter().any(filters),
+        agent: Agent::hire(&**host, remote)?,
+    })
+}
+
 /// Returns `None`, and has changed nothing, if the guards cannot be written.
 ///
 /// An attempt that fails, wherever it does, leaves nothing of itself in the probes that were asked
@@ -452,38 +540,21 @@ fn prepare_and_write(
 
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
-    // Examine all threads, keep one.
     let mut standstill = Standstill::default();
-    let mut stopped = host.stop()?;
-    if recover::send_home(&mut *stopped, &**host, &remote)? {
-        // The calls that these threads made for a dead tracer may only now have mapped something.
-        standstill.all += stopped.resume();
-        recover::clear_the_way(&**host)?;
-        stopped = host.stop()?;
-    }
-    states::refuse_alignment_check(&*stopped)?;
-    let mut survey = Survey::of(process, &*stopped, &remote);
-    if guards.have_own_storage() {
-        survey.rseq_offset = None;
-        survey.tid_offset = None;
-    }
-    let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
-        true => guards.join(probes),
-        false => {
-            survey.rseq_offset = None;
-            guards.without_threads().join(probes)
-        }
+    let unguarded = Guards::default();
+    let (examined, guards) = match host.can_stop() {
+        true => (
+            examine(host, probes, guards, &remote, &mut standstill)?,
+            guards,
+        ),
+        false => (not_examined(host, probes, &remote)?, &unguarded),
     };
-    let filtered = stopped.threads().iter().any(|t| {
-        process
-            .thread_status(t.tid as u32)
-            .is_ok_and(|s| s.seccomp != Seccomp::Off)
-    });
-    standstill.all += stopped.elapsed();
-    let agent = match Agent::choose(&**host, stopped, &remote) {
-        Err(TargetError::NoThread { .. }) => Agent::hire(&**host, &remote)?,
-        result => result?,
-    };
+    let Examined {
+        survey,
+        guarded,
+        filtered,
+        agent,
+    } = examined;
     // Our own mappings must not occupy addresses that stubs need.
     let stubs = stub_addresses(probes);
     // Large mappings must not occupy addresses that arenas need either.
@@ -605,7 +676,7 @@ fn prepare_and_write(
     }
     attached.round.guarded.part(probes);
     attached.since = Instant::now();
-    if !attached.write(round::Occupied::Wait)? {
+    if host.can_stop() && !attached.write(round::Occupied::Wait)? {
         return Ok(None);
     }
     if attached.round.wants_stand_ins() {

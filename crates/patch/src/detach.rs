@@ -34,9 +34,9 @@ use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks;
 use capriole_host::steps::step;
-use capriole_ledger::Arena;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_ledger::remains::{Remains, Save};
+use capriole_ledger::{Arena, Ledger};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;
@@ -547,6 +547,26 @@ fn restore_actions(
     installed.ledger.forget_actions(remote)
 }
 
+/// Returns the action of SIGTRAP that the program has set since ours was installed, and has the resident
+/// keep none from then on.
+fn trap_set_since(
+    pid: i32,
+    remote: &dyn TargetMemory,
+    ledger: &Ledger,
+) -> Result<Option<[u64; 4]>, TargetError> {
+    let Some(own) = ledger.header(remote)?.own() else {
+        return Ok(None);
+    };
+    let at = own + own::TRAP as u64;
+    let mut bytes = [0; 40];
+    let read = remote.read(at, &mut bytes);
+    read.map_err(TargetError::reading(pid, at))?;
+    write(pid, remote, at, &0u32.to_le_bytes())?;
+    let word = |i: usize| std::array::from_fn(|byte| bytes[8 + 8 * i + byte]);
+    let words = std::array::from_fn(|i| u64::from_le_bytes(word(i)));
+    Ok((bytes[0] == 2).then_some(words))
+}
+
 fn restore_actions_of(
     agent: &Agent,
     remote: &dyn TargetMemory,
@@ -554,10 +574,15 @@ fn restore_actions_of(
 ) -> Result<(), TargetError> {
     let ledger = &installed.ledger;
     for action in &installed.actions {
+        let set_since = match action.signal {
+            libc::SIGTRAP => trap_set_since(agent.pid(), remote, ledger)?,
+            _ => None,
+        };
         let current = agent.signal_action(remote, ledger, action.signal, None)?;
         // The program may have installed a handler of its own meanwhile: keep it.
         if current[0] == action.handler {
-            agent.signal_action(remote, ledger, action.signal, Some(action.old))?;
+            let own = set_since.unwrap_or(action.old);
+            agent.signal_action(remote, ledger, action.signal, Some(own))?;
             step("signal handler removed");
         }
     }

@@ -4,7 +4,7 @@ use capriole_codegen::work::Work;
 use capriole_insn::Extent;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_ledger::counter::ReferenceCounter;
-use capriole_tactic::site::Shape;
+use capriole_tactic::site::{Patch, Shape};
 use std::ops::{BitOr, Range};
 
 /// A probed instruction, with the work done before it.
@@ -120,6 +120,14 @@ impl Probe {
             self.points.insert(at, new);
         }
         &mut self.points[at]
+    }
+
+    /// True if it can be written while the program runs, as a breakpoint at least.
+    #[must_use]
+    pub fn is_written_running(&self) -> bool {
+        let by_breakpoint = self.shape.tactic.patch() == Patch::Breakpoint;
+        let single = self.shape.placed.is_none() && self.counters.is_empty();
+        single && (self.stand_in || by_breakpoint)
     }
 
     /// Returns the number of places that are written for the patch.

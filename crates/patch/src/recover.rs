@@ -605,16 +605,25 @@ pub(crate) fn detach_children(
 /// See [`detach_all`]; that there are none is no error.
 pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
     let process = host.process();
-    process.preflight()?;
+    host.preflight()?;
+    let remote = host.memory()?;
+    let inherited = || -> Result<Vec<FoundSession>, TargetError> {
+        let mut found = Vec::new();
+        for session in find(host)? {
+            if session.installed.ledger.header(&remote)?.pid() != process.pid() {
+                found.push(session);
+            }
+        }
+        Ok(found)
+    };
+    if inherited()?.is_empty() {
+        return Ok(());
+    }
     host.check_stops()?;
     host.apart(|| {
         wait_for_orphans(host)?;
-        let remote = host.memory()?;
-        for session in find(host)? {
-            let ledger = &session.installed.ledger;
-            if ledger.header(&remote)?.pid() != process.pid() {
-                detach(host, &session.installed)?;
-            }
+        for session in inherited()? {
+            detach(host, &session.installed)?;
         }
         Ok(())
     })

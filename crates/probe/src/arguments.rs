@@ -68,6 +68,12 @@ impl<F: Function> ArgumentProbe<F> {
         self
     }
 
+    /// Registers it disabled.
+    pub fn disabled(mut self) -> ArgumentProbe<F> {
+        self.flags |= ffi::CAPRIOLE_DISABLED;
+        self
+    }
+
     /// Does not save vector and x87 registers: the handler must not change any.
     pub fn no_vector(mut self) -> ArgumentProbe<F> {
         self.flags |= ffi::CAPRIOLE_NO_VECTOR;
@@ -83,6 +89,34 @@ impl<F: Function> ArgumentProbe<F> {
     /// As the crate's documentation says [of handlers](crate#what-is-unsafe); and the function has the
     /// type of the handler.
     pub unsafe fn register(self) -> Result<RegisteredArguments, Error> {
+        let put_in = ffi::capriole_argument_probe_register;
+        let state = self.state()?;
+        // SAFETY: the state is whole, and the caller vouches for the handler.
+        unsafe { Guard::register(state, put_in, ffi::capriole_argument_probe_unregister) }
+            .map(RegisteredArguments)
+    }
+
+    /// Registers several probes: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`ArgumentProbe::register`].
+    ///
+    /// # Safety
+    /// As [`ArgumentProbe::register`].
+    pub unsafe fn register_all(
+        probes: impl IntoIterator<Item = ArgumentProbe<F>>,
+    ) -> Result<Vec<RegisteredArguments>, Error> {
+        let states: Result<Vec<_>, Error> = probes.into_iter().map(ArgumentProbe::state).collect();
+        let (put_in, take_out) = (
+            ffi::capriole_argument_probes_register,
+            ffi::capriole_argument_probe_unregister,
+        );
+        // SAFETY: the states are whole, and the caller vouches for the handlers.
+        let guards = unsafe { Guard::register_all(states?, put_in, take_out) }?;
+        Ok(guards.into_iter().map(RegisteredArguments).collect())
+    }
+
+    fn state(self) -> Result<Box<guard::State<ffi::capriole_argument_probe>>, Error> {
         let (placed, mut probe) = Placed::new(&self.place)?;
         probe.flags = self.flags;
         // SAFETY: a function of another type, which is called as what it is.
@@ -92,11 +126,7 @@ impl<F: Function> ArgumentProbe<F> {
             handler: Some(handler),
             stack_words: self.stack_words,
         };
-        let state = Guard::state(probe, [None, None, None], placed);
-        let put_in = ffi::capriole_argument_probe_register;
-        // SAFETY: the state is whole, and the caller vouches for the handler.
-        unsafe { Guard::register(state, put_in, ffi::capriole_argument_probe_unregister) }
-            .map(RegisteredArguments)
+        Ok(Guard::state(probe, [None, None, None], placed))
     }
 }
 
@@ -115,19 +145,19 @@ impl RegisteredArguments {
     /// Stops the calls of its handler.
     ///
     /// # Errors
-    /// As of capriole_probe_disable(), in capriole-probe(3).
+    /// As of capriole_argument_probe_disable(), in capriole-probe(3).
     pub fn disable(&self) -> Result<(), Error> {
-        // SAFETY: it is registered, and begins with a probe.
-        checked(unsafe { ffi::capriole_probe_disable(self.0.outer().cast()) }).map(drop)
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_argument_probe_disable(self.0.outer()) }).map(drop)
     }
 
     /// Resumes them.
     ///
     /// # Errors
-    /// As of capriole_probe_enable(), in capriole-probe(3).
+    /// As of capriole_argument_probe_enable(), in capriole-probe(3).
     pub fn enable(&self) -> Result<(), Error> {
-        // SAFETY: it is registered, and begins with a probe.
-        checked(unsafe { ffi::capriole_probe_enable(self.0.outer().cast()) }).map(drop)
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_argument_probe_enable(self.0.outer()) }).map(drop)
     }
 
     /// How it is reached.
@@ -135,7 +165,7 @@ impl RegisteredArguments {
     /// # Errors
     /// The helper process has ended, or this is called by a handler.
     pub fn status(&self) -> Result<Status, Error> {
-        status(self.0.outer().cast())
+        status(self.0.outer(), ffi::capriole_argument_probe_status)
     }
 
     /// Number of hits at which the handler was not called. Handlers may ask for it.

@@ -187,14 +187,64 @@ unsafe extern "C" {
     pub fn capriole_return_probe_register(probe: *mut capriole_return_probe) -> c_int;
     /// Takes a return probe out.
     pub fn capriole_return_probe_unregister(probe: *mut capriole_return_probe) -> c_int;
+    /// Registers return probes, all of them or none.
+    pub fn capriole_return_probes_register(
+        probes: *mut *mut capriole_return_probe,
+        count: usize,
+    ) -> c_int;
+    /// Takes return probes out, all of them or none.
+    pub fn capriole_return_probes_unregister(
+        probes: *mut *mut capriole_return_probe,
+        count: usize,
+    ) -> c_int;
+    /// Stops the calls of a return probe's handlers.
+    pub fn capriole_return_probe_disable(probe: *mut capriole_return_probe) -> c_int;
+    /// Resumes them.
+    pub fn capriole_return_probe_enable(probe: *mut capriole_return_probe) -> c_int;
+    /// State of a return probe.
+    pub fn capriole_return_probe_status(
+        probe: *const capriole_return_probe,
+        why: *mut c_char,
+        size: usize,
+    ) -> c_int;
     /// Registers an argument probe.
     pub fn capriole_argument_probe_register(probe: *mut capriole_argument_probe) -> c_int;
     /// Takes an argument probe out.
     pub fn capriole_argument_probe_unregister(probe: *mut capriole_argument_probe) -> c_int;
+    /// Registers argument probes, all of them or none.
+    pub fn capriole_argument_probes_register(
+        probes: *mut *mut capriole_argument_probe,
+        count: usize,
+    ) -> c_int;
+    /// Takes argument probes out, all of them or none.
+    pub fn capriole_argument_probes_unregister(
+        probes: *mut *mut capriole_argument_probe,
+        count: usize,
+    ) -> c_int;
+    /// Stops the calls of an argument probe's handler.
+    pub fn capriole_argument_probe_disable(probe: *mut capriole_argument_probe) -> c_int;
+    /// Resumes them.
+    pub fn capriole_argument_probe_enable(probe: *mut capriole_argument_probe) -> c_int;
+    /// State of an argument probe.
+    pub fn capriole_argument_probe_status(
+        probe: *const capriole_argument_probe,
+        why: *mut c_char,
+        size: usize,
+    ) -> c_int;
     /// Puts a function in the place of another one.
     pub fn capriole_replace(replacement: *mut capriole_replacement) -> c_int;
     /// Takes it off.
     pub fn capriole_restore(replacement: *mut capriole_replacement) -> c_int;
+    /// Has the function itself called for a time.
+    pub fn capriole_replacement_disable(replacement: *mut capriole_replacement) -> c_int;
+    /// Has the replacement called again.
+    pub fn capriole_replacement_enable(replacement: *mut capriole_replacement) -> c_int;
+    /// State of a replacement.
+    pub fn capriole_replacement_status(
+        replacement: *const capriole_replacement,
+        why: *mut c_char,
+        size: usize,
+    ) -> c_int;
     /// Enables an event; returns its number.
     pub fn capriole_event_enable(event: *const c_char) -> c_int;
     /// Disables an event.

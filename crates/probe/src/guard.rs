@@ -101,6 +101,28 @@ impl<T> Guard<T> {
         unsafe { Guard::adopt(state, result, take_out) }
     }
 
+    /// Registers several states by a function of the library: all of them, or none.
+    ///
+    /// # Safety
+    /// That function may be called with all of them.
+    pub(crate) unsafe fn register_all(
+        states: Vec<Box<State<T>>>,
+        put_in: unsafe extern "C" fn(*mut *mut T, usize) -> c_int,
+        take_out: unsafe extern "C" fn(*mut T) -> c_int,
+    ) -> Result<Vec<Guard<T>>, Error> {
+        let states: Vec<_> = states.into_iter().map(Box::into_raw).collect();
+        let mut pointers: Vec<*mut T> = states.iter().map(|state| state.cast()).collect();
+        // SAFETY: the caller says so, and the memory stays until the guards are dropped.
+        let result = checked(unsafe { put_in(pointers.as_mut_ptr(), pointers.len()) });
+        let adopt = |state| {
+            // SAFETY: the pointer is that of a box, all of which the library knows, or none.
+            unsafe { Guard::adopt(state, result.clone(), take_out) }
+        };
+        // All of them, so that all are dropped if it has failed.
+        let guards: Vec<_> = states.into_iter().map(adopt).collect();
+        guards.into_iter().collect()
+    }
+
     /// Makes the guard of a state that was registered, or drops the state if that has failed.
     ///
     /// # Safety

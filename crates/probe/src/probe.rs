@@ -183,21 +183,11 @@ impl Probe {
         probes: impl IntoIterator<Item = Probe>,
     ) -> Result<Vec<Registered>, Error> {
         let states: Result<Vec<_>, Error> = probes.into_iter().map(Probe::state).collect();
-        let states: Vec<_> = states?.into_iter().map(Box::into_raw).collect();
-        let mut pointers: Vec<_> = states.iter().map(|state| state.cast()).collect();
-        let (first, count) = (pointers.as_mut_ptr(), pointers.len());
-        // SAFETY: the pointers are those of whole states, and the caller vouches for the handlers.
-        let result = checked(unsafe { ffi::capriole_probes_register(first, count) });
-        let adopt = |state| {
-            // SAFETY: the pointer is that of a box, all of which the library knows, or none.
-            unsafe { Guard::adopt(state, result.clone(), ffi::capriole_probe_unregister) }
-        };
-        // All of them, so that all are dropped if it has failed.
-        let guards: Vec<_> = states.into_iter().map(adopt).collect();
-        guards
-            .into_iter()
-            .map(|guard| guard.map(Registered))
-            .collect()
+        let put_in = ffi::capriole_probes_register;
+        // SAFETY: the states are whole, and the caller vouches for the handlers.
+        let guards =
+            unsafe { Guard::register_all(states?, put_in, ffi::capriole_probe_unregister) }?;
+        Ok(guards.into_iter().map(Registered).collect())
     }
 }
 
@@ -271,11 +261,14 @@ pub struct Status {
     pub why: String,
 }
 
-/// Asks for the state of a probe.
-pub(crate) fn status(probe: *const ffi::capriole_probe) -> Result<Status, Error> {
+/// Asks for the state of a probe, by a function of the library.
+pub(crate) fn status<T>(
+    probe: *const T,
+    ask: unsafe extern "C" fn(*const T, *mut c_char, usize) -> c_int,
+) -> Result<Status, Error> {
     let mut why = [0 as c_char; 1024];
     // SAFETY: the probe is registered, and the text has this size.
-    let state = checked(unsafe { ffi::capriole_probe_status(probe, why.as_mut_ptr(), why.len()) })?;
+    let state = checked(unsafe { ask(probe, why.as_mut_ptr(), why.len()) })?;
     let state = match state {
         ffi::CAPRIOLE_BREAKPOINT => State::Breakpoint,
         ffi::CAPRIOLE_WAITING => State::Waiting,
@@ -326,7 +319,7 @@ impl Registered {
     /// # Errors
     /// The helper process has ended, or this is called by a handler.
     pub fn status(&self) -> Result<Status, Error> {
-        status(self.0.outer())
+        status(self.0.outer(), ffi::capriole_probe_status)
     }
 
     /// Number of hits at which no handler was called. Handlers may ask for it.

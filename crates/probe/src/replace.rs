@@ -1,6 +1,6 @@
 //! Functions in the place of others.
 
-use crate::error::Error;
+use crate::error::{Error, checked};
 use crate::ffi;
 use crate::function::Function;
 use crate::guard::{self, Guard};
@@ -98,6 +98,12 @@ impl<F: Function> Replacement<F> {
         self
     }
 
+    /// Registers it disabled: the function itself is called, until [`Replaced::enable`].
+    pub fn disabled(mut self) -> Replacement<F> {
+        self.flags |= ffi::CAPRIOLE_DISABLED;
+        self
+    }
+
     /// Keeps a breakpoint: does not replace it by a jump.
     pub fn no_optimize(mut self) -> Replacement<F> {
         self.flags |= ffi::CAPRIOLE_NO_OPTIMIZE;
@@ -148,7 +154,25 @@ impl Replaced {
     /// # Errors
     /// The helper process has ended, or this is called by a handler.
     pub fn status(&self) -> Result<Status, Error> {
-        status(self.0.outer().cast())
+        status(self.0.outer(), ffi::capriole_replacement_status)
+    }
+
+    /// Has the function itself called.
+    ///
+    /// # Errors
+    /// As of capriole_replacement_disable(), in capriole-replace(3).
+    pub fn disable(&self) -> Result<(), Error> {
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_replacement_disable(self.0.outer()) }).map(drop)
+    }
+
+    /// Has the replacement called again.
+    ///
+    /// # Errors
+    /// As of capriole_replacement_enable(), in capriole-replace(3).
+    pub fn enable(&self) -> Result<(), Error> {
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_replacement_enable(self.0.outer()) }).map(drop)
     }
 
     /// Takes it off: when the function returns, who calls the function calls the function.

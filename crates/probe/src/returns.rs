@@ -1,8 +1,9 @@
 //! Return probes.
 
-use crate::error::Error;
+use crate::error::{Error, checked};
 use crate::guard::{self, Closure, Guard, field};
 use crate::place::{Place, Placed, placed};
+use crate::probe::{Status, status};
 use crate::{Registers, ffi};
 use std::ffi::{c_int, c_uint};
 use std::ptr;
@@ -76,6 +77,12 @@ impl ReturnProbe {
         self
     }
 
+    /// Registers it disabled.
+    pub fn disabled(mut self) -> ReturnProbe {
+        self.flags |= ffi::CAPRIOLE_DISABLED;
+        self
+    }
+
     /// Keeps breakpoints: does not replace them by jumps.
     pub fn no_optimize(mut self) -> ReturnProbe {
         self.flags |= ffi::CAPRIOLE_NO_OPTIMIZE;
@@ -106,6 +113,53 @@ impl ReturnProbe {
         E: Fn(&mut Registers) -> Option<T> + Send + Sync + 'static,
         H: Fn(T, &Call, &mut Registers) + Send + Sync + 'static,
     {
+        let put_in = ffi::capriole_return_probe_register;
+        let state = self.state(entry, handler)?;
+        // SAFETY: the state is whole, and the caller vouches for the handlers.
+        unsafe { Guard::register(state, put_in, ffi::capriole_return_probe_unregister) }
+            .map(RegisteredReturn)
+    }
+
+    /// Registers several probes with the same handlers: all of them, or none.
+    ///
+    /// # Errors
+    /// As [`ReturnProbe::register`].
+    ///
+    /// # Safety
+    /// As [`ReturnProbe::register`].
+    pub unsafe fn register_all<T, E, H>(
+        probes: impl IntoIterator<Item = ReturnProbe>,
+        entry: E,
+        handler: H,
+    ) -> Result<Vec<RegisteredReturn>, Error>
+    where
+        T: Copy + 'static,
+        E: Fn(&mut Registers) -> Option<T> + Clone + Send + Sync + 'static,
+        H: Fn(T, &Call, &mut Registers) + Clone + Send + Sync + 'static,
+    {
+        let states: Result<Vec<_>, Error> = probes
+            .into_iter()
+            .map(|probe| probe.state(entry.clone(), handler.clone()))
+            .collect();
+        let (put_in, take_out) = (
+            ffi::capriole_return_probes_register,
+            ffi::capriole_return_probe_unregister,
+        );
+        // SAFETY: the states are whole, and the caller vouches for the handlers.
+        let guards = unsafe { Guard::register_all(states?, put_in, take_out) }?;
+        Ok(guards.into_iter().map(RegisteredReturn).collect())
+    }
+
+    fn state<T, E, H>(
+        self,
+        entry: E,
+        handler: H,
+    ) -> Result<Box<guard::State<ffi::capriole_return_probe>>, Error>
+    where
+        T: Copy + 'static,
+        E: Fn(&mut Registers) -> Option<T> + Send + Sync + 'static,
+        H: Fn(T, &Call, &mut Registers) + Send + Sync + 'static,
+    {
         const { assert!(size_of::<T>() <= 1024, "a call has room for 1024 bytes") }
         let (placed, mut probe) = Placed::new(&self.place)?;
         probe.flags = self.flags;
@@ -120,11 +174,7 @@ impl ReturnProbe {
             private_: [ptr::null_mut(); 4],
         };
         let closures = [Some(Closure::new(entry)), Some(Closure::new(handler)), None];
-        let state = Guard::state(probe, closures, placed);
-        let put_in = ffi::capriole_return_probe_register;
-        // SAFETY: the state is whole, and the caller vouches for the handlers.
-        unsafe { Guard::register(state, put_in, ffi::capriole_return_probe_unregister) }
-            .map(RegisteredReturn)
+        Ok(Guard::state(probe, closures, placed))
     }
 }
 
@@ -174,6 +224,32 @@ impl RegisteredReturn {
     #[must_use]
     pub fn address(&self) -> usize {
         guard::address(self.0.outer().cast())
+    }
+
+    /// Stops the calls of its handlers. Calls that are going on are not followed any more.
+    ///
+    /// # Errors
+    /// As of capriole_return_probe_disable(), in capriole-return-probe(3).
+    pub fn disable(&self) -> Result<(), Error> {
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_return_probe_disable(self.0.outer()) }).map(drop)
+    }
+
+    /// Resumes them.
+    ///
+    /// # Errors
+    /// As of capriole_return_probe_enable(), in capriole-return-probe(3).
+    pub fn enable(&self) -> Result<(), Error> {
+        // SAFETY: it is registered.
+        checked(unsafe { ffi::capriole_return_probe_enable(self.0.outer()) }).map(drop)
+    }
+
+    /// How the function's entry is reached.
+    ///
+    /// # Errors
+    /// The helper process has ended, or this is called by a handler.
+    pub fn status(&self) -> Result<Status, Error> {
+        status(self.0.outer(), ffi::capriole_return_probe_status)
     }
 
     /// Number of calls that could not be followed.

@@ -245,6 +245,8 @@ capriole_add:
 	/* Returns from a signal handler. The byte pattern is the one unwinders know. */
 	.balign	16
 	nop
+	.globl	capriole_restorer
+	.hidden	capriole_restorer
 capriole_restorer:
 	mov	$15, %rax
 	syscall

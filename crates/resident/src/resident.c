@@ -1183,6 +1183,14 @@ extern const u8 capriole_breakpoint[] __attribute__((visibility("hidden")));
 /* In entry.S. */
 __attribute__((noreturn)) void capriole_go_on(u64 *registers);
 
+/* Returns a word of the program's own action of SIGTRAP. */
+static u64 own_trap(u32 word)
+{
+	if (READ(OWN->trap) == 2)
+		return READ(OWN->trap_action[word]);
+	return capriole_config.actions[4][word];
+}
+
 /* Leads a thread back from the handler of SIGTRAP without rt_sigreturn(2), which takes a fifth of
  * the time of a hit, if that does the same; else returns. All registers are restored: the vector
  * registers and the like, which the kernel has reset for the handler, by the instruction and the
@@ -1211,7 +1219,7 @@ static inline void go_on(void *context)
 {
 	const u8 *state = (const u8 *)UCONTEXT_FPSTATE(context);
 	u64 segments = UCONTEXT_SEGMENTS(context), shadow_stack = 0;
-	u64 added = capriole_config.actions[4][3] & ~(1ul << (5 - 1));
+	u64 added = own_trap(3) & ~(1ul << (5 - 1));
 	if (UCONTEXT_FLAGS(context) != USUAL_UC_FLAGS ||
 	    UCONTEXT_STACK_FLAGS(context) & ~USUAL_STACK_FLAGS ||
 	    UCONTEXT_EFLAGS(context) & ~USUAL_EFLAGS ||
@@ -1265,7 +1273,7 @@ void capriole_trap(int signal, void *info, void *context)
 			}
 		}
 	}
-	u64 handler = capriole_config.old_handler;
+	u64 handler = own_trap(0);
 	if (handler > 1) {
 		((void (*)(int, void *, void *))handler)(signal, info, context);
 		return;
@@ -1355,11 +1363,21 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 		UCONTEXT_RIP(context) = copy_of(table, to);
 }
 
-/* Called after a system call that may have been rt_sigaction(2), number 13: the program never gets
+/* Flags of an action (asm/signal.h). */
+#define SA_SIGINFO 4ul
+#define SA_RESTORER 0x04000000ul
+#define SA_ONSTACK 0x08000000ul
+#define SA_RESTART 0x10000000ul
+#define SA_NODEFER 0x40000000ul
+
+/* In entry.S. */
+extern const u8 capriole_restorer[] __attribute__((visibility("hidden")));
+
+/* After a system call that may have been rt_sigaction(2), number 13: the program never gets
  * to see a handler of ours, which it could call or put back after detach, but its own action, which
  * ours stands in for. The kernel has just written there, so it can be written; if the number is not
  * known, the kernel reads it first. */
-void capriole_action(const u64 *registers, u64 number)
+static void show_action(const u64 *registers, u64 number)
 {
 	u32 signal = (u32)registers[7], index;
 	u64 *old = (u64 *)registers[2];
@@ -1381,5 +1399,35 @@ void capriole_action(const u64 *registers, u64 number)
 	if (seen != handler)
 		return;
 	for (u32 i = 0; i < 4; i++)
-		WRITE(old[i], capriole_config.actions[index][i]);
+		WRITE(old[i], signal == 5 ? own_trap(i) : capriole_config.actions[index][i]);
+}
+
+/* Called after rt_sigaction(2): shows the program its own action, and puts our handler of SIGTRAP back if
+ * the program has set another: that one gets what is not ours, as the one before did. A breakpoint that
+ * a thread hits between the call and here is the program's affair.
+ *
+ * A child of vfork(2) or posix_spawn(3), which sets actions of its own before it executes another
+ * program, has the same memory: it is told apart by its process id. */
+void capriole_action(const u64 *registers, u64 number)
+{
+	show_action(registers, number);
+	const u64 *new = (const u64 *)registers[6];
+	if (number != 13 || registers[0] || !new || (u32)registers[7] != 5 || !READ(OWN->trap))
+		return;
+	if (!may_call())
+		return;
+	if ((u32)syscall4(39 /* getpid */, 0, 0, 0, 0) == READ(OWN->trap_process) && READ(new[0]) != (u64)capriole_trap) {
+		for (u32 i = 0; i < 4; i++)
+			WRITE(OWN->trap_action[i], READ(new[i]));
+		WRITE(OWN->trap, 2);
+		/* As the tracer installs it. */
+		u64 ours[4] = {
+			(u64)capriole_trap,
+			(READ(new[1]) & (SA_ONSTACK | SA_RESTART)) | SA_SIGINFO | SA_NODEFER | SA_RESTORER,
+			(u64)capriole_restorer,
+			READ(new[3]) & ~(1ul << (5 - 1)),
+		};
+		syscall4(13 /* rt_sigaction */, 5, (u64)ours, 0, 8);
+	}
+	end_call();
 }

@@ -135,7 +135,10 @@ struct own {
 	u32 calling;  /* threads that are in a system call of the resident, or about to be */
 	u32 left;     /* no byte leads to a detour any more */
 	u32 leave;    /* a thread waits for `left` */
-	u32 pad[1020];
+	u32 trap;     /* 0: SIGTRAP is the program's; 1: ours, 2: and the program has set `trap_action` since */
+	u32 trap_process; /* the process that `trap` is about */
+	u64 trap_action[4];
+	u32 pad[1010];
 	u32 known;    /* threads' own ids are right; 0 in a forked child, until verified */
 	u32 process;  /* the id of a forked child, once getpid has returned it */
 };
@@ -144,6 +147,9 @@ AT(own, no_calls, OWN_NO_CALLS);
 AT(own, calling, OWN_CALLING);
 AT(own, left, OWN_LEFT);
 AT(own, leave, OWN_LEAVE);
+AT(own, trap, OWN_TRAP);
+AT(own, trap_process, OWN_TRAP_PROCESS);
+AT(own, trap_action, OWN_TRAP_ACTION);
 AT(own, known, OWN_KNOWN);
 
 /* A step of a program; capriole_run executes the steps for an event, in order. Never changed once

@@ -150,6 +150,14 @@ pub mod own {
         /// u32: 1 when a thread waits for [`LEFT`], because it is about to disable reading of
         /// the time stamp counter (`PR_SET_TSC`).
         LEAVE: usize = 12;
+        /// u32: 0 while our handler of SIGTRAP is not installed; 1 when it is, and the program's
+        /// own action is the one of the time before; 2 when the program has set another since,
+        /// which is [`TRAP_ACTION`].
+        TRAP: usize = 16;
+        /// u32: the process whose handler that is, by its id in its own namespace.
+        TRAP_PROCESS: usize = 20;
+        /// u64 [4]: an action as rt_sigaction(2) has it.
+        TRAP_ACTION: usize = 24;
         /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
         /// page, which the kernel clears in a forked child: there the C library may still have the
         /// parent's id.

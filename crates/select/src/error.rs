@@ -463,7 +463,9 @@ fn code_of_target(error: &TargetError) -> Code {
         | TargetError::NoStack { .. }
         | TargetError::NoSyscall { .. } => Code::Busy,
         TargetError::AlreadyRecorded { .. } => Code::AlreadyRecorded,
-        TargetError::Filtered { .. } | TargetError::Sandboxed { .. } => Code::Sandboxed,
+        TargetError::Filtered { .. }
+        | TargetError::Sandboxed { .. }
+        | TargetError::TraceFiltered { .. } => Code::Sandboxed,
         TargetError::Ptrace { .. }
         | TargetError::Refused { .. }
         | TargetError::Memory { .. }

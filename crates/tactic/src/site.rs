@@ -123,11 +123,17 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Reaches the site by a breakpoint, whatever the tactic was: a breakpoint needs only the first
-    /// instruction.
+    /// Reaches the site by a breakpoint, whatever the tactic was: a breakpoint needs only the site's
+    /// own instruction, before which a jump may begin.
     pub fn by_breakpoint(&mut self) {
-        let start = self.covered.start;
+        let is_own = |i: &Instruction| i.ip() == self.site;
+        let own = self.displaced.iter().position(is_own).unwrap_or(0);
+        self.displaced.drain(..own);
         self.displaced.truncate(1);
+        let start = match self.displaced.first() {
+            Some(instruction) => instruction.ip(),
+            None => self.covered.start,
+        };
         self.tactic = Tactic::Int3;
         self.covered = Extent::new(start, start + 1);
         self.resume = self

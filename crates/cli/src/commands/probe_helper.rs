@@ -3,13 +3,27 @@
 use anyhow::{Context, bail};
 use capriole::machine;
 use capriole_text::chain;
+use clap::Args;
 use rustix::fs::FileType;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Does nothing but call ptrace once, and succeeds if that is permitted
+    #[arg(long)]
+    try_ptrace: bool,
+}
+
 /// Serves the program at the other end of the connection that is standard input.
-pub fn run() -> anyhow::Result<ExitCode> {
+pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if arguments.try_ptrace {
+        return Ok(match capriole_helper::try_ptrace() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        });
+    }
     let input = std::io::stdin().as_fd().try_clone_to_owned()?;
     let kind = FileType::from_raw_mode(rustix::fs::fstat(&input)?.st_mode);
     if kind != FileType::Socket {

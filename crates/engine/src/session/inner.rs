@@ -10,7 +10,8 @@ use crate::options;
 use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
-use capriole_patch::attach::Attached;
+use capriole_host::{Host, ptrace};
+use capriole_patch::attach::{Attached, Running};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
@@ -35,6 +36,8 @@ const DIRECTORIES: u64 = 16 << 20;
 const AREAS: u32 = 4;
 /// Number of sessions that this process has opened. A plain count: it publishes no other data.
 static SESSIONS: AtomicU64 = AtomicU64::new(0);
+/// Changes a program that cannot be stopped: whichever thread waits for us makes the calls.
+const VOLUNTEER: Running = Running { tid: 0 };
 /// Interval at which the clock is synchronised.
 const SYNC: Duration = Duration::from_secs(1);
 
@@ -109,6 +112,8 @@ pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
     pub(super) process: Process,
+    /// What changes it.
+    host: Arc<dyn Host>,
     /// The program, if the session has started it.
     child: Option<Child>,
     pub(super) options: Options,
@@ -136,6 +141,12 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn of(process: Process, child: Option<Child>, options: Options) -> Result<Inner> {
+        Inner::by(ptrace::host(&process), child, options)
+    }
+
+    /// As [`Inner::of`], of a process that is changed by this host.
+    pub(super) fn by(host: Arc<dyn Host>, child: Option<Child>, options: Options) -> Result<Inner> {
+        let process = host.process().clone();
         let clock = match options::clock() {
             Ok(clock) => clock,
             Err(error) => {
@@ -146,6 +157,7 @@ impl Inner {
         Ok(Inner {
             number: SESSIONS.fetch_add(1, Ordering::Relaxed),
             process,
+            host,
             child,
             options,
             clock,
@@ -221,8 +233,26 @@ impl Inner {
 
     /// Inserts events with their probes, in their final form where that is possible.
     fn insert(&mut self, events: &[Event]) -> Result<Added> {
-        let inserted = self.plan_and_insert(events, Pace::Paused, &BTreeSet::new())?;
+        let pace = match self.host.can_stop() {
+            true => Pace::Paused,
+            false => {
+                self.begin()?;
+                Pace::Running(VOLUNTEER.tid)
+            }
+        };
+        let inserted = match pace {
+            Pace::Paused => self.plan_and_insert(events, pace, &BTreeSet::new())?,
+            _ => self.insert_somehow(events, pace)?,
+        };
         Ok(inserted.added)
+    }
+
+    /// Attaches to the program without any probe, unless that is done.
+    pub(super) fn begin(&mut self) -> Result<()> {
+        if self.active.is_none() {
+            self.plan_and_insert(&[], Pace::Paused, &BTreeSet::new())?;
+        }
+        Ok(())
     }
 
     /// Returns an error if the session has ended.
@@ -263,6 +293,13 @@ impl Inner {
         let objects = self.known.objects(&process)?;
         let guarded = self.active.is_none();
         let planned = Planned::of(objects, &process, &request, guarded, self.maps.clone())?;
+        if !self.host.can_stop() {
+            let more = planned.written_in_stops();
+            if !more.is_subset(breakpoints) {
+                self.left_out = more;
+                return Err(err!(NotProbeable, "the program cannot be stopped"));
+            }
+        }
         let maps = planned.maps.clone();
         let room = self.options.counters;
         if maps.room.counters() > room || maps.room.directories() > DIRECTORIES {
@@ -286,7 +323,7 @@ impl Inner {
         let (selected, dropped, own, probes, probe_of) = match &mut self.active {
             None => {
                 let buffer = self.options.buffer;
-                let probed = planned.attach(&process, None, |journal| Geometry {
+                let probed = planned.attach_by(&self.host, None, |journal| Geometry {
                     counters: room,
                     directories: DIRECTORIES,
                     ..Geometry::for_buffer(buffer, possible_cpus(), journal)
@@ -454,7 +491,10 @@ impl Inner {
     pub(super) fn disable(&mut self, event: EventId) -> Result<()> {
         let probes = self.at(event)?.probes.clone();
         if let Some(active) = &mut self.active {
-            active.attached.disarm(&probes)?;
+            match self.host.can_stop() {
+                true => active.attached.disarm(&probes)?,
+                false => active.attached.disarm_running(&probes, &VOLUNTEER)?,
+            };
         }
         Ok(())
     }
@@ -464,7 +504,10 @@ impl Inner {
         let Some(active) = &mut self.active else {
             return Ok(Vec::new());
         };
-        let refused = active.attached.arm(&probes)?;
+        let refused = match self.host.can_stop() {
+            true => active.attached.arm(&probes)?,
+            false => active.attached.arm_running(&probes, &VOLUNTEER)?,
+        };
         let name = |probe: usize| active.watch.name(probe).to_owned();
         let refused = refused.into_iter();
         Ok(refused

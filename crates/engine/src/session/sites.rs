@@ -4,19 +4,20 @@
 //! A site that was added stays in the session for good, armed or not. So a handler can come and go
 //! at a place as often as it likes without anything new in the program.
 
-use super::Session;
 use super::inner::{Inner, Inserted};
+use super::{Options, Place, Session};
 use crate::error::{Result, err};
-use crate::program::Program;
 use capriole_event::Probe;
-use capriole_host::ptrace;
+use capriole_host::Host;
 use capriole_insn::ExitKind;
 use capriole_patch::attach::{Running, SiteState};
 use capriole_patch::recover::detach_inherited;
 use capriole_planner::resolve::{Body, followed, resolve};
+use capriole_proc::translator;
 use capriole_select::event::Event;
 use capriole_tactic::site::{Patch, Refusal, Tactic};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A patch of a session: that of one or, where they share a jump, of several instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,9 +104,25 @@ impl Session {
     ///
     /// # Errors
     /// The process cannot be stopped, or is gone.
-    pub fn part(pid: u32) -> Result<()> {
-        let (process, ..) = Program::find(Some(pid), &[])?.parts();
-        Ok(detach_inherited(&*ptrace::host(&process))?)
+    pub fn part(host: &dyn Host) -> Result<()> {
+        Ok(detach_inherited(host)?)
+    }
+
+    /// Makes a session for a process that is changed by this host. One that the host cannot stop
+    /// gets breakpoints, and jumps where they take the place of one instruction.
+    ///
+    /// # Errors
+    /// As [`Session::attach_with`].
+    pub fn attach_by(host: Arc<dyn Host>, options: Options) -> Result<Session> {
+        options.check()?;
+        host.preflight()?;
+        translator::refuse(host.process())?;
+        let pid = host.process().pid();
+        let inner = Inner::by(host, None, options)?;
+        Ok(Session {
+            pid,
+            place: Some(Place::Here(Box::new(inner))),
+        })
     }
 
     /// Adds probes that are each at one instruction: all of them, or none.
@@ -236,6 +253,14 @@ impl Session {
         })
     }
 
+    /// Returns the handler of faults in displaced instructions that stands before the program's own
+    /// handler of a signal, and the latter. Who installs another handler in front of both has to call
+    /// the first of them for faults that are not his.
+    #[must_use]
+    pub fn fault_handler(&self, signal: i32) -> Option<(u64, u64)> {
+        self.look(move |inner| inner.active.as_ref()?.attached.fault_handler(signal))
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
@@ -248,9 +273,9 @@ fn numbers(sites: &[SiteId]) -> Vec<usize> {
 }
 
 impl Inner {
-    /// Inserts events; those whose patches get in the way of others in the session by breakpoints,
-    /// which change one byte.
-    fn insert_somehow(&mut self, events: &[Event], pace: Pace) -> Result<Inserted> {
+    /// Inserts events; those whose patches get in the way of others in the session, or take a stop
+    /// where none is possible, by breakpoints, which change one byte.
+    pub(super) fn insert_somehow(&mut self, events: &[Event], pace: Pace) -> Result<Inserted> {
         let mut breakpoints = BTreeSet::new();
         loop {
             self.left_out.clear();
@@ -266,10 +291,8 @@ impl Inner {
     fn add_sites(&mut self, probes: &[Probe], pace: Pace) -> Result<Vec<AddedSite>> {
         probes.iter().try_for_each(Probe::check)?;
         let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
-        if self.active.is_none() {
-            // An attach writes its probes in their final form.
-            self.plan_and_insert(&[], Pace::Paused, &BTreeSet::new())?;
-        }
+        // An attach writes its probes in their final form.
+        self.begin()?;
         let inserted = self.insert_somehow(&events, pace)?;
         let mut sites = vec![None; events.len()];
         for placed in inserted.placed {

@@ -31,6 +31,12 @@ impl RemoteMemory {
     }
 }
 
+impl From<File> for RemoteMemory {
+    fn from(file: File) -> RemoteMemory {
+        RemoteMemory { file }
+    }
+}
+
 impl TargetMemory for RemoteMemory {
     fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, address)

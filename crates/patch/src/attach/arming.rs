@@ -633,6 +633,15 @@ impl Attached {
         actions.any(|action| FAULTS.contains(&action.signal))
     }
 
+    /// Returns the resident's handler of a signal that a fault raises, and the program's own handler that
+    /// it stands before and calls. `None` if it did not stand there when the session began.
+    #[must_use]
+    pub fn fault_handler(&self, signal: i32) -> Option<(u64, u64)> {
+        let mut actions = self.installed.actions.iter();
+        let action = actions.find(|action| action.signal == signal)?;
+        Some((action.handler, action.old[0]))
+    }
+
     /// Maps the stubs of probes at new places; drops the probes for whose stubs there is no room. At
     /// other places the stubs are those of the entries there, see `lead_stubs`.
     fn map_more_stubs(

@@ -14,7 +14,7 @@ use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_host::survey::Survey;
+use capriole_host::survey::{Survey, own_tid};
 use capriole_insn::liveness::Live;
 use capriole_ledger::change::{Change, INT3};
 use capriole_ledger::counter;
@@ -291,6 +291,16 @@ impl Traps {
         let keep = (libc::SA_ONSTACK | libc::SA_RESTART) as u64;
         let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
+        // From here on an action that the program sets is kept apart from ours.
+        let own = memory.base + memory.geometry.own_offset() as u64;
+        let pid = own_tid(agent.pid(), agent.pid()).unwrap_or(0);
+        let words = [1u32.to_le_bytes(), pid.to_le_bytes()].concat();
+        write(
+            agent.pid(),
+            remote,
+            own + capriole_ring::layout::own::TRAP as u64,
+            &words,
+        )?;
         agent.signal_action(
             remote,
             ledger,

@@ -290,7 +290,49 @@ impl Attached {
                 entry.held = true;
             }
         }
+        if !self.host.can_stop() {
+            let ready: Vec<usize> = ready.into_iter().map(|(index, _)| index).collect();
+            self.breakpoints_to_jumps(&agent, &remote, &ready)?;
+        }
         self.standstill.one += agent.dismiss();
+        Ok(())
+    }
+
+    /// Puts jumps in the place of breakpoints that were just written, where a jump takes the place of
+    /// one instruction. No thread need be stopped for these: none can be inside one instruction.
+    fn breakpoints_to_jumps(
+        &mut self,
+        agent: &Agent,
+        remote: &dyn TargetMemory,
+        entries: &[usize],
+    ) -> Result<(), TargetError> {
+        let pid = self.process().pid() as i32;
+        let is_jump = |index: &usize| {
+            let entry = &self.round.entries[*index];
+            entry.state == SiteState::StandIn && entry.shape.displaced.len() == 1
+        };
+        let jumps: Vec<usize> = entries.iter().copied().filter(is_jump).collect();
+        let changes: Vec<Change> = jumps
+            .iter()
+            .map(|index| self.round.entries[*index].changes()[0])
+            .collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        agent.synchronise(remote, &self.memory.ledger)?;
+        for change in &changes {
+            write_behind(pid, remote, change, &change.after)?;
+            step("bytes behind a breakpoint written while the program runs");
+        }
+        agent.synchronise(remote, &self.memory.ledger)?;
+        for (index, change) in jumps.into_iter().zip(&changes) {
+            write(pid, remote, change.address, &change.after[..1])?;
+            step("jump completed while the program runs");
+            let entry = &mut self.round.entries[index];
+            entry.state = SiteState::Final;
+            entry.held = false;
+            self.round.waiting.retain(|waiting| *waiting != index);
+        }
         Ok(())
     }
 
@@ -331,14 +373,7 @@ impl Attached {
         }
         agent.synchronise(remote, &self.memory.ledger)?;
         for change in &changes {
-            let mut at = 1;
-            while at < change.len {
-                let address = change.address + at as u64;
-                let page = (PAGE_SIZE - address % PAGE_SIZE) as usize;
-                let end = change.len.min(at + page);
-                write(pid, remote, address, &change.before[at..end])?;
-                at = end;
-            }
+            write_behind(pid, remote, change, &change.before)?;
             step("bytes behind a breakpoint restored while the program runs");
         }
         agent.synchronise(remote, &self.memory.ledger)
@@ -399,6 +434,24 @@ impl Attached {
             false => self.handle_traps_by(agent, remote),
         }
     }
+}
+
+/// Writes the bytes of a change behind its first, a page at a time: one write is one copy.
+fn write_behind(
+    pid: i32,
+    remote: &dyn TargetMemory,
+    change: &Change,
+    bytes: &[u8],
+) -> Result<(), TargetError> {
+    let mut at = 1;
+    while at < change.len {
+        let address = change.address + at as u64;
+        let page = (PAGE_SIZE - address % PAGE_SIZE) as usize;
+        let end = change.len.min(at + page);
+        write(pid, remote, address, &bytes[at..end])?;
+        at = end;
+    }
+    Ok(())
 }
 
 /// Returns the state of a change's bytes.

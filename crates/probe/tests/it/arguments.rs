@@ -53,6 +53,20 @@ fn the_handler_has_all_arguments() {
 }
 
 #[test]
+fn several_are_registered_together() {
+    in_child("arguments::several_are_registered_together", || {
+        let probe = || ArgumentProbe::<Many>::new(many, sees_many).disabled();
+        let bad = ArgumentProbe::<Many>::placed(Place::at(8), sees_many);
+        assert!(unsafe { ArgumentProbe::register_all([probe(), bad]) }.is_err());
+        let probes = unsafe { ArgumentProbe::register_all([probe(), probe()]) }.unwrap();
+        let call = || black_box(many as Many)(1, 2.0, 3, 4, 5.0, 6, 7, 8, 9);
+        assert_eq!((call(), SEEN.load(Relaxed)), (45, 0));
+        probes[1].enable().unwrap();
+        assert_eq!((call(), SEEN.load(Relaxed)), (45, 123_456_789));
+    });
+}
+
+#[test]
 fn functions_of_rust_are_called_as_rust_calls_them() {
     type Texts = fn(&'static str, &'static str, [u64; 5]) -> String;
     #[inline(never)]

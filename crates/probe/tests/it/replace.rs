@@ -52,6 +52,20 @@ fn a_replacement_is_called_and_may_call_the_function() {
 }
 
 #[test]
+fn a_replacement_is_disabled_and_enabled() {
+    in_child("replace::a_replacement_is_disabled_and_enabled", || {
+        let replacement = Replacement::<Function>::new(sum, product).disabled();
+        let replaced = unsafe { replacement.original(&ORIGINAL).register() }.unwrap();
+        assert_eq!(called(3, 4), 7);
+        assert_eq!(replaced.status().unwrap().state, State::Disabled);
+        replaced.enable().unwrap();
+        assert_eq!(called(3, 4), 12_007);
+        replaced.disable().unwrap();
+        assert_eq!(called(3, 4), 7);
+    });
+}
+
+#[test]
 fn a_function_of_a_library_is_replaced_by_its_name() {
     type Srandom = unsafe extern "C" fn(u32);
     unsafe extern "C" {

@@ -1,7 +1,7 @@
 //! Return probes, each test in a process of its own.
 
 use crate::support::in_child;
-use capriole_probe::ReturnProbe;
+use capriole_probe::{ReturnProbe, State};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -98,6 +98,45 @@ fn a_function_that_ends_in_a_jump_is_followed_by_its_return_address() {
             registered.unregister().unwrap();
             assert_eq!(function(30), 31);
             assert_eq!(RESULT.load(Relaxed), 40_021);
+        },
+    );
+}
+
+#[test]
+fn several_are_registered_together_enabled_and_disabled() {
+    #[inline(never)]
+    extern "C" fn plus_one(number: u64) -> u64 {
+        black_box(number) + 1
+    }
+    static CALLS: AtomicU64 = AtomicU64::new(0);
+    in_child(
+        "returns::several_are_registered_together_enabled_and_disabled",
+        || {
+            let other = plus_one as extern "C" fn(u64) -> u64;
+            let register = |places: [usize; 2]| {
+                let probes = places.map(|place| ReturnProbe::at(place).disabled());
+                let handler = |(), _: &_, _: &mut capriole_probe::Registers| {
+                    CALLS.fetch_add(1, Relaxed);
+                };
+                unsafe { ReturnProbe::register_all(probes, |_| Some(()), handler) }
+            };
+            assert!(register([place(), 8]).is_err());
+            let probes = register([place(), other as usize]).unwrap();
+            let both = || called(2) + black_box(other)(4);
+            assert_eq!(both(), 7);
+            assert_eq!(CALLS.load(Relaxed), 0);
+            assert_eq!(probes[0].status().unwrap().state, State::Disabled);
+            probes[0].enable().unwrap();
+            assert_ne!(probes[0].status().unwrap().state, State::Disabled);
+            assert_eq!(both(), 7);
+            assert_eq!(CALLS.load(Relaxed), 3);
+            probes[1].enable().unwrap();
+            probes[0].disable().unwrap();
+            assert_eq!(both(), 7);
+            assert_eq!(CALLS.load(Relaxed), 4);
+            drop(probes);
+            assert_eq!(both(), 7);
+            assert_eq!(CALLS.load(Relaxed), 4);
         },
     );
 }

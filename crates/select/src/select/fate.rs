@@ -62,10 +62,15 @@ impl Fate {
         }
     }
 
-    /// Reaches the site by a breakpoint, if it can be reached.
+    /// Reaches the site by a breakpoint, if one may be there.
     pub fn by_breakpoint(&mut self) {
-        if let Fate::Planned(plan) = self {
+        if let Fate::Planned(plan) = self
+            && plan.breakpoint
+        {
+            let before = plan.shape.covered.start;
             plan.shape.by_breakpoint();
+            let dropped = plan.shape.covered.start - before;
+            plan.before.drain(..dropped as usize);
         }
     }
 

@@ -4,11 +4,15 @@
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
 mod arguments;
+mod branches;
 mod environments;
 mod functions;
 mod hammered;
+mod kinds;
 mod registers;
 mod returns;
+mod signals;
+mod unstopped;
 mod unwinding;
 
 use crate::programs::{Compiler, build};

@@ -1,0 +1,13 @@
+//! What all kinds of probes have in common: states, arrays, places.
+
+use super::parts;
+
+parts!("probes_kinds.c":
+    enabled_and_disabled,
+    enabled_in_the_middle,
+    arrays_of_returns,
+    arguments,
+    replacements,
+    places,
+    lists,
+);

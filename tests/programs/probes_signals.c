@@ -1,0 +1,150 @@
+/* Breakpoints in a program that sets actions of SIGTRAP of its own. */
+#include "probes.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+PROBED long work(long n)
+{
+	return n + 1;
+}
+
+static volatile long hits, own_traps, stop;
+
+static int at_work(struct capriole_probe *probe, struct capriole_regs *regs)
+{
+	(void)probe, (void)regs;
+	__atomic_fetch_add(&hits, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static void on_trap(int signal, siginfo_t *info, void *context)
+{
+	(void)info, (void)context;
+	CHECK(signal == SIGTRAP);
+	own_traps++;
+}
+
+static void other_handler(int signal)
+{
+	CHECK(signal == SIGTRAP);
+	own_traps += 1000;
+}
+
+static void *run(void *calls)
+{
+	while (!stop) {
+		CHECK(work(1) == 2);
+		++*(long *)calls;
+	}
+	return NULL;
+}
+
+static struct capriole_probe probe = { .address = (void *)work, .pre = at_work, .flags = CAPRIOLE_NO_OPTIMIZE };
+
+static void is_hit(void)
+{
+	long before = hits;
+	IS(work(5), 6);
+	IS(hits, before + 1);
+}
+
+/* All actions that a program may set, each after the breakpoint. */
+static void actions(void)
+{
+	struct sigaction own = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO | SA_ONSTACK }, old;
+	char room[64 << 10];
+	stack_t stack = { .ss_sp = room, .ss_size = sizeof room };
+	CHECK(sigaltstack(&stack, NULL) == 0);
+	sigaddset(&own.sa_mask, SIGUSR2);
+	OK(capriole_probe_register(&probe));
+	is_in_state(&probe, CAPRIOLE_BREAKPOINT, "");
+	is_hit();
+	CHECK(sigaction(SIGTRAP, &own, &old) == 0);
+	CHECK(old.sa_handler == SIG_DFL);
+	is_hit();
+	IS(own_traps, 0);
+	CHECK(raise(SIGTRAP) == 0);
+	IS(own_traps, 1);
+	__asm__ volatile("int3");
+	IS(own_traps, 2);
+	is_hit();
+	CHECK(sigaction(SIGTRAP, NULL, &old) == 0);
+	CHECK(old.sa_sigaction == on_trap && old.sa_flags & SA_ONSTACK && sigismember(&old.sa_mask, SIGUSR2));
+	/* Another one. */
+	CHECK(signal(SIGTRAP, other_handler) == (void (*)(int))on_trap);
+	is_hit();
+	CHECK(raise(SIGTRAP) == 0);
+	IS(own_traps, 1002);
+	CHECK(signal(SIGTRAP, SIG_IGN) == other_handler);
+	is_hit();
+	CHECK(raise(SIGTRAP) == 0);
+	is_hit();
+	/* Who starts programs resets actions in a child that has the same memory. */
+	extern char **environ;
+	char *words[] = { "true", NULL };
+	posix_spawnattr_t attributes;
+	sigset_t all;
+	sigfillset(&all);
+	CHECK(posix_spawnattr_init(&attributes) == 0);
+	CHECK(posix_spawnattr_setsigdefault(&attributes, &all) == 0);
+	CHECK(posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF) == 0);
+	pid_t child;
+	int status;
+	CHECK(posix_spawnp(&child, "true", NULL, &attributes, words, environ) == 0);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	is_hit();
+	CHECK(raise(SIGTRAP) == 0);
+	CHECK(signal(SIGTRAP, SIG_DFL) == SIG_IGN);
+	is_hit();
+	child = fork();
+	if (child == 0) {
+		raise(SIGTRAP);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGTRAP);
+	is_hit();
+	CHECK(sigaction(SIGTRAP, &own, NULL) == 0);
+	is_hit();
+	OK(capriole_probe_unregister(&probe));
+	OK(capriole_finish());
+	/* Its last one is there. */
+	long before = own_traps;
+	CHECK(raise(SIGTRAP) == 0);
+	IS(own_traps, before + 1);
+	CHECK(sigaction(SIGTRAP, NULL, &old) == 0);
+	CHECK(old.sa_sigaction == on_trap && old.sa_flags & SA_ONSTACK && sigismember(&old.sa_mask, SIGUSR2));
+}
+
+/* A handler is set once while threads hit the breakpoint: a hit in the middle would come to it. */
+static void meanwhile(void)
+{
+	pthread_t threads[2];
+	long calls[2] = { 0 };
+	OK(capriole_probe_register(&probe));
+	CHECK(sigaction(SIGTRAP, &(struct sigaction){ .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO }, NULL) == 0);
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_create(&threads[i], NULL, run, &calls[i]) == 0);
+	for (int i = 0; i < 2000; i++)
+		CHECK(sigaction(SIGTRAP, NULL, &(struct sigaction){ 0 }) == 0);
+	stop = 1;
+	for (int i = 0; i < 2; i++)
+		CHECK(pthread_join(threads[i], NULL) == 0);
+	IS(hits + (long)probe.missed, calls[0] + calls[1]);
+	IS(own_traps, 0);
+	OK(capriole_probe_unregister(&probe));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{ "actions", actions },
+		{ "meanwhile", meanwhile },
+		{ NULL, NULL },
+	};
+	return run_parts(parts, argc, argv);
+}
