@@ -542,8 +542,11 @@ capriole_clone:
 capriole_records:
 	.rept	RECORDS
 	.balign	16
+	/* Each is a function: where none begins there may be data, for all that is known. */
+	.cfi_startproc
 	nopl	0(%rax,%rax,1)
 	ret
+	.cfi_endproc
 	.endr
 	.balign	16
 

@@ -20,3 +20,126 @@ mod processes {
         own_signal_handlers,
     );
 }
+
+mod limits {
+    //! Where something is scarce or forbidden.
+    crate::probes::parts!("probes_limits.c":
+        descriptors,
+        lowered_descriptors,
+        address_space,
+        hard_address_space,
+        no_new_privileges,
+        chrooted,
+        started_before_chroot,
+        started_before_nobody,
+        not_dumpable,
+    );
+
+    use crate::probes::{HELPER, command, output, static_program, well};
+    use crate::programs::{Compiler, copied, copied_for_others};
+    use crate::target::is_root;
+    use capriole_testkit::files;
+    use std::path::Path;
+
+    /// Runs a part as root, which becomes another user: program, library and helper are where any user
+    /// may read them.
+    fn for_others(part: &str) {
+        if !is_root("run programs that become other users") {
+            return;
+        }
+        let Some(program) = static_program(Compiler::Gcc, "probes_limits.c", &[]) else {
+            return;
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let helper = copied_for_others(Path::new(HELPER), directory.path(), 0o755);
+        let copy = directory.path().join("program");
+        copied(&program, &copy);
+        let mut command = command(&copy, &[part]);
+        command.env("CAPRIOLE_HELPER", files::text(&helper));
+        println!("{}", well(&output(&mut command)));
+    }
+
+    #[test]
+    fn processes() {
+        for_others("processes");
+    }
+
+    #[test]
+    fn nobody() {
+        for_others("nobody");
+    }
+
+    #[test]
+    fn not_dumpable_any_more() {
+        for_others("not_dumpable_any_more");
+    }
+}
+
+mod linked {
+    //! Programs that are linked in other ways, or written by other standards.
+
+    use crate::probes::{program_by, run, static_program};
+    use crate::programs::Compiler;
+
+    const SOURCE: &str = "probes_basic.c";
+
+    fn with_archive(compiler: Compiler, flags: &[&str]) {
+        if let Some(program) = static_program(compiler, SOURCE, flags) {
+            println!("{}", run(&program, &[]));
+        }
+    }
+
+    fn with_library(compiler: Compiler, flags: &[&str]) {
+        if let Some(program) = program_by(compiler, SOURCE, flags) {
+            println!("{}", run(&program, &[]));
+        }
+    }
+
+    #[test]
+    fn archive() {
+        with_archive(Compiler::Gcc, &[]);
+    }
+
+    #[test]
+    fn no_pie() {
+        with_library(Compiler::Gcc, &["-no-pie", "-fno-pie"]);
+    }
+
+    #[test]
+    fn statically() {
+        with_archive(Compiler::Gcc, &["-static", "-no-pie", "-fno-pie"]);
+    }
+
+    #[test]
+    fn statically_pie() {
+        with_archive(Compiler::Gcc, &["-static-pie", "-fpie"]);
+    }
+
+    #[test]
+    fn musl() {
+        with_archive(Compiler::MuslGcc, &[]);
+        with_library(Compiler::MuslGcc, &[]);
+    }
+
+    #[test]
+    fn musl_statically() {
+        with_archive(Compiler::MuslGcc, &["-static"]);
+    }
+
+    #[test]
+    fn c99() {
+        let flags = [
+            "-std=c99",
+            "-pedantic",
+            "-Werror",
+            "-D_POSIX_C_SOURCE=200809L",
+        ];
+        with_library(Compiler::Gcc, &flags);
+    }
+
+    #[test]
+    fn cxx11() {
+        let flags = ["-std=c++11", "-pedantic", "-Werror"];
+        with_library(Compiler::Gxx, &flags);
+    }
+}
