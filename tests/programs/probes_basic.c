@@ -152,7 +152,7 @@ int main(int argc, char **argv)
 		probe.symbol = "add";
 		probe.pre = pre;
 		i = capriole_probe_register(&probe);
-		CHECK(add(1, 2) == 5 && hits == 0);
+		CHECK(add(1, 2) == 5 && now(&hits) == 0);
 		printf("%d: %s\n", i, capriole_error());
 		return i == 0;
 	}
@@ -169,7 +169,7 @@ int main(int argc, char **argv)
 		}
 		hits = posts = 0;
 		CHECK(add(1, 2) == 5);
-		CHECK(hits == 1 && posts == 1);
+		CHECK(now(&hits) == 1 && now(&posts) == 1);
 		in_threads(work);
 		CHECK(now(&hits) == 301 && now(&posts) == 301);
 		OK(capriole_list(1));
@@ -186,14 +186,14 @@ int main(int argc, char **argv)
 		entries = returns = 0;
 		OK(capriole_return_probe_register(&calls));
 		CHECK(sum(10) == 45);
-		CHECK(entries == 1 && returns == 1);
+		CHECK(now(&entries) == 1 && now(&returns) == 1);
 		OK(capriole_return_probe_unregister(&calls));
 	}
 	CAPRIOLE_REPLACE(&replacement, sum, other_sum, &original);
 	OK(capriole_replace(&replacement));
-	CHECK(sum(10) == 46 && sums == 1);
+	CHECK(sum(10) == 46 && now(&sums) == 1);
 	OK(capriole_restore(&replacement));
-	CHECK(sum(10) == 45 && sums == 1);
+	CHECK(sum(10) == 45 && now(&sums) == 1);
 
 	event = capriole_event_enable(":add count() by a=$arg1:s64");
 	OK(event);

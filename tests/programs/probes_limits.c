@@ -249,6 +249,12 @@ static void not_dumpable(void)
 	IS(prctl(PR_GET_DUMPABLE), 0);
 }
 
+static void may_fail(int result)
+{
+	if (result < 0 && !strstr(capriole_error(), "prctl(PR_SET_DUMPABLE, 1)"))
+		BAD("%d: %s", result, capriole_error());
+}
+
 /* Becomes not dumpable, while probes are in, as a user that is not root. */
 static void not_dumpable_any_more(void)
 {
@@ -261,11 +267,15 @@ static void not_dumpable_any_more(void)
 	CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);
 	is_hit(1);
 	struct capriole_probe other = { .symbol = "used", .pre = count };
-	FAILS(capriole_probe_register(&other), EINVAL, "prctl(PR_SET_DUMPABLE, 1)");
+	int registered = capriole_probe_register(&other);
+	may_fail(registered);
 	is_hit(1);
-	FAILS(capriole_probe_disable(&probe), EINVAL, "prctl(PR_SET_DUMPABLE, 1)");
+	if (registered >= 0)
+		OK(capriole_probe_unregister(&other));
+	/* The code cannot be changed, but handlers are not called. */
+	may_fail(capriole_probe_disable(&probe));
 	is_hit(0);
-	FAILS(capriole_probe_unregister(&probe), EINVAL, "prctl(PR_SET_DUMPABLE, 1)");
+	may_fail(capriole_probe_unregister(&probe));
 	is_hit(0);
 	CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
 	all_works();

@@ -143,3 +143,77 @@ mod linked {
         with_library(Compiler::Gxx, &flags);
     }
 }
+
+mod stacks {
+    //! Stacks of signals, threads and coroutines.
+    crate::probes::parts!("probes_stacks.c":
+        useless_signal_stack,
+        useless_signal_stack_for_traps,
+        small_signal_stack,
+        small_thread_stacks,
+        small_thread_stacks_and_vectors,
+        coroutines,
+        returns_of_coroutines,
+        exits_of_coroutines,
+    );
+}
+
+mod watched {
+    //! Tools that watch a program.
+
+    use crate::probes::{HELPER, command, output, program, program_by, well};
+    use crate::programs::Compiler;
+    use crate::target::told;
+    use std::process::Command;
+
+    const SOURCE: &str = "probes_basic.c";
+
+    /// Runs a program with a sanitizer, which knows only some layouts of memory.
+    fn sanitized(flags: &[&str]) {
+        let Some(program) = program_by(Compiler::Gcc, SOURCE, flags) else {
+            return;
+        };
+        let mut sanitized = command(std::path::Path::new("setarch"), &["-R"]);
+        let output = output(sanitized.arg(program));
+        let said = well(&output);
+        assert!(output.stderr.is_empty(), "{}", told(&output));
+        println!("{said}");
+    }
+
+    #[test]
+    fn by_address_sanitizer() {
+        sanitized(&["-fsanitize=address,undefined"]);
+    }
+
+    #[test]
+    fn by_thread_sanitizer() {
+        sanitized(&["-fsanitize=thread"]);
+    }
+
+    /// Valgrind runs translations of the code, in which no probe would be hit.
+    #[test]
+    fn by_valgrind() {
+        let Some(program) = program(SOURCE) else {
+            return;
+        };
+        for option in ["--trace-children=no", "--trace-children=yes"] {
+            let mut valgrind = Command::new("valgrind");
+            valgrind.args(["-q", "--error-exitcode=9", option]);
+            if Command::new("valgrind").arg("--version").output().is_err() {
+                println!("skipped: there is no valgrind (Debian: valgrind)");
+                return;
+            }
+            let said = output(
+                valgrind
+                    .arg(&program)
+                    .arg("refused")
+                    .env("CAPRIOLE_HELPER", HELPER),
+            );
+            let text = told(&said);
+            assert!(said.status.success(), "{text}");
+            assert!(text.contains("-22: "), "{text}");
+            assert!(text.contains("is run by Valgrind, "), "{text}");
+            assert!(said.stderr.is_empty(), "{text}");
+        }
+    }
+}
