@@ -224,11 +224,20 @@ impl Server {
     }
 
     /// Adds advice to an error where the kernel does not let this process look into the program, or
-    /// limits its memory.
+    /// limits its memory, or where the program has two libraries that probe it.
     fn explained(&self, failure: Failure) -> Failure {
         let memory = File::open(format!("/proc/{}/mem", self.pid));
         let is_closed = memory.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         let is_narrow = address_space_left(self.pid).is_some_and(|left| left < ADDRESS_SPACE);
+        if failure.code == libc::EBUSY && recorder(&failure.message).is_some_and(is_helper) {
+            let message = "another libcapriole in this process has probes: there is a copy of it in the program \
+                           or in a library; link all of them with libcapriole.so, or have the other one call \
+                           capriole_finish first";
+            return Failure {
+                message: message.to_owned(),
+                ..failure
+            };
+        }
         let advice = if is_closed {
             "; the program is not dumpable (it has changed its user, or set PR_SET_DUMPABLE): call \
              prctl(PR_SET_DUMPABLE, 1), or start as a user that may trace it, and call capriole_start \
@@ -910,6 +919,21 @@ impl Drop for Server {
     fn drop(&mut self) {
         std::mem::forget(self.session.take());
     }
+}
+
+/// Returns the process that a message names last: the one that has recorded a program already.
+fn recorder(message: &str) -> Option<u32> {
+    let (_, rest) = message.rsplit_once("process ")?;
+    rest.split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// True for a process that is the helper of some program.
+fn is_helper(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline"));
+    line.is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper"))
 }
 
 /// Returns how much more a program may map, in bytes, if that is limited (RLIMIT_AS).

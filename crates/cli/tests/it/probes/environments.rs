@@ -217,3 +217,81 @@ mod watched {
         }
     }
 }
+
+mod plugins {
+    //! Libraries that probe the program which loads them.
+
+    use crate::probes::{library, program_by, run};
+    use crate::programs::{Compiler, build};
+    use capriole_testkit::files;
+    use std::path::PathBuf;
+
+    const PLUGIN: &str = "probes_plugin.c";
+    const LOADER: &str = "probes_loader.c";
+
+    /// Builds the plugin with the shared library.
+    fn linked(flags: &[&str]) -> Option<PathBuf> {
+        program_by(
+            Compiler::Gcc,
+            PLUGIN,
+            &[&["-shared", "-fPIC"], flags].concat(),
+        )
+    }
+
+    /// Builds the plugin with a libcapriole of its own inside, whose names nobody else sees.
+    fn with_a_copy(flags: &[&str]) -> Option<PathBuf> {
+        let own = ["-shared", "-fPIC", "-Wl,--exclude-libs,ALL"];
+        crate::probes::static_program(Compiler::Gcc, PLUGIN, &[&own, flags].concat())
+    }
+
+    /// Runs a part of a program that does not use libcapriole itself.
+    fn part(name: &str, plugin: Option<PathBuf>) {
+        let include = crate::probes::root().join("include");
+        let include = format!("-I{}", files::text(&include));
+        if let (Some(plugin), Some(loader)) = (plugin, build(Compiler::Gcc, LOADER, &[&include])) {
+            println!("{}", run(&loader, &[name, files::text(&plugin)]));
+        }
+    }
+
+    /// Runs a part of a program that does.
+    fn own_part(name: &str, plugin: Option<PathBuf>) {
+        library();
+        if let (Some(plugin), Some(loader)) =
+            (plugin, program_by(Compiler::Gcc, LOADER, &["-DOWN"]))
+        {
+            println!("{}", run(&loader, &[name, files::text(&plugin)]));
+        }
+    }
+
+    #[test]
+    fn come_and_go() {
+        part("come_and_go", linked(&[]));
+    }
+
+    #[test]
+    fn with_a_copy_come_and_go() {
+        part("come_and_go", with_a_copy(&["-Wl,-z,nodelete"]));
+    }
+
+    #[test]
+    fn unloaded_with_their_probes() {
+        part("unloaded_with_its_probe", linked(&["-Wl,-z,nodelete"]));
+        part("unloaded_with_its_probe", with_a_copy(&["-Wl,-z,nodelete"]));
+    }
+
+    #[test]
+    fn shared() {
+        own_part("shared", linked(&[]));
+    }
+
+    #[test]
+    fn two_copies() {
+        own_part("two_copies", with_a_copy(&[]));
+    }
+
+    /// The state of a probe in a library that was unloaded, and what it does later, is not tested.
+    #[test]
+    fn probed_library() {
+        own_part("probed_library", linked(&[]));
+    }
+}
