@@ -146,7 +146,7 @@ mod linked {
 
 mod stacks {
     //! Stacks of signals, threads and coroutines.
-    crate::probes::parts!("probes_stacks.c":
+    crate::probes::parts!("probes_small_stacks.c":
         useless_signal_stack,
         useless_signal_stack_for_traps,
         small_signal_stack,
@@ -226,7 +226,7 @@ mod plugins {
     use capriole_testkit::files;
     use std::path::PathBuf;
 
-    const PLUGIN: &str = "probes_plugin.c";
+    const PLUGIN: &str = "probes_guest.c";
     const LOADER: &str = "probes_loader.c";
 
     /// Builds the plugin with the shared library.
