@@ -163,17 +163,20 @@
 .Lactive_\name:
 	/* In a handler already; or out of it by a jump that has not come back here; or a new thread. */
 	mov	%rbx, %rdi
-	mov	%rbp, %rsi
+	mov	SP(%rbp), %rsi
 	and	$-16, %rsp
 	call	capriole_active
 	mov	%rbp, %rsp
 	mov	%rax, %rbx
 	test	%rax, %rax
 	jnz	.Lknown_\name
+.if	\function == SET_BEFORE
+	/* What misses its pre-handlers misses its post-handlers as well, and counts once. */
 	mov	%r12, %rdi
 	and	$-16, %rsp
 	call	capriole_miss
 	mov	%rbp, %rsp
+.endif
 	jmp	.Lback_\name
 
 .Lskip_\name:

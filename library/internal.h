@@ -81,6 +81,7 @@ struct thread {
 	struct capriole_regs *regs;
 	void *last;		/* of its open calls, see return.c */
 	char *free;		/* where the next one begins */
+	u64 unordered;		/* one of them is above one that was entered before it */
 	u64 number;
 	u64 free_stubs;		/* list of stubs for return addresses; 0: empty */
 	u64 guarded;		/* stack pointer for leaving a handler that has run into a fault */
@@ -134,7 +135,7 @@ HIDDEN void unlock(void);
 HIDDEN int begin(void);		/* a call of the library: takes the lock; less than 0: an error */
 HIDDEN int end(int result);
 HIDDEN void settle(void);
-HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame);
+HIDDEN struct thread *capriole_active(struct thread *thread, u64 sp);
 HIDDEN int is_in_handler(void);
 HIDDEN int is_stranger(struct thread *thread);
 /* Counts a call that was not followed, for a probe inside a return probe. */

@@ -104,6 +104,7 @@ UNPROBED static struct thread *new_thread(void)
 		thread->frame = 0;
 		thread->running = NULL;
 		thread->last = NULL;
+		thread->unordered = 0;
 		thread->free = open_calls + (u64)(thread - all) * open_room;
 		thread->number = (u64)(thread - all);
 		capriole_thread = thread;
@@ -114,10 +115,11 @@ UNPROBED static struct thread *new_thread(void)
 
 /* For a hit in a thread that has noted a frame. Returns its record, if it is not in a handler: it is
  * a new thread; or it has left the handler by a jump (siglongjmp in a handler of a signal, usually).
- * Returns NULL if the hit is missed. `frame` is that of the hit: one further down the same stack than
- * the noted one is inside; one further up has taken its place, except on a signal stack, which may
- * be above the thread's own. */
-UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
+ * Returns NULL if the hit is missed. `sp` is the program's stack pointer at the hit: below the noted
+ * frame it is inside; above, the stack is used for other things than that frame, except on a signal
+ * stack, which may be above the thread's own. The frames of two hits are no measure: they are a little
+ * higher or lower at the entry, the return and the end of an instruction that changes the pointer. */
+UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 sp)
 {
 	struct {
 		void *sp;
@@ -126,7 +128,7 @@ UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 frame)
 	} stack = { 0 };
 	if (thread == &stranger)
 		return new_thread();
-	if (frame < thread->frame)
+	if (sp < thread->frame)
 		return NULL;
 	SYS2(SYS_sigaltstack, NULL, &stack);
 	if (stack.flags & 1) /* SS_ONSTACK */
@@ -786,8 +788,8 @@ __attribute__((noinline)) static int put_in(struct capriole_probe **probes, size
 		if (!site->id) {
 			site->armed |= 2;	/* going to be */
 			new[added++] = site;
-		} else if (lacks_after(site) ||
-			   (is_used(site) && (!site->armed || is_held(site) != site->held))) {
+		} else if (lacks_after(site) || is_used(site)) {
+			/* Also if it is in: its library may have been unmapped and mapped again since. */
 			site->armed |= 2;
 			known[again++] = site;
 		}
@@ -1098,12 +1100,6 @@ PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
 	return failed ? failed : end(switch_locked(&probe, 1, 0));
 }
 
-PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
-{
-	int failed = begin();
-	return failed ? failed : end(switch_locked(&probe, 1, 1));
-}
-
 PUBLIC unsigned long capriole_probe_missed(const struct capriole_probe *probe)
 {
 	return __atomic_load_n(&probe->missed, __ATOMIC_RELAXED);
@@ -1132,6 +1128,60 @@ static int status(const struct capriole_probe *probe, char *why, size_t size)
 	}
 	drop_message(&message);
 	return state;
+}
+
+/* True if the place of a registered probe is not there any more. */
+static int is_gone(const struct capriole_probe *probe)
+{
+	struct message message;
+	int gone = 0;
+	if (!has_helper() || !own(probe)->site->id)
+		return 0;
+	new_message(&message, STATUS);
+	put(&message, own(probe)->site->id);
+	if (!ask(&message))
+		gone = take(&message) == CAPRIOLE_GONE;
+	drop_message(&message);
+	return gone;
+}
+
+/* Looks for the place of a probe again: its library may have been loaded again, also at other
+ * addresses. If it is not there, the probe stays as it is. */
+static int come_back(struct capriole_probe *probe)
+{
+	struct site *before = own(probe)->site;
+	unsigned flags = probe->flags;
+	u64 place = own(probe)->place;
+	int failed = resolve(&probe, 1);
+	own(probe)->place = place;
+	if (failed)
+		return failed;
+	failed = unregister_locked(&probe, 1);
+	if (failed)
+		return failed;
+	probe->flags &= ~CAPRIOLE_DISABLED;
+	failed = register_locked(&probe, 1);
+	probe->flags = flags;
+	if (failed) {
+		struct set *old;
+		link_probe(before, probe);
+		own(probe)->enabled = 1;
+		if (!publish(before, &old) && old) {
+			settle();
+			release_set(old);
+		}
+	}
+	return failed;
+}
+
+PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
+{
+	int failed = begin();
+	if (failed)
+		return failed;
+	if (probe && own(probe)->site && is_gone(probe))
+		return end(come_back(probe));
+	return end(switch_locked(&probe, 1, 1));
 }
 
 PUBLIC int capriole_probe_status(const struct capriole_probe *probe, char *why, size_t size)

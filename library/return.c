@@ -4,11 +4,15 @@
  * thread's stack of open calls, until its end is seen, in one of two ways:
  *
  * - By a probe at each of the function's exits, which finds the call by the stack pointer: it is the
- *   same at both ends. Calls that were left otherwise (longjmp, exceptions) are below a call that
- *   begins or ends on the same stack later, and are dropped then.
+ *   same at both ends.
  * - By the return address, which is replaced by that of a stub. That has to lead back whatever happens
- *   to the stack, so such a call is not dropped before it returns, or another call is entered at the
- *   very place of the stack where its return address was.
+ *   to the stack.
+ *
+ * A call that is further down than one that is entered was left by longjmp or an exception; or it is on
+ * another stack, of a coroutine or of signals, and goes on later. Addresses do not tell which. So a call
+ * is kept until it returns, or another one is entered at the very place of the stack where its return
+ * address is: then it was left. Calls that were left take no more room than there are such places; if
+ * that is too much, those that are further down are given up, and counted as missed.
  *
  * Disabling or unregistering a return probe ends a round: calls of earlier rounds are not followed any
  * more. Such calls still name their `struct inside`, so that is never freed, but used again by return
@@ -16,7 +20,7 @@
  */
 #include "internal.h"
 
-/* Distance in bytes within which two frames count as being on the same stack. */
+/* Distance in bytes within which two frames may be on the same stack. */
 #define STACK_SIZE (8 << 20)
 
 struct inside {
@@ -109,12 +113,12 @@ UNPROBED static int is_stale(struct open *open)
 }
 
 /* Counts one call less that is followed, if the number is limited. */
-UNPROBED static void leave(struct open *open)
+UNPROBED static void leave(struct inside *inside, u32 round)
 {
-	u64 active = __atomic_load_n(&open->inside->active, __ATOMIC_RELAXED);
-	while (active >> 32 == open->round && (u32)active &&
-	       !__atomic_compare_exchange_n(&open->inside->active, &active, active - 1, 0,
-					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+	u64 active = __atomic_load_n(&inside->active, __ATOMIC_RELAXED);
+	while (active >> 32 == round && (u32)active &&
+	       !__atomic_compare_exchange_n(&inside->active, &active, active - 1, 0, __ATOMIC_RELAXED,
+					    __ATOMIC_RELAXED))
 		;
 }
 
@@ -139,62 +143,115 @@ static void end_round(struct inside *inside)
 		;
 }
 
-/* Takes the last call off, which nobody needs any more. */
-UNPROBED static void drop(struct thread *thread, struct open *open)
+UNPROBED static int missed(struct capriole_return_probe *probe)
 {
-	if (!open->over)
-		leave(open);
-	thread->last = open->before;
-	thread->free = (char *)open;
+	__atomic_fetch_add(&probe->missed, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* True if nobody waits for the end of the call. */
+UNPROBED static int is_over(struct open *open)
+{
+	return __atomic_load_n(&open->over, __ATOMIC_ACQUIRE) ||
+	       (!open->stub && is_stale(open));
+}
+
+UNPROBED static void finish(struct thread *thread, struct open *open)
+{
+	if (open->over)
+		return;
+	leave(open->inside, open->round);
+	if (open->stub)
+		give_stub(thread, open);
+	open->over = 1;
+}
+
+/* Takes calls off the end of the list that are over. */
+UNPROBED static void drop_over(struct thread *thread)
+{
+	struct open *open;
+	while ((open = last(thread)) && is_over(open)) {
+		finish(thread, open);
+		thread->last = open->before;
+		thread->free = (char *)open;
+	}
 }
 
 /* True if a call whose return address is where that of the call is that is entered now is the same
  * one, followed by another return probe. Those are called in the order of registration, and the first
- * one drops what was there before. */
-UNPROBED static int is_same(struct open *open, struct inside *entered)
+ * one finishes what was there before. */
+static int is_same(struct open *open, struct inside *entered)
 {
 	return !is_stale(open) && open->inside->probes[0].address == entered->probes[0].address &&
 	       open->inside->serial < entered->serial;
 }
 
-/* Drops calls that have ended, also in another way than by an exit, when a call is left, or `entered`,
- * whose return address is at `sp`. */
-UNPROBED static void drop_left(struct thread *thread, u64 sp, struct inside *entered)
+/* Finds out whether each call is further down the stack than those that were entered before it. */
+static int is_ordered(struct thread *thread)
 {
-	struct open *open;
-	while ((open = last(thread))) {
-		if (!__atomic_load_n(&open->over, __ATOMIC_ACQUIRE) &&
-		    (open->stub || open->call.sp > sp || sp - open->call.sp >= STACK_SIZE ||
-		     (open->call.sp == sp && (!entered || is_same(open, entered)))))
-			return;
-		drop(thread, open);
-	}
+	for (struct open *open = last(thread); open && open->before; open = open->before)
+		if (open->before->call.sp < open->call.sp)
+			return 0;
+	return 1;
 }
 
-/* Finds calls, left otherwise than by their return, whose return address was where that of a call is
- * that is entered now: nobody can return by it any more. Their places, and their stubs, are used again.
- * So calls that are left otherwise take no more room than there are places of the stack for them. */
-static struct open *overwritten(struct thread *thread, u64 sp, struct inside *inside)
+/* Finishes calls, left otherwise than by their return, whose return address was where that of a call
+ * is that is entered now: nobody can return by it any more. Returns the place of one that the new call
+ * can have, or NULL. */
+static struct open *finish_overwritten(struct thread *thread, u64 sp, struct inside *inside)
 {
 	struct open *found = NULL;
-	for (struct open *open = last(thread); open && open->call.sp <= sp; open = open->before) {
-		if (open->call.sp != sp || (!open->over && (!open->stub || is_same(open, inside))))
+	u64 everywhere = thread->unordered;
+	for (struct open *open = last(thread); open && (everywhere || open->call.sp <= sp);
+	     open = open->before) {
+		if (open->call.sp != sp || (!is_over(open) && is_same(open, inside)))
 			continue;
-		if (!open->over) {
-			leave(open);
-			give_stub(thread, open);
-			open->over = 1;
-		}
-		if (!found && open->size == inside->size)
+		finish(thread, open);
+		if (open->size == inside->size)
 			found = open;
 	}
-	return found;
+	drop_over(thread);
+	if (everywhere)
+		thread->unordered = !is_ordered(thread);
+	return (char *)found < thread->free ? found : NULL;
 }
 
-UNPROBED static int missed(struct capriole_return_probe *probe)
+/* Gives up calls that are further down, all or those of one probe: they were left, unless they are on
+ * another stack. */
+static void give_up(struct thread *thread, u64 sp, struct inside *only)
 {
-	__atomic_fetch_add(&probe->missed, 1, __ATOMIC_RELAXED);
-	return 0;
+	for (struct open *open = last(thread); open; open = open->before) {
+		if ((only && open->inside != only) || open->stub || is_over(open) ||
+		    open->call.sp >= sp || sp - open->call.sp >= STACK_SIZE)
+			continue;
+		missed(open->inside->outer);
+		finish(thread, open);
+	}
+	drop_over(thread);
+}
+
+static int has_place(struct thread *thread, struct inside *inside)
+{
+	return thread->free + inside->size <= bottom(thread) + open_room;
+}
+
+/* Returns a place for a call that is entered, at the end of the list or of a call that is over; NULL if
+ * there is none. */
+static struct open *find_place(struct thread *thread, u64 sp, struct inside *inside)
+{
+	if (!has_place(thread, inside))
+		give_up(thread, sp, NULL);
+	struct open *open = (struct open *)(void *)thread->free;
+	if (!has_place(thread, inside)) {
+		for (open = last(thread); open; open = open->before)
+			if (is_over(open) && open->size >= inside->size)
+				break;
+		if (open) {
+			finish(thread, open);
+			thread->unordered = 1;
+		}
+	}
+	return open;
 }
 
 UNPROBED HIDDEN void miss_call(struct capriole_probe *probe)
@@ -233,16 +290,16 @@ static void note(struct open *open, struct inside *inside, struct capriole_regs 
 	open->call.data = open + 1;
 }
 
+/* Puts a call into the list, unless it has the place of one that is over. */
 static void push(struct thread *thread, struct open *open, struct inside *inside)
 {
+	if ((char *)open != thread->free)
+		return;
 	open->before = last(thread);
+	if (open->before && open->before->call.sp < open->call.sp)
+		thread->unordered = 1;
 	thread->last = open;
 	thread->free = (char *)open + inside->size;
-}
-
-static int has_place(struct thread *thread, struct inside *inside)
-{
-	return thread->free + inside->size <= bottom(thread) + open_room;
 }
 
 /* The entry of a function whose exits are probed, without a limit. */
@@ -251,18 +308,19 @@ static int entered(struct capriole_probe *p, struct capriole_regs *regs)
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct thread *thread = capriole_thread;
 	struct open *top = last(thread);
-	if (__builtin_expect(!top || top->call.sp <= regs->sp || !has_place(thread, inside), 0)) {
-		drop_left(thread, regs->sp, inside);
-		if (!has_place(thread, inside))
+	struct open *open = (struct open *)(void *)thread->free;
+	if (__builtin_expect(!top || top->call.sp <= regs->sp || thread->unordered ||
+			     !has_place(thread, inside), 0)) {
+		open = finish_overwritten(thread, regs->sp, inside);
+		if (!open && !(open = find_place(thread, regs->sp, inside)))
 			return missed(inside->outer);
 	}
-	struct open *open = (struct open *)(void *)thread->free;
 	open->stub = 0;
 	note(open, inside, regs);
 	push(thread, open, inside);
 	if (inside->entry && inside->entry(&open->call, regs)) {
-		thread->last = open->before;
-		thread->free = (char *)open;
+		open->over = 1;
+		drop_over(thread);
 	}
 	return 0;
 }
@@ -273,34 +331,26 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct capriole_return_probe *outer = inside->outer;
 	struct thread *thread = capriole_thread;
-	u64 stub = 0;
-	drop_left(thread, regs->sp, inside);
-	struct open *open = outer->by_address ? overwritten(thread, regs->sp, inside) : NULL;
-	int again = open != NULL;
-	if (!again) {
-		open = (struct open *)(void *)thread->free;
-		if (!has_place(thread, inside))
+	struct open *open = finish_overwritten(thread, regs->sp, inside);
+	if (inside->limit && !enter(inside)) {
+		give_up(thread, regs->sp, inside);
+		/* Its place may be at the end now. */
+		open = (char *)open < thread->free ? open : NULL;
+		if (!enter(inside))
 			return missed(outer);
 	}
-	note(open, inside, regs);
-	if (inside->limit && !enter(inside)) {
-		open->over = 1;
-		return missed(outer);
-	}
-	if (outer->by_address && !(stub = take_stub(thread))) {
-		leave(open);
-		open->over = 1;
+	u64 stub = 0;
+	if ((!open && !(open = find_place(thread, regs->sp, inside))) ||
+	    (outer->by_address && !(stub = take_stub(thread)))) {
+		leave(inside, round_of(inside));
 		return missed(outer);
 	}
 	open->stub = (u32)stub;
-	if (!again)
-		push(thread, open, inside);
+	note(open, inside, regs);
+	push(thread, open, inside);
 	if (inside->entry && inside->entry(&open->call, regs)) {
-		if (stub)
-			give_stub(thread, open);
-		leave(open);
-		open->over = 1;
-		drop_left(thread, 0, NULL);
+		finish(thread, open);
+		drop_over(thread);
 		return 0;
 	}
 	if (stub) {
@@ -317,24 +367,19 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 	struct thread *thread = capriole_thread;
 	struct open *open = last(thread);
 	u64 ip = regs->ip, sp = regs->sp;
-	if (__builtin_expect(!open || open->call.sp != sp || open->inside != inside || is_stale(open), 0)) {
-		drop_left(thread, sp, NULL);
-		/* Several return probes may follow the call. */
-		open = last(thread);
-		while (open && open->call.sp == sp &&
-		       (open->inside != inside || open->over || is_stale(open)))
-			open = open->before;
-		if (!open || open->call.sp != sp)
-			return 0;	/* entered before the probe was there, or not followed */
-	}
+	while (open && (open->call.sp != sp || open->inside != inside || open->over || is_stale(open)))
+		open = open->before;
+	if (!open)
+		return 0;	/* entered before the probe was there, or not followed */
 	u64 to = open->call.return_address;
 	regs->ip = to;
 	regs->sp = sp + 8;
 	inside->handler(&open->call, regs);
 	if (__builtin_expect(inside->limit != 0, 0))
-		leave(open);
-	if (__builtin_expect(open != last(thread), 0)) {
+		leave(open->inside, open->round);
+	if (__builtin_expect(open != last(thread) || thread->unordered, 0)) {
 		open->over = 1;
+		drop_over(thread);
 	} else {
 		thread->last = open->before;
 		thread->free = (char *)open;
@@ -348,11 +393,12 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 
 UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 {
-	struct thread *thread = capriole_thread;
+	struct thread *thread = capriole_thread, *usable = thread;
 	struct open *open = capriole_returning[number].open;
 	struct inside *inside = open->inside;
 	/* A thread without a record has been given the call's stack by another one. */
-	int usable = !is_stranger(thread) && !thread->frame;
+	if (is_stranger(thread) || thread->frame)
+		usable = is_stranger(thread) ? NULL : capriole_active(thread, regs->sp);
 	if (usable) {
 		thread->frame = (u64)regs - 8;
 		/* Whoever ends a round waits until no thread has the mark that had it before. */
@@ -363,12 +409,12 @@ UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 	} else if (!is_stale(open)) {
 		missed(inside->outer);
 	}
-	leave(open);
+	leave(open->inside, open->round);
 	if (!is_stranger(thread))
 		give_stub(thread, open);
 	__atomic_store_n(&open->over, 1, __ATOMIC_RELEASE);
 	if (usable)
-		drop_left(thread, 0, NULL);
+		drop_over(thread);
 }
 
 static int check(const struct capriole_return_probe *probe)

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod branches;
+mod dlopen;
 mod environments;
 mod functions;
 mod hammered;
@@ -12,6 +13,7 @@ mod kinds;
 mod registers;
 mod returns;
 mod signals;
+mod stacks;
 mod unstopped;
 mod unwinding;
 
