@@ -21,7 +21,9 @@
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/auxv.h>
 
@@ -32,6 +34,9 @@
 #ifndef CAPRIOLE_HELPER
 #define CAPRIOLE_HELPER "/usr/local/bin/capriole"
 #endif
+#ifndef SYS_memfd_create
+#define SYS_memfd_create 319
+#endif
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
@@ -39,6 +44,7 @@
 extern char **environ;
 
 static int connection = -1;
+static struct stat identity;	/* of the connection's socket */
 static long owner;	/* the process that has started the helper */
 static long helper;
 /* For names that the helper has the kernel read. */
@@ -58,10 +64,20 @@ HIDDEN int has_helper(void)
 	return connection >= 0 && owner == SYS0(SYS_getpid);
 }
 
+/* True if the number of the connection still is its own. The program may have closed it, with all
+ * others that it does not know, and the number may be that of one of its files. */
+static int is_connected(void)
+{
+	struct stat now;
+	return connection >= 0 && SYS2(SYS_fstat, connection, &now) == 0 &&
+	       now.st_ino == identity.st_ino && now.st_dev == identity.st_dev;
+}
+
 HIDDEN void check_helper(void)
 {
 	char byte;
-	if (SYS6(SYS_recvfrom, connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0) == 0)
+	if (!is_connected() ||
+	    SYS6(SYS_recvfrom, connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0) == 0)
 		stop_helper();
 }
 
@@ -71,20 +87,43 @@ static void exit_task(int code)
 		SYS1(SYS_exit, code);
 }
 
+/* Takes back what the program has chosen for itself, and the helper would inherit: ignored and blocked
+ * signals, and limits, as far as that is allowed. */
+static void make_usual(void)
+{
+	struct {
+		u64 handler, flags, restorer, mask;
+	} usual = { 0 };
+	u64 none = 0;
+	for (long signal = 1; signal < 65; signal++)
+		SYS4(SYS_rt_sigaction, signal, &usual, NULL, 8);
+	SYS4(SYS_rt_sigprocmask, 2, &none, NULL, 8);
+	for (long kind = 0; kind < RLIM_NLIMITS; kind++) {
+		struct rlimit limit;
+		if (kind == RLIMIT_CORE || SYS4(SYS_prlimit64, 0, kind, NULL, &limit) < 0)
+			continue;
+		limit.rlim_cur = limit.rlim_max;
+		SYS4(SYS_prlimit64, 0, kind, &limit, NULL);
+	}
+}
+
 /* In a task that shares the memory with the suspended caller: becomes the helper. */
 static void become_helper(void *argument)
 {
 	struct start *start = argument;
 	char *words[] = { (char *)"capriole", (char *)"probe-helper", NULL };
 	SYS0(SYS_setsid);
+	make_usual();
+	/* Descriptors of its own: the connection first, for which none has to be free. */
+	if (start->socket != CONNECTION)
+		SYS3(SYS_dup3, start->socket, CONNECTION, 0);
+	if (SYS3(SYS_close_range, 1, ~0u, 0) < 0)
+		for (int fd = 1; fd < 4096; fd++)
+			SYS1(SYS_close, fd);
 	long null = SYS4(SYS_openat, AT_FDCWD, "/dev/null", O_RDWR, 0);
-	/* Out of the way of what comes next: the program may have closed its standard streams. */
-	int socket = (int)SYS3(SYS_fcntl, start->socket, F_DUPFD, 3);
-	for (int fd = 1; fd < 3 && null >= 0; fd++)
-		if (fd != null)
-			SYS3(SYS_dup3, null, fd, 0);
-	SYS3(SYS_dup3, socket, CONNECTION, 0);
-	SYS3(SYS_close_range, 3, ~0u, 0);
+	if (null < 0)
+		null = SYS2(SYS_memfd_create, "null", 0);
+	SYS3(SYS_dup3, null, 2, 0);
 	long result = SYS3(SYS_execve, start->path, words, start->variables);
 	start->error = (int)-result;
 	exit_task(127);
@@ -159,20 +198,22 @@ static int spawn(const char *path, int socket)
 	SYS4(SYS_rt_sigprocmask, 2, &before, NULL, 8);
 	SYS2(SYS_munmap, stacks, 2 * STACK);
 	if (child < 0)
-		return fail((int)child, "the helper process cannot be started: clone failed", NULL);
+		start.pid = child;
+	if (start.pid < 0)
+		return fail((int)start.pid, "the helper process cannot be started",
+			    start.pid == -EAGAIN ? ": there are as many processes and threads as allowed "
+						   "(ulimit -u)" : NULL);
 	if (start.error)
 		return fail(-start.error,
 			    "the helper program cannot be executed (set CAPRIOLE_HELPER to the path of "
-			    "the command capriole): ", path);
-	if (start.pid < 0)
-		return fail((int)start.pid, "the helper process cannot be started", NULL);
+			    "the command capriole; call capriole_start before chroot): ", path);
 	helper = start.pid;
 	return 0;
 }
 
 HIDDEN void stop_helper(void)
 {
-	if (connection >= 0)
+	if (is_connected())
 		SYS1(SYS_close, connection);
 	connection = -1;
 }
@@ -181,9 +222,9 @@ HIDDEN void stop_helper(void)
 static int send_memory(void)
 {
 	char byte = 1;
-	struct {
+	union {
 		struct cmsghdr head;
-		int fd;
+		char room[CMSG_SPACE(sizeof(int))];
 	} control = {
 		.head = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS },
 	};
@@ -191,7 +232,7 @@ static int send_memory(void)
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
 	long memory = SYS4(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
 	if (memory >= 0) {
-		control.fd = (int)memory;
+		*(int *)(void *)CMSG_DATA(&control.head) = (int)memory;
 		message.msg_control = &control;
 		message.msg_controllen = sizeof control;
 	}
@@ -203,7 +244,9 @@ static int send_memory(void)
 
 HIDDEN int start_helper(void)
 {
-	char room[4096];
+	/* Not on the stack: there it would be full of what hits have left, and a new helper looks there for
+	 * return addresses that lead to what an old one has made. */
+	static char room[4096];
 	int sockets[2];
 	if (has_helper())
 		return 0;
@@ -211,16 +254,21 @@ HIDDEN int start_helper(void)
 		stop_helper();	/* of the process that we were forked from */
 	long result = SYS4(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets);
 	if (result < 0)
-		return fail((int)result, "no connection to a helper process can be made", NULL);
+		return fail((int)result, "no connection to a helper process can be made",
+			    result == -EMFILE ? ": two descriptors have to be free for a moment, and then one "
+						"(ulimit -n)" : NULL);
 	if (sockets[0] < 3) {
 		/* The program may have closed its standard streams; their numbers are not ours. */
 		long moved = SYS3(SYS_fcntl, sockets[0], F_DUPFD_CLOEXEC, 64);
+		if (moved < 0)
+			moved = SYS3(SYS_fcntl, sockets[0], F_DUPFD_CLOEXEC, 3);
 		if (moved >= 0) {
 			SYS1(SYS_close, sockets[0]);
 			sockets[0] = (int)moved;
 		}
 	}
-	int failed = spawn(find_helper(room, sizeof room), sockets[1]);
+	const char *path = find_helper(room, sizeof room);
+	int failed = spawn(path, sockets[1]);
 	SYS1(SYS_close, sockets[1]);
 	if (failed) {
 		SYS1(SYS_close, sockets[0]);
@@ -229,6 +277,7 @@ HIDDEN int start_helper(void)
 	/* Where only parents may trace (Yama); an error means that it need not be said. */
 	SYS2(SYS_prctl, PR_SET_PTRACER, helper);
 	connection = sockets[0];
+	SYS2(SYS_fstat, connection, &identity);
 	owner = SYS0(SYS_getpid);
 	struct message hello;
 	new_message(&hello, HELLO);
@@ -244,6 +293,9 @@ HIDDEN int start_helper(void)
 	if (!answer)
 		answer = ask(&hello);
 	drop_message(&hello);
+	if (answer == -EPIPE)
+		answer = fail(-EPIPE, "the helper process has ended at once; does it start, and has it enough "
+			      "memory? Its command: ", path);
 	if (!answer)
 		answer = adopt();
 	if (answer < 0)

@@ -7,7 +7,8 @@
  *
  * Unwinders see the frame of a signal: the registers of the site, at the addresses where they are
  * stored. So a backtrace in a handler goes on in the probed function, and a debugger shows its
- * variables; the return address, which leads into a detour, is not a part of it.
+ * variables; the return address, which leads into a detour, is not a part of it. One that leaves handlers for
+ * good (pthread_exit, pthread_cancel) calls capriole_left_handler as it passes.
  */
 #include "numbers.h"
 
@@ -201,6 +202,7 @@
 	.balign	64
 \name:
 	.cfi_startproc
+	.cfi_personality 0x1b, capriole_left_handler
 	.cfi_signal_frame
 	.cfi_undefined rip
 	STORE
@@ -379,6 +381,7 @@ capriole_stubs:
 	.balign	64
 capriole_return:
 	.cfi_startproc
+	.cfi_personality 0x1b, capriole_left_handler
 	.cfi_signal_frame
 	.cfi_undefined rip
 	lea	-FRAME(%rsp), %rsp
@@ -542,8 +545,11 @@ capriole_clone:
 capriole_records:
 	.rept	RECORDS
 	.balign	16
+	/* Each is a function: where none begins there may be data, for all that is known. */
+	.cfi_startproc
 	nopl	0(%rax,%rax,1)
 	ret
+	.cfi_endproc
 	.endr
 	.balign	16
 

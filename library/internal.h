@@ -173,6 +173,7 @@ HIDDEN int call_all(struct set *set, struct capriole_regs *regs, int after);
 HIDDEN void save_vectors(void);
 HIDDEN void load_vectors(void);
 
+HIDDEN int capriole_left_handler(int version, int actions, u64 class, void *exception, void *context);
 /* Installs handlers of the signals of faults, before those of the program. The helper must have been
  * started. */
 HIDDEN int watch_faults(void);

@@ -85,6 +85,21 @@ static int guarded(capriole_pre_handler handler, struct capriole_probe *probe, s
 	return result;
 }
 
+/* The personality routine (Itanium C++ ABI, Exception Handling) of frames that call handlers: a handler
+ * is left by unwinding, usually because its thread ends. The thread's mark goes with the frame, or
+ * whoever takes out the probe would wait for ever. */
+UNPROBED HIDDEN int capriole_left_handler(int version, int actions, u64 class, void *exception, void *context)
+{
+	enum { CLEANUP = 2, CONTINUE = 8 };
+	struct thread *thread = capriole_thread;
+	(void)version, (void)class, (void)exception, (void)context;
+	if (actions & CLEANUP && !is_stranger(thread)) {
+		thread->running = NULL;
+		__atomic_store_n(&thread->frame, 0, __ATOMIC_RELEASE);
+	}
+	return CONTINUE;
+}
+
 HIDDEN int call_all(struct set *set, struct capriole_regs *regs, int after)
 {
 	for (size_t i = 0; i < set->count; i++) {

@@ -52,7 +52,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     // The other commands start no threads; detaching must work even when resources are short.
     if !matches!(
         command,
-        Command::Detach(_) | Command::Report(_) | Command::Mark(_) | Command::Bench(_)
+        Command::Detach(_)
+            | Command::Report(_)
+            | Command::Mark(_)
+            | Command::Bench(_)
+            | Command::ProbeHelper(_)
     ) {
         machine::check_threads()?;
     }

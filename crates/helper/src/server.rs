@@ -16,6 +16,7 @@ use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -28,6 +29,10 @@ const BATCH: Duration = Duration::from_millis(50);
 const UPKEEP: Duration = Duration::from_millis(100);
 /// Records that are kept until the program reads them.
 const KEPT: usize = 100_000;
+
+/// Address space that is enough for a session and the records of threads, bytes; most of it is never
+/// touched.
+const ADDRESS_SPACE: u64 = 1 << 30;
 
 /// What a site does.
 const BEFORE: u64 = 0;
@@ -213,7 +218,41 @@ impl Server {
         self.session.as_mut().ok_or_else(|| Malformed.into())
     }
 
-    pub fn answer(&mut self, mut request: Request) -> Answered {
+    pub fn answer(&mut self, request: Request) -> Answered {
+        self.answer_plainly(request)
+            .map_err(|failure| self.explained(failure))
+    }
+
+    /// Adds advice to an error where the kernel does not let this process look into the program, or
+    /// limits its memory, or where the program has two libraries that probe it.
+    fn explained(&self, failure: Failure) -> Failure {
+        let memory = File::open(format!("/proc/{}/mem", self.pid));
+        let is_closed = memory.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+        let is_narrow = address_space_left(self.pid).is_some_and(|left| left < ADDRESS_SPACE);
+        if failure.code == libc::EBUSY && recorder(&failure.message).is_some_and(is_helper) {
+            let message = "another libcapriole in this process has probes: there is a copy of it in the program \
+                           or in a library; link all of them with libcapriole.so, or have the other one call \
+                           capriole_finish first";
+            return Failure {
+                message: message.to_owned(),
+                ..failure
+            };
+        }
+        let advice = if is_closed {
+            "; the program is not dumpable (it has changed its user, or set PR_SET_DUMPABLE): call \
+             prctl(PR_SET_DUMPABLE, 1), or start as a user that may trace it, and call capriole_start \
+             before that is given up"
+        } else if is_narrow && failure.message.contains("memory") {
+            "; the program's address space is limited (ulimit -v), and probes need 1 GB of that, of which \
+             little becomes memory"
+        } else {
+            return failure;
+        };
+        let message = failure.message + advice;
+        Failure { message, ..failure }
+    }
+
+    fn answer_plainly(&mut self, mut request: Request) -> Answered {
         let tid = request.word()? as i32;
         self.tid = tid;
         match request.kind {
@@ -579,14 +618,21 @@ impl Server {
 
     fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {
         let count = request.word()?;
-        let mut ids = Vec::new();
+        let mut indexes = Vec::new();
         for _ in 0..count {
-            let index = self.numbered(request.word()?)?;
-            self.sites[index].armed = false;
-            ids.push(self.sites[index].added.id);
+            indexes.push(self.numbered(request.word()?)?);
         }
+        for index in &indexes {
+            self.sites[*index].armed = false;
+        }
+        let ids: Vec<SiteId> = indexes.iter().map(|i| self.sites[*i].added.id).collect();
         let pace = self.pace(tid);
-        self.disarm_idle(&ids, pace)?;
+        let disarmed = self.disarm_idle(&ids, pace);
+        // The program takes them to be armed still after an error.
+        for index in indexes {
+            self.sites[index].armed = disarmed.is_err();
+        }
+        disarmed?;
         Ok(Answer::default())
     }
 
@@ -872,6 +918,41 @@ impl Server {
         }
         Ok(Answer::default())
     }
+}
+
+/// The probes stay. Only [`Server::goodbye`] takes them out; everything else is an end of which the
+/// program knows nothing, and its next registration takes over what is there.
+impl Drop for Server {
+    fn drop(&mut self) {
+        std::mem::forget(self.session.take());
+    }
+}
+
+/// Returns the process that a message names last: the one that has recorded a program already.
+fn recorder(message: &str) -> Option<u32> {
+    let (_, rest) = message.rsplit_once("process ")?;
+    rest.split(|c: char| !c.is_ascii_digit())
+        .next()?
+        .parse()
+        .ok()
+}
+
+/// True for a process that is the helper of some program.
+fn is_helper(pid: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline"));
+    line.is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper"))
+}
+
+/// Returns how much more a program may map, in bytes, if that is limited (RLIMIT_AS).
+fn address_space_left(pid: u32) -> Option<u64> {
+    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = limits
+        .lines()
+        .find_map(|l| l.strip_prefix("Max address space"))?;
+    let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = sizes.split_whitespace().next()?.parse().ok()?;
+    Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }
 
 /// A probe has one place, also when a library gets another function that a pattern matches.

@@ -1,6 +1,8 @@
 //! `capriole probe-helper`: serves the program that has started it, see the crate `capriole-helper`.
 
 use anyhow::{Context, bail};
+use capriole::machine;
+use capriole_text::chain;
 use clap::Args;
 use rustix::fs::FileType;
 use std::os::fd::AsFd;
@@ -27,6 +29,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if kind != FileType::Socket {
         bail!("only a program that is linked with libcapriole can start this");
     }
-    capriole_helper::serve(UnixStream::from(input)).context("the program's messages")?;
+    let connection = UnixStream::from(input);
+    // Nobody sees what this process prints.
+    match machine::check_threads() {
+        Ok(()) => capriole_helper::serve(connection),
+        Err(error) => capriole_helper::refuse(connection, chain(&error)),
+    }
+    .context("the program's messages")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,6 +6,7 @@
 mod arguments;
 mod branches;
 mod dlopen;
+mod environments;
 mod functions;
 mod hammered;
 mod kinds;

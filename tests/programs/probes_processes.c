@@ -1,0 +1,558 @@
+/*
+ * A program that probes itself, and does with its descriptors, processes and signals what libraries
+ * seldom expect.
+ */
+#include "probes.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+extern char **environ;
+
+PROBED long add(long a, long b)
+{
+	return a + 2 * b;
+}
+
+static volatile long hits;
+
+static CAPRIOLE_HANDLER int count(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	__atomic_fetch_add(&hits, 1, __ATOMIC_RELAXED);
+	return 0;
+}
+
+static struct capriole_probe probe = { .symbol = "add", .pre = count };
+
+/* Calls the probed function, which is hit or not. */
+static void is_hit(long times)
+{
+	long before = hits;
+	IS(add(1, 2), 5);
+	IS(hits - before, times);
+}
+
+/* Everything of the library, as it is before anything has happened. */
+static void all_works(void)
+{
+	OK(capriole_probe_disable(&probe));
+	is_hit(0);
+	OK(capriole_probe_enable(&probe));
+	is_hit(1);
+	OK(capriole_probe_unregister(&probe));
+	is_hit(0);
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	optimize(&probe);
+	is_hit(1);
+	OK(capriole_probe_unregister(&probe));
+	is_hit(0);
+}
+
+/* The only descriptor that is a socket: of the connection to the helper. */
+static int connection(void)
+{
+	struct stat is;
+	for (int fd = 3; fd < 256; fd++)
+		if (fstat(fd, &is) == 0 && S_ISSOCK(is.st_mode))
+			return fd;
+	BAD("there is no connection");
+}
+
+static int wait_for(pid_t child)
+{
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	return status;
+}
+
+/* The helper is nobody's child whom the program knows. */
+static void waits(void)
+{
+	OK(capriole_probe_register(&probe));
+	CHECK(waitpid(-1, NULL, WNOHANG | __WALL) == -1 && errno == ECHILD);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		_exit(7);
+	int status;
+	CHECK(wait(&status) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+	CHECK(wait(&status) == -1 && errno == ECHILD);
+	optimize(&probe);
+	all_works();
+}
+
+static volatile sig_atomic_t children;
+
+static void on_child(int signal)
+{
+	(void)signal;
+	children++;
+}
+
+static void no_sigchld(void)
+{
+	signal(SIGCHLD, on_child);
+	OK(capriole_probe_register(&probe));
+	optimize(&probe);
+	OK(capriole_probe_unregister(&probe));
+	OK(capriole_finish());
+	IS(children, 0);
+}
+
+static void sigchld_is_ignored(void)
+{
+	signal(SIGCHLD, SIG_IGN);
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	all_works();
+}
+
+/* All descriptors are closed, the connection as well. Probes stay; the next registration starts
+ * another helper. */
+static void closed_descriptors(void)
+{
+	OK(capriole_probe_register(&probe));
+	optimize(&probe);
+	CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+	/* What the helper does when it notices, it has done soon. */
+	usleep(100000);
+	is_hit(1);
+	FAILS(capriole_probe_status(&probe, NULL, 0), EPIPE, "the next registration starts another");
+	is_hit(1);
+	struct capriole_probe other = { .symbol = "add", .pre = count };
+	OK(capriole_probe_register(&other));
+	is_hit(2);
+	OK(capriole_probe_unregister(&other));
+	all_works();
+}
+
+/* The number of the connection becomes that of a file, and of a socket, of the program's own. */
+static void reused_descriptor(void)
+{
+	char byte;
+	int pair[2];
+	struct stat is;
+	for (int round = 0; round < 4; round++) {
+		OK(capriole_probe_register(&probe));
+		is_hit(1);
+		int fd = connection(), own = -1, other = -1;
+		close(fd);
+		if (round & 1) {
+			CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
+			own = pair[0], other = pair[1];
+		} else {
+			char name[] = "/tmp/capriole-test-XXXXXX";
+			own = mkstemp(name);
+			CHECK(own >= 0 && unlink(name) == 0);
+		}
+		if (own != fd)
+			CHECK(dup2(own, fd) == fd && close(own) == 0);
+		if (round & 2) {
+			is_hit(1);
+			FAILS(capriole_probe_status(&probe, NULL, 0), EPIPE, "starts another");
+			OK(capriole_probe_unregister(&probe));
+			OK(capriole_probe_register(&probe));
+		} else {
+			struct capriole_probe p = { .symbol = "add", .pre = count };
+			OK(capriole_probe_register(&p));
+			is_hit(2);
+			OK(capriole_probe_unregister(&p));
+		}
+		/* It is still open, and nothing was written to it. */
+		CHECK(fstat(fd, &is) == 0);
+		if (round & 1) {
+			CHECK(S_ISSOCK(is.st_mode));
+			CHECK(recv(other, &byte, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+			close(other);
+		} else {
+			CHECK(S_ISREG(is.st_mode) && is.st_size == 0);
+		}
+		close(fd);
+		is_hit(1);
+		all_works();
+		OK(capriole_finish());
+	}
+}
+
+/* A child does the same after a fork: the number is not its connection, but its parent's. */
+static void reused_descriptor_in_a_child(void)
+{
+	struct stat is;
+	OK(capriole_probe_register(&probe));
+	int fd = connection();
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		close(fd);
+		int null = open("/dev/null", O_RDWR);
+		CHECK(null >= 0 && dup2(null, fd) == fd);
+		all_works();
+		CHECK(fstat(fd, &is) == 0 && S_ISCHR(is.st_mode));
+		_exit(0);
+	}
+	IS(wait_for(child), 0);
+	is_hit(1);
+	all_works();
+}
+
+/* Standard streams that are closed: the numbers stay free. */
+static void closed_streams(void)
+{
+	int out = dup(1);
+	CHECK(out > 2);
+	for (int fd = 0; fd < 3; fd++)
+		close(fd);
+	int registered = capriole_probe_register(&probe);
+	long before = hits;
+	long sum = add(1, 2);
+	int open_ones = 0;
+	for (int fd = 0; fd < 3; fd++)
+		open_ones += fcntl(fd, F_GETFD) != -1;
+	CHECK(open("/dev/null", O_RDWR) == 0);
+	CHECK(dup2(out, 1) == 1 && dup2(out, 2) == 2);
+	OK(registered);
+	IS(open_ones, 0);
+	IS(sum, 5);
+	IS(hits - before, 1);
+	all_works();
+}
+
+/* Becomes another process twice, without any connection. */
+static void daemons(void)
+{
+	int ends[2];
+	char word[64] = "";
+	CHECK(pipe(ends) == 0);
+	OK(capriole_probe_register(&probe));
+	optimize(&probe);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		setsid();
+		if (fork())
+			_exit(0);
+		for (int fd = 3; fd < 64; fd++)
+			if (fd != ends[1])
+				close(fd);
+		is_hit(1);
+		all_works();
+		CHECK(write(ends[1], "well", 4) == 4);
+		_exit(0);
+	}
+	close(ends[1]);
+	IS(wait_for(child), 0);
+	CHECK(read(ends[0], word, sizeof word) == 4 && !strcmp(word, "well"));
+	all_works();
+}
+
+/* daemon(3) ends the process that has the helper, while the child has its probes. */
+static void daemonized(void)
+{
+	int ends[2];
+	char word[64] = "";
+	CHECK(pipe(ends) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		OK(capriole_probe_register(&probe));
+		CHECK(daemon(1, 1) == 0);
+		is_hit(1);
+		all_works();
+		CHECK(write(ends[1], "well", 4) == 4);
+		_exit(0);
+	}
+	close(ends[1]);
+	IS(wait_for(child), 0);
+	CHECK(read(ends[0], word, sizeof word) == 4 && !strcmp(word, "well"));
+}
+
+/* The helper ends with the process that it is for, also if a child has the connection as well. */
+static void helper_ends(void)
+{
+	int ends[2];
+	char word[64] = "";
+	CHECK(pipe(ends) == 0);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		OK(capriole_probe_register(&probe));
+		if (fork())
+			_exit(0);
+		struct pollfd end = { connection(), POLLIN, 0 };
+		CHECK(poll(&end, 1, 20000) == 1 && end.revents & POLLHUP);
+		CHECK(write(ends[1], "well", 4) == 4);
+		_exit(0);
+	}
+	close(ends[1]);
+	IS(wait_for(child), 0);
+	CHECK(read(ends[0], word, sizeof word) == 4 && !strcmp(word, "well"));
+}
+
+static int inherited;
+
+/* The new program has no probes, and nothing of the library. */
+static void executed(void)
+{
+	OK(capriole_probe_register(&probe));
+	optimize(&probe);
+	printf("ok executes\n");
+	fflush(stdout);
+	execl("/proc/self/exe", "program", "clean", (char *)NULL);
+	BAD("exec");
+}
+
+static void clean(void)
+{
+	char line[512];
+	/* The old helper may take a moment to notice. */
+	usleep(100000);
+	is_hit(0);
+	IS(inherited, 0);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		if (strstr(line, "memfd:"))
+			BAD("%s", line);
+	fclose(maps);
+	OK(capriole_probe_register(&probe));
+	all_works();
+}
+
+/* vfork, posix_spawn, system: while probes are in, also in what runs in the child. */
+static void spawned(void)
+{
+	static struct capriole_probe exec_probe = { .object = "libc", .symbol = "execve", .pre = count };
+	int breakpoints;
+	for (breakpoints = 0; breakpoints < 2; breakpoints++) {
+		probe.flags = exec_probe.flags = breakpoints ? CAPRIOLE_NO_OPTIMIZE : 0;
+		OK(capriole_probe_register(&probe));
+		OK(capriole_probe_register(&exec_probe));
+		if (!breakpoints)
+			optimize(&exec_probe);
+		long before = hits;
+		pid_t child = vfork();
+		CHECK(child >= 0);
+		if (!child) {
+			static char *words[] = { (char *)"true", NULL };
+			add(1, 2);
+			execve("/bin/true", words, environ);
+			_exit(1);
+		}
+		IS(wait_for(child), 0);
+		IS(hits - before, 2);
+		if (!breakpoints) {
+			/* glibc calls another function than execve in its children, with signals blocked. */
+			char *words[] = { (char *)"true", NULL };
+			CHECK(posix_spawn(&child, "/bin/true", NULL, NULL, words, environ) == 0);
+			IS(wait_for(child), 0);
+			IS(system("true"), 0);
+		}
+		is_hit(1);
+		OK(capriole_probe_unregister(&exec_probe));
+		exec_probe.address = NULL;
+		OK(capriole_probe_unregister(&probe));
+		probe.flags = 0;
+		OK(capriole_probe_register(&probe));
+		all_works();
+	}
+}
+
+static pid_t forked = -1;
+static int error_in_handler;
+
+static int fork_once(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	hits++;
+	if (forked < 0) {
+		forked = fork();
+		if (!forked)
+			error_in_handler = capriole_probe_unregister(&probe);
+	}
+	return 0;
+}
+
+/* The child leaves the handler, too, and goes on as its parent does. */
+static void fork_in_a_handler(void)
+{
+	for (int breakpoints = 0; breakpoints < 2; breakpoints++) {
+		probe.pre = fork_once;
+		probe.flags = breakpoints ? CAPRIOLE_NO_OPTIMIZE : 0;
+		forked = -1;
+		OK(capriole_probe_register(&probe));
+		if (!breakpoints)
+			optimize(&probe);
+		is_hit(1);
+		is_hit(1);
+		if (!forked) {
+			IS(error_in_handler, -EDEADLK);
+			probe.flags = 0;
+			all_works();
+			_exit(0);
+		}
+		IS(wait_for(forked), 0);
+		probe.flags = 0;
+		all_works();
+	}
+}
+
+/* Threads that end in a handler: nobody waits for them for ever. */
+static volatile int arrived, let_go, exits;
+
+static void *endless(void *argument)
+{
+	(void)argument;
+	add(1, 2);
+	BAD("the thread goes on");
+}
+
+static int wait_in_handler(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	hits++;
+	if (exits)
+		pthread_exit((void *)7);
+	arrived = 1;
+	for (;;)
+		pause();
+	return 0;
+}
+
+static void thread_ends_in_a_handler(void)
+{
+	for (int round = 0; round < 4; round++) {
+		void *result;
+		pthread_t thread;
+		arrived = 0;
+		exits = round & 1;
+		probe.pre = wait_in_handler;
+		probe.flags = round & 2 ? CAPRIOLE_NO_OPTIMIZE : 0;
+		OK(capriole_probe_register(&probe));
+		if (!(round & 2))
+			optimize(&probe);
+		CHECK(pthread_create(&thread, NULL, endless, NULL) == 0);
+		while (!exits && !arrived)
+			usleep(1000);
+		if (!exits)
+			CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0);
+		CHECK(result == (exits ? (void *)7 : PTHREAD_CANCELED));
+		OK(capriole_probe_unregister(&probe));
+		probe.pre = count;
+		probe.flags = 0;
+		OK(capriole_probe_register(&probe));
+		all_works();
+	}
+}
+
+/* Signal handlers that the program has set before. */
+static volatile sig_atomic_t traps, faults;
+
+static void on_trap(int signal, siginfo_t *info, void *context)
+{
+	(void)info, (void)context;
+	traps++;
+	CHECK(signal == SIGTRAP);
+}
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	(void)info;
+	faults++;
+	CHECK(signal == SIGSEGV);
+	/* over `mov (%rax), %eax`, of two bytes */
+	((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
+}
+
+static void fault(void)
+{
+	__asm__ volatile("xor %%eax, %%eax\n mov (%%rax), %%eax" : : : "rax", "memory");
+}
+
+static int faulting(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	count(p, regs);
+	__asm__ volatile("xor %%eax, %%eax\n mov (%%rax), %%eax" : : : "rax", "memory");
+	return 0;
+}
+
+static int give_up(struct capriole_probe *p, struct capriole_regs *regs, int signal)
+{
+	(void)p, (void)regs;
+	return signal == SIGSEGV;
+}
+
+static void own_signal_handlers(void)
+{
+	struct sigaction trap = { .sa_sigaction = on_trap, .sa_flags = SA_SIGINFO },
+			 segv = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, now;
+	CHECK(sigaction(SIGTRAP, &trap, NULL) == 0 && sigaction(SIGSEGV, &segv, NULL) == 0);
+	probe.flags = CAPRIOLE_NO_OPTIMIZE;
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	IS(traps, 0);
+	/* Those that are not the library's. */
+	__asm__ volatile("int3");
+	IS(traps, 1);
+	raise(SIGTRAP);
+	IS(traps, 2);
+	fault();
+	IS(faults, 1);
+	raise(SIGTRAP);
+	is_hit(1);
+	CHECK(sigaction(SIGTRAP, NULL, &now) == 0 && now.sa_sigaction == on_trap);
+	CHECK(sigaction(SIGSEGV, NULL, &now) == 0 && now.sa_sigaction == on_fault);
+	/* A fault in a handler is the program's, without a fault handler of the probe. */
+	OK(capriole_probe_unregister(&probe));
+	probe.pre = faulting;
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	IS(faults, 2);
+	OK(capriole_probe_unregister(&probe));
+	probe.fault = give_up;
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	IS(faults, 2);
+	fault();
+	IS(faults, 3);
+	OK(capriole_probe_unregister(&probe));
+	probe = (struct capriole_probe){ .symbol = "add", .pre = count };
+	OK(capriole_probe_register(&probe));
+	all_works();
+	__asm__ volatile("int3");
+	IS(traps, 4);
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{ "waits", waits },
+		{ "no_sigchld", no_sigchld },
+		{ "sigchld_is_ignored", sigchld_is_ignored },
+		{ "closed_descriptors", closed_descriptors },
+		{ "reused_descriptor", reused_descriptor },
+		{ "reused_descriptor_in_a_child", reused_descriptor_in_a_child },
+		{ "closed_streams", closed_streams },
+		{ "daemons", daemons },
+		{ "daemonized", daemonized },
+		{ "helper_ends", helper_ends },
+		{ "executed", executed },
+		{ "clean", clean },
+		{ "spawned", spawned },
+		{ "fork_in_a_handler", fork_in_a_handler },
+		{ "thread_ends_in_a_handler", thread_ends_in_a_handler },
+		{ "own_signal_handlers", own_signal_handlers },
+		{ NULL, NULL },
+	};
+	/* What the program was started with is none of its business, but after exec it is. */
+	inherited = syscall(SYS_dup, 0) > 3;
+	syscall(SYS_close_range, 3, ~0u, 0);
+	return run_parts(parts, argc, argv);
+}
