@@ -394,8 +394,9 @@ impl Attached {
         for entry in &entries {
             self.round.entries[*entry].held = true;
         }
-        let jumps = self.jumps_among(&entries);
-        if jumps.is_empty() || !self.can_write_running(&[], &jumps) {
+        let mut jumps = self.jumps_among(&entries);
+        jumps.retain(|jump| self.can_write_running(&[], &[*jump]));
+        if jumps.is_empty() {
             return Ok(());
         }
         let host = self.host.clone();

@@ -11,7 +11,9 @@ fn backtrace(how: &str, function: &str) -> Option<Vec<String>> {
     let mut running = Running::of(&mut target);
     let pid = running.pid.to_string();
     let mut gdb = Command::new("gdb");
-    gdb.args(["-nx", "-batch", "-p", &pid]);
+    // The file by its name: what /proc has for it is "(deleted)" once another test has built it anew.
+    gdb.args(["-nx", "-batch"]).arg(&program);
+    gdb.args(["-p", &pid]);
     let commands = [
         "set debuginfod enabled off",
         // The program has breakpoints of its own, and a handler.
