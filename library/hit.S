@@ -492,16 +492,21 @@ capriole_clone:
 	.size	capriole_clone, . - capriole_clone
 
 	.text
-/* Markers of capriole_record: a nop that a probe replaces, and a return. */
+/* Markers of capriole_record: a nop that a probe replaces, and a return. They have unwind information,
+ * which shows that they are code, also where there is no symbol table. */
 	.globl	capriole_records
 	.hidden	capriole_records
+	.type	capriole_records, @function
 	.balign	16
 capriole_records:
+	.cfi_startproc
 	.rept	RECORDS
 	.balign	16
 	nopl	0(%rax,%rax,1)
 	ret
 	.endr
 	.balign	16
+	.cfi_endproc
+	.size	capriole_records, . - capriole_records
 
 	.section .note.GNU-stack, "", @progbits

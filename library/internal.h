@@ -146,6 +146,7 @@ HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabl
 HIDDEN int check_list(void *probes, size_t count);
 HIDDEN int check_probe(const struct capriole_probe *p);
 HIDDEN int check_entry(const struct capriole_probe *p);
+HIDDEN int write_all(int fd, const char *text, size_t size);
 /* Puts another function in the place of one. Returns 0, and *original. */
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
@@ -172,6 +173,9 @@ HIDDEN int capriole_guarded(struct capriole_probe *probe, struct capriole_regs *
 			    capriole_pre_handler handler, u64 *leave);
 HIDDEN void capriole_abandoned(void);
 HIDDEN int capriole_call_arguments(void *probe, struct capriole_regs *regs);
+
+/* return.c */
+HIDDEN int is_argument_probe(const struct capriole_probe *probe);
 
 /* hit.S */
 HIDDEN void capriole_hit(void);

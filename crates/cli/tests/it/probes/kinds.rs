@@ -10,4 +10,7 @@ parts!("probes_kinds.c":
     replacements,
     places,
     lists,
+    list_errors,
+    original_after_the_end,
+    indirect,
 );
