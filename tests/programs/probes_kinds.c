@@ -475,6 +475,57 @@ static void indirect(void)
 		OK(capriole_return_probe_unregister(&r));
 }
 
+/* A breakpoint is kept as long as a probe wants it, and no longer. */
+static void held_no_longer(void)
+{
+	struct capriole_probe p = { .address = (void *)add, .pre = count }, held = p;
+	held.flags = CAPRIOLE_NO_OPTIMIZE;
+	OK(capriole_probe_register(&p));
+	for (int i = 0; i < 3; i++) {
+		OK(capriole_probe_register(&held));
+		is_in_state(&p, CAPRIOLE_BREAKPOINT, "");
+		OK(capriole_probe_disable(&held));
+		optimize(&p);
+		OK(capriole_probe_enable(&held));
+		is_in_state(&p, CAPRIOLE_BREAKPOINT, "");
+		OK(capriole_probe_unregister(&held));
+		optimize(&p);
+	}
+	OK(capriole_probe_unregister(&p));
+}
+
+/* Number of anonymous bytes that are in memory, in KiB. */
+static long resident(void)
+{
+	char line[256];
+	long size = -1;
+	FILE *status = fopen("/proc/self/status", "r");
+	CHECK(status);
+	while (fgets(line, sizeof line, status))
+		sscanf(line, "RssAnon: %ld", &size);
+	fclose(status);
+	CHECK(size > 0);
+	return size;
+}
+
+/* Return probes that come and go take no more memory than the first ones. */
+static void come_and_go(void)
+{
+	struct capriole_return_probe r = { AT(sum_to), .entry = on_entry, .handler = on_return };
+	long before = 0;
+	for (int i = 0; i < 400; i++) {
+		OK(capriole_return_probe_register(&r));
+		IS(sum_to(3), 6);
+		counted(4, 4);
+		OK(capriole_return_probe_unregister(&r));
+		if (i == 20)
+			before = resident();
+	}
+	long more = resident() - before;
+	if (more > 128)
+		BAD("380 return probes have left %ld KiB", more);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -488,6 +539,8 @@ int main(int argc, char **argv)
 		{ "list_errors", list_errors },
 		{ "original_after_the_end", original_after_the_end },
 		{ "indirect", indirect },
+		{ "held_no_longer", held_no_longer },
+		{ "come_and_go", come_and_go },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

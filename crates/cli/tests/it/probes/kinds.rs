@@ -13,4 +13,6 @@ parts!("probes_kinds.c":
     list_errors,
     original_after_the_end,
     indirect,
+    held_no_longer,
+    come_and_go,
 );
