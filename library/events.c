@@ -63,17 +63,7 @@ static int write_texts(enum request kind, u64 argument, int fd)
 	int result = ask(&message);
 	if (!result) {
 		const char *text = take_text(&message, &size);
-		while (size && result >= 0) {
-			long done = SYS3(SYS_write, fd, text, size);
-			if (done == -EINTR)
-				continue;
-			if (done <= 0) {
-				result = fail((int)done, "the rows or records cannot be written", NULL);
-				break;
-			}
-			text += done;
-			size -= (size_t)done;
-		}
+		result = write_all(fd, text, size);
 	}
 	drop_message(&message);
 	return result;

@@ -541,6 +541,7 @@ capriole_clone:
 /* Markers of capriole_record: a nop that a probe replaces, and a return. */
 	.globl	capriole_records
 	.hidden	capriole_records
+	.type	capriole_records, @function
 	.balign	16
 capriole_records:
 	.rept	RECORDS
@@ -552,5 +553,6 @@ capriole_records:
 	.cfi_endproc
 	.endr
 	.balign	16
+	.size	capriole_records, . - capriole_records
 
 	.section .note.GNU-stack, "", @progbits

@@ -151,6 +151,7 @@ HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabl
 HIDDEN int check_list(void *probes, size_t count);
 HIDDEN int check_probe(const struct capriole_probe *p);
 HIDDEN int check_entry(const struct capriole_probe *p);
+HIDDEN int write_all(int fd, const char *text, size_t size);
 /* Puts another function in the place of one. Returns 0, and *original. */
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
@@ -193,6 +194,9 @@ HIDDEN int take_branch(struct message *message, struct site *site);
 /* In `flags` of a hit: the instruction was carried out, and the program goes on at `ip`. Not a flag of
  * the processor's. */
 #define EXECUTED (1ull << 63)
+
+/* return.c */
+HIDDEN int is_argument_probe(const struct capriole_probe *probe);
 
 /* hit.S */
 HIDDEN void capriole_hit(void);

@@ -1048,6 +1048,9 @@ HIDDEN int restore_locked(struct capriole_replacement *replacement)
 	int failed = disarm(&site, 1);
 	if (failed)
 		return failed;
+	/* The code there goes with the helper; the function itself stays. */
+	if (replacement->original)
+		__atomic_store_n((u64 *)(void *)replacement->original, site->wanted, __ATOMIC_RELEASE);
 	unlink_probe(&replacement->probe);
 	own(&replacement->probe)->site = NULL;
 	own(&replacement->probe)->enabled = 0;
@@ -1292,50 +1295,65 @@ PUBLIC int capriole_finish(void)
 	return end(failed);
 }
 
-static void write_all(int fd, const char *text, size_t size)
+HIDDEN int write_all(int fd, const char *text, size_t size)
 {
 	while (size) {
 		long done = SYS3(SYS_write, fd, text, size);
 		if (done == -EINTR)
 			continue;
 		if (done <= 0)
-			return;
+			return fail(done ? (int)done : -EIO, "the text cannot be written to the descriptor", NULL);
 		text += done;
 		size -= (size_t)done;
 	}
+	return 0;
+}
+
+/* Writes the lines of the probes at a site. */
+static int list_site(struct site *site, int fd)
+{
+	static const char *const names[] = { "", "BREAKPOINT", "WAITING", "OPTIMIZED", "DISABLED", "GONE",
+					     "OCCUPIED" };
+	struct message message;
+	size_t name_size = 0;
+	const char *name = "";
+	int failed = 0;
+	if (!site->first)
+		return 0;
+	new_message(&message, PLACE);
+	put(&message, site->address);
+	if (!ask(&message))
+		name = take_text(&message, &name_size);
+	for (struct capriole_probe *p = site->first; p && !failed; p = own(p)->next) {
+		char line[512];
+		size_t at = 0;
+		int state = status(p, NULL, 0);
+		if (state < 0) {
+			failed = state;
+			break;
+		}
+		say_hex(line, sizeof line, &at, site->address);
+		say(line, sizeof line, &at,
+		    site->replacement ? "  f  " : own(p)->inside ? "  r  " : is_argument_probe(p) ? "  j  " : "  k  ");
+		for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
+			line[at++] = name[i];
+		say(line, sizeof line, &at, "    [");
+		say(line, sizeof line, &at, state <= 6 ? names[state] : "?");
+		say(line, sizeof line, &at, "]\n");
+		failed = write_all(fd, line, at);
+	}
+	drop_message(&message);
+	return failed;
 }
 
 PUBLIC int capriole_list(int fd)
 {
-	static const char *const names[] = { "", "BREAKPOINT", "WAITING", "OPTIMIZED", "DISABLED", "GONE",
-					     "OCCUPIED" };
 	int failed = begin();
 	if (failed)
 		return failed;
-	for (struct site *site = sites; site; site = site->all) {
-		struct message message;
-		size_t name_size = 0;
-		const char *name = "";
-		if (!site->first)
-			continue;
-		new_message(&message, PLACE);
-		put(&message, site->address);
-		if (!ask(&message))
-			name = take_text(&message, &name_size);
-		for (struct capriole_probe *p = site->first; p; p = own(p)->next) {
-			char line[512];
-			size_t at = 0;
-			int state = status(p, NULL, 0);
-			say_hex(line, sizeof line, &at, site->address);
-			say(line, sizeof line, &at, own(p)->inside ? "  r  " : "  k  ");
-			for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
-				line[at++] = name[i];
-			say(line, sizeof line, &at, "    [");
-			say(line, sizeof line, &at, state >= 0 && state <= 6 ? names[state] : "?");
-			say(line, sizeof line, &at, "]\n");
-			write_all(fd, line, at);
-		}
-		drop_message(&message);
-	}
-	return end(0);
+	for (struct site *site = sites; site && !failed; site = site->all)
+		failed = list_site(site, fd);
+	for (struct site *site = replacements; site && !failed; site = site->all)
+		failed = list_site(site, fd);
+	return end(failed);
 }

@@ -687,6 +687,11 @@ static int call_arguments(struct capriole_probe *p, struct capriole_regs *regs)
 	return capriole_call_arguments(p, regs);
 }
 
+HIDDEN int is_argument_probe(const struct capriole_probe *probe)
+{
+	return probe->pre == call_arguments;
+}
+
 static int register_arguments(struct capriole_argument_probe **probes, size_t count)
 {
 	int failed = check_list(probes, count);

@@ -144,7 +144,8 @@ int capriole_optimization(int allowed);
  * that still do. */
 int capriole_optimize(unsigned milliseconds);
 
-/* Writes a line for each probe to a file descriptor, as /sys/kernel/debug/kprobes/list has them:
+/* Writes a line for each probe to a file descriptor, as /sys/kernel/debug/kprobes/list has them; `k` is a
+ * probe, `r` one of a return probe, `j` an argument probe, `f` a replaced function:
  *
  *   00007f3a1c0915e0  k  libc.so.6:malloc+0x4    [OPTIMIZED]
  */
@@ -222,7 +223,8 @@ int capriole_argument_probe_enable(struct capriole_argument_probe *probe);
 int capriole_argument_probe_status(const struct capriole_argument_probe *probe, char *why, size_t size);
 
 /* Puts `replacement` in the place of a function: who calls the function calls the replacement. It may
- * call the function itself by `*original`, which stays valid when the replacement is taken off.
+ * call the function itself by `*original`, which is set to the address of the function when the replacement is
+ * taken off. Whoever has read it before may call that until capriole_finish().
  * CAPRIOLE_REPLACE checks that all three have the same type. */
 struct capriole_replacement {
 	struct capriole_probe probe;	/* the place: the entry of a function; its handlers are not used */

@@ -581,7 +581,7 @@ static void arrays(void)
 		/* In the middle of an instruction: known late. */
 		list[wrong] = &probes[wrong];
 		probes[wrong].address = (char *)first.address + inside;
-		FAILS(capriole_probes_register(list, N), EOPNOTSUPP, "middle of the one at add");
+		FAILS(capriole_probes_register(list, N), EILSEQ, "middle of the one at add");
 		called("a");
 		/* The good ones can be registered afterwards. */
 		probes[wrong].address = good[wrong];
@@ -804,7 +804,7 @@ static void errors(void)
 	FAILS(capriole_probe_register(&s), ENOENT, "``");
 	s.symbol = "add";
 	s.offset = (unsigned long)inside; /* in the middle of its first instruction */
-	FAILS(capriole_probe_register(&s), EOPNOTSUPP, "add");
+	FAILS(capriole_probe_register(&s), EILSEQ, "add");
 	s.offset = 1 << 20;
 	CHECK(capriole_probe_register(&s) < 0);
 	s.offset = 0;
@@ -840,7 +840,7 @@ __attribute__((noipa)) static long namesake(long a)
 static void ambiguous(void)
 {
 	struct capriole_probe p = { .symbol = "namesake", .pre = count };
-	FAILS(capriole_probe_register(&p), EINVAL, "names 2 functions");
+	FAILS(capriole_probe_register(&p), ENOTUNIQ, "names 2 functions");
 	p.symbol = NULL;
 	p.address = (void *)namesake;
 	OK(capriole_probe_register(&p));
@@ -872,7 +872,7 @@ static void bad_addresses(void)
 	refused((void *)8, EFAULT, "nothing is mapped");
 	refused((void *)-8, EFAULT, "nothing is mapped");
 	refused((void *)0xffffffffff600000, EOPNOTSUPP, "");
-	refused((char *)add + inside, EOPNOTSUPP, "");
+	refused((char *)add + inside, EILSEQ, "no instruction starts at");
 	/* The library itself. */
 	refused((void *)capriole_probe_register, EPERM, "libcapriole itself");
 	refused((void *)capriole_list, EPERM, "libcapriole itself");

@@ -4,6 +4,8 @@
  */
 #include "probes.h"
 
+#include <fcntl.h>
+
 #define AT(function) .probe = { .address = (void *)(function) }
 
 PROBED long add(long a, long b)
@@ -254,6 +256,16 @@ static long subtract(long a, long b)
 	return original(a, -b);
 }
 
+PROBED long plus_four(long a)
+{
+	return a + 4;
+}
+
+static long subtract_one(long a)
+{
+	return a - 1;
+}
+
 static void replacements(void)
 {
 	struct capriole_replacement r = { .replacement = NULL };
@@ -399,6 +411,121 @@ static void lists(void)
 	OK(capriole_probe_unregister(&p));
 }
 
+/* What cannot be written is an error. */
+static void list_errors(void)
+{
+	struct capriole_probe p = { .address = (void *)add, .pre = count };
+	struct capriole_argument_probe a = { AT(add), .handler = (void (*)(void))on_add };
+	struct capriole_replacement r = { .replacement = NULL };
+	OK(capriole_list(-1)); /* there is nothing to be written */
+	OK(capriole_probe_register(&p));
+	FAILS(capriole_list(-1), EBADF, "cannot be written");
+	int full = open("/dev/full", O_WRONLY);
+	FAILS(capriole_list(full), ENOSPC, "cannot be written");
+	/* All kinds are in it. */
+	CAPRIOLE_REPLACE(&r, plus_four, subtract_one, (long (**)(long))NULL);
+	OK(capriole_argument_probe_register(&a));
+	OK(capriole_replace(&r));
+	char text[4096] = "";
+	int ends[2];
+	CHECK(!pipe(ends));
+	OK(capriole_list(ends[1]));
+	CHECK(read(ends[0], text, sizeof text - 1) > 0);
+	if (!strstr(text, "  k  ") || !strstr(text, "  j  ") || !strstr(text, "  f  "))
+		BAD("the list is %s", text);
+	OK(capriole_probe_unregister(&p));
+	OK(capriole_argument_probe_unregister(&a));
+	OK(capriole_restore(&r));
+}
+
+/* Who calls the original after it was restored, and after the end of the helper, calls the function. */
+static void original_after_the_end(void)
+{
+	struct capriole_replacement r = { .replacement = NULL };
+	CAPRIOLE_REPLACE(&r, add, subtract, &original);
+	for (int i = 0; i < 3; i++) {
+		OK(capriole_replace(&r));
+		CHECK(original != add);
+		IS(add(1, 2), -3);
+		OK(capriole_restore(&r));
+		CHECK(original == add);
+		IS(original(1, 2), 5);
+		OK(capriole_finish());
+		IS(original(1, 2), 5);
+	}
+}
+
+/* The name of an indirect function is that of the implementation in use. */
+static void indirect(void)
+{
+	static char from[100], to[100];
+	void *(*volatile copies)(void *, const void *, size_t) = memcpy;
+	struct capriole_probe p = { .object = "libc", .symbol = "memcpy", .pre = count };
+	hits = 0;
+	copies(to, from, 100);
+	OK(capriole_probe_register(&p));
+	copies(to, from, 100);
+	CHECK(hits >= 1);
+	OK(capriole_probe_unregister(&p));
+	struct capriole_return_probe r = {
+		.probe = { .object = "libc", .symbol = "memcpy" }, .handler = on_return,
+	};
+	r.by_address = capriole_return_probe_register(&r) < 0;
+	if (!r.by_address)
+		OK(capriole_return_probe_unregister(&r));
+}
+
+/* A breakpoint is kept as long as a probe wants it, and no longer. */
+static void held_no_longer(void)
+{
+	struct capriole_probe p = { .address = (void *)add, .pre = count }, held = p;
+	held.flags = CAPRIOLE_NO_OPTIMIZE;
+	OK(capriole_probe_register(&p));
+	for (int i = 0; i < 3; i++) {
+		OK(capriole_probe_register(&held));
+		is_in_state(&p, CAPRIOLE_BREAKPOINT, "");
+		OK(capriole_probe_disable(&held));
+		optimize(&p);
+		OK(capriole_probe_enable(&held));
+		is_in_state(&p, CAPRIOLE_BREAKPOINT, "");
+		OK(capriole_probe_unregister(&held));
+		optimize(&p);
+	}
+	OK(capriole_probe_unregister(&p));
+}
+
+/* Number of anonymous bytes that are in memory, in KiB. */
+static long resident(void)
+{
+	char line[256];
+	long size = -1;
+	FILE *status = fopen("/proc/self/status", "r");
+	CHECK(status);
+	while (fgets(line, sizeof line, status))
+		sscanf(line, "RssAnon: %ld", &size);
+	fclose(status);
+	CHECK(size > 0);
+	return size;
+}
+
+/* Return probes that come and go take no more memory than the first ones. */
+static void come_and_go(void)
+{
+	struct capriole_return_probe r = { AT(sum_to), .entry = on_entry, .handler = on_return };
+	long before = 0;
+	for (int i = 0; i < 400; i++) {
+		OK(capriole_return_probe_register(&r));
+		IS(sum_to(3), 6);
+		counted(4, 4);
+		OK(capriole_return_probe_unregister(&r));
+		if (i == 20)
+			before = resident();
+	}
+	long more = resident() - before;
+	if (more > 128)
+		BAD("380 return probes have left %ld KiB", more);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -409,6 +536,11 @@ int main(int argc, char **argv)
 		{ "replacements", replacements },
 		{ "places", places },
 		{ "lists", lists },
+		{ "list_errors", list_errors },
+		{ "original_after_the_end", original_after_the_end },
+		{ "indirect", indirect },
+		{ "held_no_longer", held_no_longer },
+		{ "come_and_go", come_and_go },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -94,15 +94,33 @@ fn failure(code: i32, message: impl Into<String>) -> Failure {
 
 impl From<capriole::Error> for Failure {
     fn from(error: capriole::Error) -> Failure {
-        let code = match error.code() {
-            Code::NotFound => libc::ENOENT,
-            Code::NotProbeable => libc::EOPNOTSUPP,
-            Code::Limit => libc::ENOSPC,
-            Code::Vanished => libc::ESRCH,
-            Code::AlreadyRecorded => libc::EBUSY,
-            _ => libc::EINVAL,
-        };
-        failure(code, error.to_string())
+        failure(errno(error.code()), error.full())
+    }
+}
+
+/// Returns the errno(3) code for an error of the engine. `capriole-probe(3)` and `docs/probes.md` have
+/// the table.
+fn errno(code: Code) -> i32 {
+    match code {
+        Code::NotFound => libc::ENOENT,
+        Code::Ambiguous => libc::ENOTUNIQ,
+        Code::NotCode
+        | Code::NoExits
+        | Code::NotProbeable
+        | Code::NoReturnStack
+        | Code::UnsupportedProcess
+        | Code::ForbiddenByProgram
+        | Code::Sandboxed => libc::EOPNOTSUPP,
+        Code::NotABoundary => libc::EILSEQ,
+        Code::Limit => libc::ENOSPC,
+        Code::NoProcess | Code::Vanished => libc::ESRCH,
+        Code::NotPermitted => libc::EPERM,
+        Code::AlreadyTraced | Code::AlreadyRecorded => libc::EBUSY,
+        Code::Busy | Code::Misplaced => libc::EAGAIN,
+        Code::NoResources => libc::ENOMEM,
+        Code::Damaged | Code::System | Code::Clock => libc::EIO,
+        Code::Object => libc::ENOEXEC,
+        _ => libc::EINVAL,
     }
 }
 
@@ -986,4 +1004,32 @@ fn line(text: &str) -> Result<Place, Failure> {
         file: file.to_owned(),
         line,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::errno;
+    use capriole::Code;
+
+    #[test]
+    fn errors_have_the_numbers_that_callers_expect() {
+        for (code, number) in [
+            (Code::NotFound, libc::ENOENT),
+            (Code::NotPermitted, libc::EPERM),
+            (Code::AlreadyTraced, libc::EBUSY),
+            (Code::AlreadyRecorded, libc::EBUSY),
+            (Code::NotABoundary, libc::EILSEQ),
+            (Code::NotProbeable, libc::EOPNOTSUPP),
+            (Code::Ambiguous, libc::ENOTUNIQ),
+            (Code::Busy, libc::EAGAIN),
+            (Code::Vanished, libc::ESRCH),
+            (Code::NoResources, libc::ENOMEM),
+            (Code::Limit, libc::ENOSPC),
+            (Code::System, libc::EIO),
+            (Code::Object, libc::ENOEXEC),
+            (Code::Syntax, libc::EINVAL),
+        ] {
+            assert_eq!(errno(code), number, "{code}");
+        }
+    }
 }

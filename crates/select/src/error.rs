@@ -38,6 +38,8 @@ pub enum Code {
     Marker,
     /// A site cannot be probed, wherever the program is loaded.
     NotProbeable,
+    /// No instruction begins at a site.
+    NotABoundary,
     /// A site cannot be probed where the program is loaded now.
     Misplaced,
     /// Return addresses cannot be replaced.
@@ -96,6 +98,7 @@ impl Code {
             Code::Field => "field",
             Code::Marker => "marker",
             Code::NotProbeable => "not-probeable",
+            Code::NotABoundary => "not-a-boundary",
             Code::Misplaced => "misplaced",
             Code::NoReturnStack => "no-return-stack",
             Code::Limit => "limit",

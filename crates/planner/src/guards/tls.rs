@@ -16,6 +16,8 @@ const CLONE3: u32 = 435;
 const ARCH_PRCTL: u32 = 158;
 /// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
 const OWN_STORAGE: u32 = 0x8_0100;
+/// The code of libcapriole, wherever it was linked into (`library/hit.S`).
+const LIBRARY: &str = "capriole_text";
 /// The signal bits in the flags of `clone`, and the highest signal.
 const SIGNAL: u32 = 0xff;
 const LAST_SIGNAL: u32 = 64;
@@ -34,9 +36,13 @@ pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bo
         return false;
     }
     let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
+    // Tasks that libcapriole makes have no storage of their own.
+    let library = file.section(LIBRARY).unwrap_or_default();
+    let library = object.run_time(library.start)..object.run_time(library.end);
     let own = |number| {
         let found = calls(object, &[number]);
-        found.iter().any(|call| call.number == Some(number))
+        let mut found = found.iter().filter(|call| !library.contains(&call.address));
+        found.any(|call| call.number == Some(number))
     };
     imports("arch_prctl")
         || own(ARCH_PRCTL)

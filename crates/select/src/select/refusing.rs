@@ -88,7 +88,7 @@ fn refusal(event: &Selected, refused: &Refused) -> Error {
         }
     };
     err!(
-        NotProbeable,
+        NotABoundary,
         "no instruction starts at {}: it is in the middle of the one at {}; the next starts at {}",
         event.name(),
         at(instruction.start),

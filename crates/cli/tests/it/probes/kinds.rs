@@ -10,4 +10,9 @@ parts!("probes_kinds.c":
     replacements,
     places,
     lists,
+    list_errors,
+    original_after_the_end,
+    indirect,
+    held_no_longer,
+    come_and_go,
 );

@@ -10,6 +10,7 @@ mod environments;
 mod functions;
 mod hammered;
 mod kinds;
+mod records;
 mod registers;
 mod returns;
 mod signals;
