@@ -12,6 +12,7 @@ mod registers;
 mod returns;
 mod signals;
 mod stacks;
+mod types;
 mod unstopped;
 mod unwinding;
 
