@@ -535,16 +535,22 @@ capriole_clone:
 	.size	capriole_clone, . - capriole_clone
 
 	.text
-/* Markers of capriole_record: a nop that a probe replaces, and a return. */
+/* Markers of capriole_record: a nop that a probe replaces, and a return. Each is a function of its own,
+ * because the helper probes only what it knows to be code: in a library without a symbol table, by the
+ * unwind information. */
 	.globl	capriole_records
 	.hidden	capriole_records
+	.type	capriole_records, @function
 	.balign	16
 capriole_records:
 	.rept	RECORDS
 	.balign	16
+	.cfi_startproc
 	nopl	0(%rax,%rax,1)
 	ret
+	.cfi_endproc
 	.endr
+	.size	capriole_records, 6
 	.balign	16
 
 	.section .note.GNU-stack, "", @progbits
