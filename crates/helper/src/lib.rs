@@ -27,6 +27,7 @@ pub use capriole_host::volunteer::try_ptrace;
 use line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use server::Server;
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -41,6 +42,7 @@ pub const VERSION: u64 = 2;
 /// # Errors
 /// The connection is broken in the middle of a message, or what comes are no messages.
 pub fn serve(mut connection: UnixStream) -> io::Result<()> {
+    unlimited();
     let peer = socket_peercred(&connection)?;
     let line = Arc::new(Line::new(connection.try_clone()?)?);
     let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32, line.clone());
@@ -61,6 +63,19 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Takes back the limit of the address space that the program has set itself, as far as that is
+/// permitted: it is not meant for what maps the program's files and memory as well.
+fn unlimited() {
+    let limit = getrlimit(Resource::As);
+    let _ = setrlimit(
+        Resource::As,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    );
 }
 
 /// Waits for a request, or the end of the connection. Returns `false` after `pause`.
