@@ -8,6 +8,7 @@ mod branches;
 mod functions;
 mod hammered;
 mod kinds;
+mod refused;
 mod registers;
 mod returns;
 mod signals;
