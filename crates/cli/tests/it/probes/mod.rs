@@ -5,6 +5,7 @@
 
 mod arguments;
 mod branches;
+mod documents;
 mod functions;
 mod hammered;
 mod kinds;
