@@ -799,8 +799,8 @@ __attribute__((noinline)) static int put_in(struct capriole_probe **probes, size
 		if (!site->id) {
 			site->armed |= 2;	/* going to be */
 			new[added++] = site;
-		} else if (lacks_after(site) ||
-			   (is_used(site) && (!site->armed || is_held(site) != site->held))) {
+		} else if (lacks_after(site) || is_used(site)) {
+			/* Also if it is in: its library may have been unmapped and mapped again since. */
 			site->armed |= 2;
 			known[again++] = site;
 		}
@@ -1112,12 +1112,6 @@ PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
 	return failed ? failed : end(switch_locked(&probe, 1, 0));
 }
 
-PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
-{
-	int failed = begin();
-	return failed ? failed : end(switch_locked(&probe, 1, 1));
-}
-
 PUBLIC unsigned long capriole_probe_missed(const struct capriole_probe *probe)
 {
 	return probe ? __atomic_load_n(&probe->missed, __ATOMIC_RELAXED) : 0;
@@ -1146,6 +1140,60 @@ static int status(const struct capriole_probe *probe, char *why, size_t size)
 	}
 	drop_message(&message);
 	return state;
+}
+
+/* True if the place of a registered probe is not there any more. */
+static int is_gone(const struct capriole_probe *probe)
+{
+	struct message message;
+	int gone = 0;
+	if (!has_helper() || !own(probe)->site->id)
+		return 0;
+	new_message(&message, STATUS);
+	put(&message, own(probe)->site->id);
+	if (!ask(&message))
+		gone = take(&message) == CAPRIOLE_GONE;
+	drop_message(&message);
+	return gone;
+}
+
+/* Looks for the place of a probe again: its library may have been loaded again, also at other
+ * addresses. If it is not there, the probe stays as it is. */
+static int come_back(struct capriole_probe *probe)
+{
+	struct site *before = own(probe)->site;
+	unsigned flags = probe->flags;
+	u64 place = own(probe)->place;
+	int failed = resolve(&probe, 1);
+	own(probe)->place = place;
+	if (failed)
+		return failed;
+	failed = unregister_locked(&probe, 1);
+	if (failed)
+		return failed;
+	probe->flags &= ~CAPRIOLE_DISABLED;
+	failed = register_locked(&probe, 1);
+	probe->flags = flags;
+	if (failed) {
+		struct set *old;
+		link_probe(before, probe);
+		own(probe)->enabled = 1;
+		if (!publish(before, &old) && old) {
+			settle();
+			release_set(old);
+		}
+	}
+	return failed;
+}
+
+PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
+{
+	int failed = begin();
+	if (failed)
+		return failed;
+	if (probe && own(probe)->site && is_gone(probe))
+		return end(come_back(probe));
+	return end(switch_locked(&probe, 1, 1));
 }
 
 PUBLIC int capriole_probe_status(const struct capriole_probe *probe, char *why, size_t size)

@@ -55,7 +55,9 @@ struct capriole_probe;
  * were registered later, and post-handlers, are not called then. */
 typedef int (*capriole_pre_handler)(struct capriole_probe *, struct capriole_regs *);
 
-/* Called after the instruction, with the registers as it has left them. */
+/* Called after the instruction, with the registers as it has left them: after a jump, call or return
+ * `regs->ip` is where it leads. If `regs->ip` is changed, the program goes on there. Not called if the
+ * instruction faults. */
 typedef void (*capriole_post_handler)(struct capriole_probe *, struct capriole_regs *,
 				      unsigned long flags);
 
@@ -110,7 +112,9 @@ int capriole_probe_unregister(struct capriole_probe *probe);
 int capriole_probes_register(struct capriole_probe **probes, size_t count);
 int capriole_probes_unregister(struct capriole_probe **probes, size_t count);
 
-/* Stops and resumes the calls of a registered probe's handlers. */
+/* Stops and resumes the calls of a registered probe's handlers. A probe whose library was unloaded and
+ * loaded again (CAPRIOLE_GONE) is put in again by capriole_probe_enable(), where its name or line is
+ * now. */
 int capriole_probe_disable(struct capriole_probe *probe);
 int capriole_probe_enable(struct capriole_probe *probe);
 

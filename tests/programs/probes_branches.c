@@ -796,7 +796,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
 static void was_fault(const struct full *in, uint64_t at)
 {
 	IS(faults, 1);
-	IS(fault_ip, at);
+	if (fault_ip != at)
+		BAD("%s, %s: the fault is at %lx, not %lx", current->text, mode, fault_ip, at);
 	/* The copy of a call pushes first. */
 	if (!strncmp(current->text, "call", 4))
 		fault_job.registers[SP] += 8;
@@ -946,6 +947,86 @@ static void handler_faults(void)
 	in_both(&p, kind("jbe 3f"), is_abandoned);
 	in_both(&p, kind("call *0x200(%rsp)"), is_abandoned);
 	in_both(&p, kind("ret"), is_abandoned);
+}
+
+/* A forked child: probes are called there, also by a helper of its own, and come and go. */
+static void runs_once(long wanted)
+{
+	static struct full in, out;
+	choose(&in, current);
+	run_one(current, &in, &out);
+	IS(posts, wanted);
+	CHECK(out.job.way == 1 || out.job.way == 2);
+}
+
+static void forked(void)
+{
+	struct capriole_probe p = { .post = post }, q = { .post = post }, other = { .pre = pre, .post = post };
+	p.address = q.address = (void *)(uintptr_t)kind("call *-0x15(%r12)")->at;
+	other.address = (void *)(uintptr_t)kind("jae 3f")->at;
+	kind("call *-0x15(%r12)");
+	OK(capriole_probe_register(&p));
+	IS(capriole_optimize(PATIENCE), 0);
+	runs_once(1);
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		runs_once(1);
+		OK(capriole_probe_register(&q));
+		runs_once(2);
+		OK(capriole_probe_register(&other));
+		IS(capriole_optimize(PATIENCE), 0);
+		runs_once(2);
+		OK(capriole_probe_unregister(&p));
+		runs_once(1);
+		kind("jae 3f");
+		runs_once(1);
+		OK(capriole_probe_unregister(&other));
+		OK(capriole_probe_unregister(&q));
+		OK(capriole_finish());
+		runs_once(0);
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child);
+	IS(status, 0);
+	runs_once(1);
+	OK(capriole_probe_unregister(&p));
+	runs_once(0);
+}
+
+/* Behind an endbr64, as in tables of imported functions: the address is that of the landing pad. */
+extern const char landing[], landing_jump[];
+__asm__(".pushsection .text\n.balign 16\n.type landing, @function\nlanding:\n	endbr64\n"
+	"landing_jump:\n	jmp *landing_target(%rip)\n	nopl 0(%rax,%rax,1)\n"
+	".size landing, . - landing\n.popsection\n");
+static long landed(long a)
+{
+	return a + 5;
+}
+long (*landing_target)(long) = landed;
+
+static void behind_landing_pads(void)
+{
+	long (*function)(long) = (long (*)(long))(uintptr_t)landing;
+	for (int held = 0; held < 2; held++) {
+		struct capriole_probe p = { .address = (void *)(uintptr_t)landing, .pre = pre, .post = post };
+		p.flags = held ? CAPRIOLE_NO_OPTIMIZE : 0;
+		OK(capriole_probe_register(&p));
+		for (int i = 0; i < 2; i++) {
+			pres = posts = 0;
+			IS(function(3), 8);
+			IS(pres, 1);
+			IS(posts, 1);
+			IS(first_seen.ip, landing_jump);
+			IS(last_seen.ip, landed);
+			IS(last_seen.di, 3);
+			IS(capriole_optimize(PATIENCE), 0);
+		}
+		OK(capriole_probe_unregister(&p));
+		IS(function(3), 8);
+		IS(posts, 1);
+	}
 }
 
 /* Instructions without post-handlers. */
@@ -1325,6 +1406,8 @@ int main(int argc, char **argv)
 		{ "faulting", faulting },
 		{ "fatal", fatal },
 		{ "handler_faults", handler_faults },
+		{ "forked", forked },
+		{ "behind_landing_pads", behind_landing_pads },
 		{ "refused", refused },
 		{ "with_return_probes", with_return_probes },
 		{ "backtraces", backtraces },

@@ -1,6 +1,6 @@
 /*
  * Calls a probed function again and again, for debuggers: `probes_unwound HOW`, which is one of
- * jump, breakpoint, post, exits, address. Handlers that are called are pre, post, entered, returned.
+ * jump, breakpoint, post, call, return, exits, address. Handlers that are called are pre, post, entered, returned.
  */
 #include "probes.h"
 
@@ -20,6 +20,18 @@ PROBED long outer(long number)
 {
 	return middle(number + 1) + 1;
 }
+
+/* Calls `probed`. */
+long through(long number, const char *text);
+extern const char through_call[], through_return[];
+__asm__(".text\n.balign 16\n.globl through\n.type through, @function\nthrough:\n.cfi_startproc\n"
+	"	sub $8, %rsp\n"
+	".cfi_def_cfa_offset 16\n"
+	"through_call:\n	call probed\n"
+	"	add $8, %rsp\n"
+	".cfi_def_cfa_offset 8\n"
+	"through_return:\n	ret\n"
+	".cfi_endproc\n.size through, . - through\n");
 
 static volatile long calls;
 
@@ -63,6 +75,12 @@ int main(int argc, char **argv)
 		probe.pre = NULL;
 		probe.post = post;
 	}
+	/* A call and a return, which have post-handlers. */
+	int calls_through = !strcmp(argv[1], "call") || !strcmp(argv[1], "return");
+	if (calls_through) {
+		const char *at = strcmp(argv[1], "call") ? through_return : through_call;
+		probe = (struct capriole_probe){ .address = (void *)(uintptr_t)at, .post = post };
+	}
 	/* `middle` is not left by a jump, so both ways are possible. */
 	if (call.by_address || !strcmp(argv[1], "exits"))
 		OK(capriole_return_probe_register(&call));
@@ -71,7 +89,10 @@ int main(int argc, char **argv)
 	stop_on_sigterm();
 	ready();
 	while (!stop_asked) {
-		IS(outer(1), 3 + 't' + 2);
+		if (calls_through)
+			IS(through(5, "text"), 5 + 't');
+		else
+			IS(outer(1), 3 + 't' + 2);
 		usleep(1000);
 	}
 	CHECK(calls);

@@ -608,6 +608,13 @@ impl Server {
         }
         let pace = self.pace(tid);
         let sites: Vec<SiteId> = ids.iter().map(|(_, id)| *id).collect();
+        // Their libraries may have been mapped again: what was written there went with the mappings.
+        let gone = ids.iter().filter(|(index, _)| self.sites[*index].armed);
+        let gone = gone.filter(|(index, _)| self.reached(*index) == Some(Reached::Gone));
+        let gone: Vec<SiteId> = gone.map(|(_, id)| *id).collect();
+        if !gone.is_empty() {
+            self.session()?.disarm_sites(&gone, pace)?;
+        }
         let refused = self.session()?.arm_sites(&sites, pace)?;
         if let Some((_, reason)) = refused.first() {
             let reason = reason.clone();

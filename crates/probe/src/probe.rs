@@ -101,7 +101,8 @@ impl Probe {
         self
     }
 
-    /// Calls a closure after the instruction, with the registers as it has left them.
+    /// Calls a closure after the instruction, with the registers as it has left them: after a jump, call or
+    /// return `ip` is where it leads. Not if the instruction faults.
     pub fn after<F>(mut self, handler: F) -> Probe
     where
         F: Fn(&mut Registers) + Send + Sync + 'static,

@@ -160,8 +160,8 @@ impl Attached {
         made.detour.copy_of(instruction)
     }
 
-    /// True if the bytes of a probe that is armed are not in the program any more: its library was
-    /// unmapped, or another tool has changed them.
+    /// True if the bytes of a probe are not in the program any more, or those of the program if it is
+    /// not armed: its library was unmapped, or another tool has changed them.
     #[must_use]
     pub fn is_gone(&self, probe: usize) -> bool {
         let Some(entry) = self.entry_of(probe).map(|entry| &self.round.entries[entry]) else {
@@ -170,9 +170,12 @@ impl Attached {
         let Ok(remote) = self.host.memory() else {
             return true;
         };
-        let is_there =
-            |change: &Change| matches!(look(&remote, change), Some(Found::After | Found::Between));
-        entry.is_written() && !entry.changes().iter().all(is_there)
+        let is_there = |change: &Change| match look(&remote, change) {
+            Some(Found::After | Found::Between) => entry.is_written(),
+            Some(Found::Before) => !entry.is_written(),
+            _ => false,
+        };
+        !entry.changes().iter().all(is_there)
     }
 
     /// Returns, for each instruction of a probe's site behind the first, its address and the address

@@ -21,6 +21,8 @@ parts!("probes_branches.c":
     faulting,
     fatal,
     handler_faults,
+    forked,
+    behind_landing_pads,
     refused,
     with_return_probes,
     backtraces,

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod branches;
+mod dlopen;
 mod documents;
 mod functions;
 mod hammered;

@@ -90,6 +90,13 @@ fn gdb_in_a_post_handler() {
     follow("post", &["post", "probed", "middle", "outer", "main"]);
 }
 
+/// The instruction is executed: of a call the function that is called is there, of a return the caller.
+#[test]
+fn gdb_in_a_post_handler_of_a_branch() {
+    follow("call", &["post", "probed", "through", "main"]);
+    follow("return", &["post", "main"]);
+}
+
 #[test]
 fn gdb_at_the_entry_of_a_call() {
     follow("exits", &["entered", "middle", "outer", "main"]);

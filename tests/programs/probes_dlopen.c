@@ -1,0 +1,131 @@
+/* Probes in a library that is unloaded and loaded again. The second argument is its path. */
+#include "probes.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+static const char *path;
+static void *library;
+static long hits, others;
+
+static int hit(struct capriole_probe *probe, struct capriole_regs *regs)
+{
+	(void)probe, (void)regs;
+	hits++;
+	return 0;
+}
+
+static int other_hit(struct capriole_probe *probe, struct capriole_regs *regs)
+{
+	(void)probe, (void)regs;
+	others++;
+	return 0;
+}
+
+static long call(long n)
+{
+	long (*function)(long) = (long (*)(long))dlsym(library, "plugged");
+	CHECK(function);
+	return function(n);
+}
+
+static void load(void)
+{
+	library = dlopen(path, RTLD_NOW);
+	if (!library)
+		BAD("%s", dlerror());
+}
+
+static void unload(void)
+{
+	CHECK(dlclose(library) == 0);
+	CHECK(!dlopen(path, RTLD_NOW | RTLD_NOLOAD));
+}
+
+static struct capriole_probe probe = { .symbol = "plugged", .pre = hit };
+
+/* It comes back when it is enabled again. */
+static void come_back(void)
+{
+	for (int round = 0; round < 10; round++) {
+		load();
+		if (round == 0)
+			OK(capriole_probe_register(&probe));
+		else
+			OK(capriole_probe_enable(&probe));
+		CHECK(probe.address == dlsym(library, "plugged") ||
+		      (char *)probe.address == (char *)dlsym(library, "plugged") + 4);
+		if (round % 2)
+			optimize(&probe);
+		hits = 0;
+		IS(call(2), 6);
+		IS(hits, 1);
+		void *before = probe.address;
+		unload();
+		is_in_state(&probe, CAPRIOLE_GONE, "");
+		FAILS(capriole_probe_enable(&probe), ENOENT, "");
+		is_in_state(&probe, CAPRIOLE_GONE, "");
+		/* So that it comes to be elsewhere. */
+		if (round % 3 == 2)
+			CHECK(mmap((void *)((unsigned long)before & ~4095ul), 4096, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+	}
+	OK(capriole_probe_unregister(&probe));
+	load();
+	IS(call(2), 6);
+	IS(hits, 1);
+}
+
+/* One that was disabled meanwhile. */
+static void disabled_meanwhile(void)
+{
+	load();
+	OK(capriole_probe_register(&probe));
+	OK(capriole_probe_disable(&probe));
+	void *before = probe.address;
+	unload();
+	CHECK(mmap((void *)((unsigned long)before & ~4095ul), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		   0) != MAP_FAILED);
+	load();
+	IS(call(1), 3);
+	IS(hits, 0);
+	OK(capriole_probe_enable(&probe));
+	IS(call(1), 3);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&probe));
+}
+
+/* A new one at the same place, where the old one is still registered. */
+static void beside_the_old_one(void)
+{
+	struct capriole_probe other = { .object = probe.object, .symbol = "plugged", .pre = other_hit };
+	for (int round = 0; round < 6; round++) {
+		load();
+		if (round == 0)
+			OK(capriole_probe_register(&probe));
+		OK(capriole_probe_register(&other));
+		others = 0;
+		IS(call(1), 3);
+		IS(others, 1);
+		OK(capriole_probe_unregister(&other));
+		others = 0;
+		IS(call(1), 3);
+		IS(others, 0);
+		unload();
+	}
+	OK(capriole_probe_unregister(&probe));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{ "come_back", come_back },
+		{ "disabled_meanwhile", disabled_meanwhile },
+		{ "beside_the_old_one", beside_the_old_one },
+		{ NULL, NULL },
+	};
+	CHECK(argc > 2);
+	path = argv[2];
+	probe.object = strrchr(path, '/') + 1;
+	return run_parts(parts, argc, argv);
+}
