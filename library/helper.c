@@ -26,6 +26,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/auxv.h>
+#include <time.h>
 
 #define VERSION 2
 #define STACK (64 << 10)
@@ -45,6 +46,7 @@ extern char **environ;
 
 static int connection = -1;
 static struct stat identity;	/* of the connection's socket */
+static int has_answered;	/* the helper, once */
 static long owner;	/* the process that has started the helper */
 static long helper;
 /* For names that the helper has the kernel read. */
@@ -278,6 +280,7 @@ HIDDEN int start_helper(void)
 	SYS2(SYS_prctl, PR_SET_PTRACER, helper);
 	connection = sockets[0];
 	SYS2(SYS_fstat, connection, &identity);
+	has_answered = 0;
 	owner = SYS0(SYS_getpid);
 	struct message hello;
 	new_message(&hello, HELLO);
@@ -294,8 +297,8 @@ HIDDEN int start_helper(void)
 		answer = ask(&hello);
 	drop_message(&hello);
 	if (answer == -EPIPE)
-		answer = fail(-EPIPE, "the helper process has ended at once; does it start, and has it enough "
-			      "memory? Its command: ", path);
+		answer = fail(-EPIPE, "the helper process has ended, or does not answer, before it has begun: has it "
+				      "enough memory, and is this the command capriole? ", path);
 	if (!answer)
 		answer = adopt();
 	if (answer < 0)
@@ -451,6 +454,20 @@ static int transfer(int receive, char *bytes, size_t size)
 	return 0;
 }
 
+/* Waits for the first answer, for half a minute: any program may have been started as the helper. */
+static int answers(void)
+{
+	struct timespec moment = { 0, 200000 };
+	char byte;
+	for (int round = 0; !has_answered && round < 120000; round++) {
+		long result = SYS6(SYS_recvfrom, connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
+		has_answered = result != -EAGAIN && result != -EINTR;
+		if (!has_answered)
+			SYS2(SYS_nanosleep, &moment, NULL);
+	}
+	return has_answered;
+}
+
 __attribute__((noinline)) static int ask_it(struct message *message)
 {
 	static const char *const gone = "the helper process has ended; the probes that are there stay "
@@ -459,7 +476,8 @@ __attribute__((noinline)) static int ask_it(struct message *message)
 	if (message->failed)
 		return fail(-ENOMEM, "there is no memory for a message to the helper process", NULL);
 	((u32 *)(void *)message->bytes)[0] = (u32)(message->size - 8);
-	if (transfer(0, message->bytes, message->size) || transfer(1, (char *)head, sizeof head)) {
+	if (transfer(0, message->bytes, message->size) || !answers() ||
+	    transfer(1, (char *)head, sizeof head)) {
 		stop_helper();
 		return fail(-EPIPE, gone, NULL);
 	}

@@ -538,7 +538,9 @@ capriole_clone:
 	.size	capriole_clone, . - capriole_clone
 
 	.text
-/* Markers of capriole_record: a nop that a probe replaces, and a return. */
+/* Markers of capriole_record: a nop that a probe replaces, and a return. Each is a function of its own,
+ * because the helper probes only what it knows to be code: in a library without a symbol table, by the
+ * unwind information. */
 	.globl	capriole_records
 	.hidden	capriole_records
 	.type	capriole_records, @function

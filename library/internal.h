@@ -178,6 +178,8 @@ HIDDEN int capriole_left_handler(int version, int actions, u64 class, void *exce
 /* Installs handlers of the signals of faults, before those of the program. The helper must have been
  * started. */
 HIDDEN int watch_faults(void);
+/* Puts the program's actions back, where it has not set others meanwhile. */
+HIDDEN void unwatch_faults(void);
 /* The memory of the session, with its handlers, is going to be unmapped. */
 HIDDEN void forget_handlers(void);
 /* Calls the handler; capriole_abandoned, with the stack pointer that is in *leave, returns 0 instead. */

@@ -383,6 +383,17 @@ static void unlink_probe(struct capriole_probe *probe)
 		*at = own(probe)->next;
 }
 
+/* True if a probe is registered; not a copy of one. */
+static int is_registered(const struct capriole_probe *probe)
+{
+	if (!probe || !own(probe)->site)
+		return 0;
+	for (const struct capriole_probe *p = own(probe)->site->first; p; p = own(p)->next)
+		if (p == probe)
+			return 1;
+	return 0;
+}
+
 static int is_used(const struct site *site)
 {
 	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
@@ -729,7 +740,7 @@ HIDDEN int check_probe(const struct capriole_probe *p)
 	if (!p)
 		return fail(-EINVAL, "there is no probe: the pointer is NULL", NULL);
 	if (own(p)->site)
-		return fail(-EBUSY, "the probe is registered already", NULL);
+		return fail(-EBUSY, "the probe is registered already, or a copy of one that is", NULL);
 	if (p->flags & ~15u)
 		return fail(-EINVAL, "the probe has flags that do not exist; is it initialised?", NULL);
 	if (!p->address && !p->symbol && !p->line)
@@ -934,7 +945,7 @@ HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
 	size_t room = (count ? count : 1) * sizeof(struct site *), marked = 0;
 	int failed = check_list(probes, count);
 	for (size_t i = 0; i < count && !failed; i++)
-		if (!probes[i] || !own(probes[i])->site)
+		if (!is_registered(probes[i]))
 			failed = fail(-EINVAL, "the probe is not registered", NULL);
 	for (; marked < count && !failed; marked++) {
 		if (own(probes[marked])->enabled & 2)
@@ -1042,7 +1053,8 @@ HIDDEN int replace_locked(struct capriole_replacement *replacement)
 
 HIDDEN int restore_locked(struct capriole_replacement *replacement)
 {
-	struct site *site = replacement ? own(&replacement->probe)->site : NULL;
+	struct site *site =
+		replacement && is_registered(&replacement->probe) ? own(&replacement->probe)->site : NULL;
 	if (!site || !site->replacement)
 		return fail(-EINVAL, "it is not replaced", NULL);
 	int failed = disarm(&site, 1);
@@ -1060,7 +1072,7 @@ HIDDEN int restore_locked(struct capriole_replacement *replacement)
 HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabled)
 {
 	for (size_t i = 0; i < count; i++)
-		if (!probes[i] || !own(probes[i])->site)
+		if (!is_registered(probes[i]))
 			return fail(-EINVAL, "the probe is not registered", NULL);
 	int failed = enabled ? start_helper() : 0;
 	if (failed)
@@ -1105,7 +1117,7 @@ PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
 
 PUBLIC unsigned long capriole_probe_missed(const struct capriole_probe *probe)
 {
-	return __atomic_load_n(&probe->missed, __ATOMIC_RELAXED);
+	return probe ? __atomic_load_n(&probe->missed, __ATOMIC_RELAXED) : 0;
 }
 
 /* States */
@@ -1114,7 +1126,7 @@ static int status(const struct capriole_probe *probe, char *why, size_t size)
 {
 	struct message message;
 	size_t at = 0, long_;
-	if (!probe || !own(probe)->site)
+	if (!is_registered(probe))
 		return CAPRIOLE_UNREGISTERED;
 	if (!own(probe)->enabled)
 		return CAPRIOLE_OFF;
@@ -1285,6 +1297,7 @@ PUBLIC int capriole_finish(void)
 	failed = simple(GOODBYE, 0);
 	if (!failed) {
 		stop_helper();
+		unwatch_faults();
 		for (struct site *site = sites; site; site = site->all) {
 			site->id = site->after = site->armed = site->held = 0;
 			forget_branch(site);

@@ -573,7 +573,8 @@ static int insides_of(struct capriole_return_probe **probes, size_t count, struc
 	if (failed)
 		return failed;
 	for (size_t i = 0; i < count; i++)
-		if (!probes[i] || !probes[i]->private_[0])
+		if (!probes[i] || !probes[i]->private_[0] ||
+		    ((struct inside *)probes[i]->private_[0])->outer != probes[i])
 			return fail(-EINVAL, "the return probe is not registered", NULL);
 	struct inside **some = allocate((count ? count : 1) * sizeof *some);
 	if (!some)

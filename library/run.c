@@ -172,7 +172,7 @@ static struct action before[4];
  * instructions. The kernel's answer is as if they did not exist: see capriole_action() in
  * crates/resident. */
 static u64 session_handlers[4];
-static int watching;
+static int watching[4];	/* for each signal: ours is there, or another one that may call it */
 
 __attribute__((naked)) static void restore(void)
 {
@@ -224,6 +224,21 @@ static void faulted(int signal, siginfo_t *info, void *context)
 		SYS3(SYS_tgkill, SYS0(SYS_getpid), SYS0(SYS_gettid), signal);
 }
 
+HIDDEN void unwatch_faults(void)
+{
+	for (unsigned i = 0; i < 4; i++) {
+		struct action now;
+		if (!watching[i] || SYS4(SYS_rt_sigaction, signals[i], NULL, &now, 8) < 0 ||
+		    now.handler != (void *)(u64)faulted)
+			continue;
+		SYS4(SYS_rt_sigaction, signals[i], &before[i], &now, 8);
+		if (now.handler == (void *)(u64)faulted)
+			watching[i] = 0;
+		else	/* The program has set one in between. */
+			SYS4(SYS_rt_sigaction, signals[i], &now, NULL, 8);
+	}
+}
+
 HIDDEN void forget_handlers(void)
 {
 	for (unsigned i = 0; i < 4; i++)
@@ -232,7 +247,7 @@ HIDDEN void forget_handlers(void)
 
 HIDDEN int watch_faults(void)
 {
-	if (watching)
+	if (watching[0] && watching[1] && watching[2] && watching[3])
 		return 0;
 	struct message message;
 	new_message(&message, FAULTS);
@@ -241,15 +256,19 @@ HIDDEN int watch_faults(void)
 		drop_message(&message);
 		return failed;
 	}
-	watching = 1;
 	for (unsigned i = 0; i < 4; i++) {
+		if (watching[i])
+			continue;
 		struct action own = { (void *)(u64)faulted, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
 				      (void *)(u64)restore, 0 };
 		SYS4(SYS_rt_sigaction, signals[i], NULL, &before[i], 8);
 		own.mask = before[i].mask;
 		long result = SYS4(SYS_rt_sigaction, signals[i], &own, NULL, 8);
-		if (result < 0)
+		if (result < 0) {
+			drop_message(&message);
 			return fail((int)result, "the handlers of faults cannot be installed", NULL);
+		}
+		watching[i] = 1;
 	}
 	for (unsigned i = 0; i < 4; i++) {
 		u64 first = take(&message), program = take(&message);

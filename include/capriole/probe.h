@@ -69,7 +69,8 @@ typedef int (*capriole_fault_handler)(struct capriole_probe *, struct capriole_r
 /* Flags of a probe. */
 enum {
 	CAPRIOLE_DISABLED = 1,		/* register it disabled */
-	CAPRIOLE_NO_OPTIMIZE = 2,	/* keep the breakpoint: do not replace it by a jump */
+	CAPRIOLE_NO_OPTIMIZE = 2,	/* keep the breakpoint: do not replace it by a jump; in the C library
+					   none is possible */
 	CAPRIOLE_NO_VECTOR = 4,		/* its handlers do not change vector or x87 registers */
 	CAPRIOLE_SAVE_VECTOR = 8	/* save these registers, without a look at the handlers */
 };
@@ -287,17 +288,36 @@ void capriole_record_nothing(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, u
 #endif
 
 #ifdef __cplusplus
-/* Makes `handler` the argument probe's handler, if it has the type of `function`. */
-template <typename F>
-inline void capriole_set_argument_handler(capriole_argument_probe &probe, F *function, F *handler)
+/* Makes `handler` the argument probe's handler, if it has the type of `function`. From C++17 on `noexcept`
+ * is a part of a function's type, and C libraries declare most functions so: it may differ. */
+template <typename R, typename... A>
+inline void capriole_set_argument_handler(capriole_argument_probe &probe, R (*function)(A...),
+					  R (*handler)(A...))
 {
 	probe.probe.address = reinterpret_cast<void *>(function);
 	probe.handler = reinterpret_cast<void (*)()>(handler);
 }
-template <typename F>
-inline void capriole_set_replacement(capriole_replacement &probe, F *function, F *replacement,
-				     F **original)
+template <typename R, typename... A>
+inline void capriole_set_argument_handler(capriole_argument_probe &probe, R (*function)(A..., ...),
+					  R (*handler)(A..., ...))
 {
+	probe.probe.address = reinterpret_cast<void *>(function);
+	probe.handler = reinterpret_cast<void (*)()>(handler);
+}
+template <typename R, typename... A, typename O>
+inline void capriole_set_replacement(capriole_replacement &probe, R (*function)(A...),
+				     R (*replacement)(A...), O **original)
+{
+	(void)static_cast<R (*)(A...)>(static_cast<O *>(0));
+	probe.probe.address = reinterpret_cast<void *>(function);
+	probe.replacement = reinterpret_cast<void (*)()>(replacement);
+	probe.original = reinterpret_cast<void (**)()>(original);
+}
+template <typename R, typename... A, typename O>
+inline void capriole_set_replacement(capriole_replacement &probe, R (*function)(A..., ...),
+				     R (*replacement)(A..., ...), O **original)
+{
+	(void)static_cast<R (*)(A..., ...)>(static_cast<O *>(0));
 	probe.probe.address = reinterpret_cast<void *>(function);
 	probe.replacement = reinterpret_cast<void (*)()>(replacement);
 	probe.original = reinterpret_cast<void (**)()>(original);

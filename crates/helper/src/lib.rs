@@ -19,6 +19,7 @@
 mod branch;
 mod line;
 mod message;
+mod one_line;
 mod rows;
 mod server;
 mod vectors;

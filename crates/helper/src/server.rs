@@ -3,6 +3,7 @@
 use crate::branch::{Branch, NoPost};
 use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
+use crate::one_line::one_line;
 use crate::vectors::uses_vectors;
 use crate::{VERSION, rows};
 use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
@@ -12,6 +13,7 @@ use capriole_host::Host;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::process::Process;
+use capriole_text::chain;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -33,12 +35,17 @@ const KEPT: usize = 100_000;
 /// Address space that is enough for a session and the records of threads, bytes; most of it is never
 /// touched.
 const ADDRESS_SPACE: u64 = 1 << 30;
+/// Starts of the file names of C libraries.
+const C_LIBRARIES: [&str; 3] = ["libc.so", "libc-", "ld-musl"];
 
 /// What a site does.
 const BEFORE: u64 = 0;
 const AFTER: u64 = 1;
 /// Goes on elsewhere.
 const REPLACE: u64 = 2;
+
+/// Size of `endbr64`, bytes.
+const ENDBR64: u64 = 4;
 
 /// State numbers of `enum capriole_state`.
 const BREAKPOINT: u64 = 1;
@@ -94,7 +101,7 @@ fn failure(code: i32, message: impl Into<String>) -> Failure {
 
 impl From<capriole::Error> for Failure {
     fn from(error: capriole::Error) -> Failure {
-        failure(errno(error.code()), error.full())
+        failure(errno(error.code()), one_line(&error.full()))
     }
 }
 
@@ -424,6 +431,48 @@ impl Server {
         Ok(())
     }
 
+    /// Refuses a replacement that is not one of a function by another one.
+    fn check_replacement(
+        &mut self,
+        probe: &Probe,
+        address: u64,
+        target: u64,
+    ) -> Result<(), Failure> {
+        let label = &probe.label;
+        let spots = self.session()?.spots(probe)?;
+        let offset = spots.first().map_or(0, |spot| spot.offset);
+        let is_endbr = |at: u64| {
+            let found = self.instruction(at);
+            found.is_some_and(|found| found.mnemonic() == Mnemonic::Endbr64)
+        };
+        let start = address.wrapping_sub(offset);
+        if offset != 0 && !(offset == ENDBR64 && is_endbr(start)) {
+            return Err(failure(
+                libc::EINVAL,
+                format!(
+                    "{label} is not the entry of a function, but {offset:#x} bytes behind one: only a whole function can be replaced"
+                ),
+            ));
+        }
+        let is_own = |at: u64| at == start || at == start + ENDBR64 && is_endbr(start);
+        if is_own(target) {
+            return Err(failure(
+                libc::EINVAL,
+                format!("{label} cannot be replaced by itself"),
+            ));
+        }
+        let maps = self.process.as_ref().and_then(|p| p.maps().ok());
+        let maps = maps.ok_or_else(|| failure(libc::ESRCH, "the program is gone"))?;
+        let mapping = maps.iter().find(|mapping| mapping.contains(target));
+        match mapping.is_some_and(|mapping| mapping.perms.execute) {
+            true => Ok(()),
+            false => Err(failure(
+                libc::EFAULT,
+                format!("the replacement, at {target:#x}, is not in executable memory"),
+            )),
+        }
+    }
+
     fn probe_at(&self, address: u64) -> Result<Probe, Failure> {
         let (path, offset) = self.file_at(address)?;
         let place = Place::FileOffset(offset);
@@ -469,7 +518,10 @@ impl Server {
                     argument,
                     after: true,
                 }),
-                REPLACE => probe.replace(target),
+                REPLACE => {
+                    self.check_replacement(&probe, address, target)?;
+                    probe.replace(target)
+                }
                 _ => return Err(Malformed.into()),
             });
             held.push(hold != 0);
@@ -717,7 +769,7 @@ impl Server {
             return Ok(answer);
         };
         let (state, mut why) = match status.reached {
-            Reached::Optimised => (OPTIMIZED, format!("a jump ({})", status.tactic)),
+            Reached::Optimised => (OPTIMIZED, format!("a jump ({}){}", status.tactic, self.why_not_held(site))),
             Reached::Waiting if site.held => (BREAKPOINT, "a breakpoint; the probe is not to be optimized".to_owned()),
             Reached::Waiting if !self.allowed => (BREAKPOINT, "a breakpoint; optimization is off".to_owned()),
             Reached::Waiting => (WAITING, format!("a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})", status.tactic)),
@@ -736,6 +788,25 @@ impl Server {
         let mut answer = Answer::default();
         answer.word(state).text(&why);
         Ok(answer)
+    }
+
+    /// Explains why a site is reached by a jump that is to have a breakpoint.
+    fn why_not_held(&self, site: &Site) -> String {
+        let wish = match (site.held, self.allowed) {
+            (true, _) => "the probe is not to be optimized",
+            (false, false) => "optimization is off",
+            (false, true) => return String::new(),
+        };
+        let path = self.file_at(site.added.address).map(|(path, _)| path);
+        let path = path.unwrap_or_default();
+        let file = path.rsplit('/').next().unwrap_or_default();
+        let reason = match C_LIBRARIES.iter().any(|name| file.starts_with(name)) {
+            true => {
+                "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program"
+            }
+            false => "SIGTRAP was blocked or ignored, or is used by nobody here",
+        };
+        format!(", although {wish}: no breakpoint may be used here ({reason})")
     }
 
     fn exits(&mut self, request: &mut Request) -> Answered {
@@ -820,9 +891,10 @@ impl Server {
         let added = if address == 0 {
             self.session()?.add(&text)?
         } else {
+            six_values(&text)?;
             let (path, offset) = self.file_at(address)?;
             let spec = EventSpec::parse(&format!("{path}:{offset:#x} {text}"))
-                .map_err(|error| failure(libc::EINVAL, error.to_string()))?;
+                .map_err(|error| failure(libc::EINVAL, one_line(&chain(&error))))?;
             let probe = Probe::from(spec).named(name);
             self.session()?.add_probe(probe)?
         };
@@ -835,7 +907,7 @@ impl Server {
 
     fn event(&self, number: u64) -> Result<EventId, Failure> {
         let event = self.events.get(&number).copied();
-        event.ok_or_else(|| failure(libc::ENOENT, format!("there is no event {number}")))
+        event.ok_or_else(|| failure(libc::ENOENT, format!("there is no event {}", number as i64)))
     }
 
     fn remove_event(&mut self, request: &mut Request) -> Answered {
@@ -984,6 +1056,24 @@ fn no_pattern(place: &Place) -> Result<(), Failure> {
     }
 }
 
+/// Refuses arguments that `CAPRIOLE_WRITE` does not pass.
+fn six_values(fields: &str) -> Result<(), Failure> {
+    for (at, start) in fields.match_indices("$arg") {
+        let digits = fields[at + start.len()..].split(|c: char| !c.is_ascii_digit());
+        let digits = digits.into_iter().next().unwrap_or_default();
+        if !digits.is_empty() && !matches!(digits.parse(), Ok(1..=6)) {
+            return Err(failure(
+                libc::EINVAL,
+                format!(
+                    "there is no `$arg{digits}`, at column {} of `{fields}`: a record has the values $arg1 to $arg6",
+                    fields[..at].chars().count() + 1
+                ),
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Has a function's name mean its own code only, and not the copies that compilers have made of it:
 /// these are found in debug information, which takes long.
 fn own_code(probe: Probe) -> Probe {
@@ -998,8 +1088,9 @@ fn line(text: &str) -> Result<Place, Failure> {
     let found = text
         .rsplit_once(':')
         .and_then(|(file, line)| Some((file, line.parse().ok()?)));
-    let (file, line) =
-        found.ok_or_else(|| failure(libc::EINVAL, format!("`{text}` is not FILE:LINE")))?;
+    let (file, line) = found
+        .filter(|(file, _)| !file.is_empty())
+        .ok_or_else(|| failure(libc::EINVAL, format!("`{text}` is not FILE:LINE")))?;
     Ok(Place::Line {
         file: file.to_owned(),
         line,

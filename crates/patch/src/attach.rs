@@ -100,9 +100,7 @@ pub enum SiteError {
     )]
     Neighbour(String),
     /// Another probe of the session has a part of the bytes.
-    #[error(
-        "another probe of this recording changes, or relies on, some of the bytes that this one would change"
-    )]
+    #[error("another probe changes, or relies on, some of the bytes that this one would change")]
     Shared,
     /// The program ended, or could not be stopped, while the probe was being added.
     #[error("the program could not be stopped while the probe was being added")]

@@ -469,6 +469,11 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Filtered { .. }
         | TargetError::Sandboxed { .. }
         | TargetError::TraceFiltered { .. } => Code::Sandboxed,
+        TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
+            if *errno == Errno::NOMEM =>
+        {
+            Code::NoResources
+        }
         TargetError::Ptrace { .. }
         | TargetError::Refused { .. }
         | TargetError::Memory { .. }

@@ -31,6 +31,8 @@ pub struct Spot {
     pub address: u64,
     /// The function, or part of a function, that has it.
     pub symbol: Option<String>,
+    /// Its distance from the start of the function in bytes; an `endbr64` there does not count.
+    pub offset: u64,
     /// For an exit: true if the function returns there, whatever the flags.
     pub plain: bool,
     /// For an exit: the reason why the exits of the function are not all known.
@@ -353,6 +355,7 @@ impl Inner {
             Spot {
                 address: site.address,
                 symbol: site.symbol.clone(),
+                offset: site.offset.saturating_sub(site.check),
                 plain: way == Some(&Ok(ExitKind::Return)) && condition.is_none(),
                 unknown: way
                     .and_then(|way| way.as_ref().err())

@@ -7,7 +7,7 @@ use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
 use capriole_codegen::work::{Record, Work};
-use capriole_event::{ObjectRef, Place, Probe, automatic_name};
+use capriole_event::{Action, ObjectRef, Place, Probe, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_planner::resolve::{Body, Site};
@@ -61,12 +61,15 @@ impl Selected {
         }
     }
 
-    /// Returns the name that the user gave; for a place in a file, the name that the kernel would
-    /// give it.
+    /// Returns the name that the user gave; for an event at a place in a file, the name that the kernel
+    /// would give it.
     fn given_name(&self) -> Option<String> {
         let probe = &self.probe;
+        let is_event = |action: &Action| !matches!(action, Action::Call(_) | Action::Replace(_));
         let automatic = || match (&probe.place, &probe.object) {
-            (Place::FileOffset(offset), ObjectRef::Path(path)) => {
+            (Place::FileOffset(offset), ObjectRef::Path(path))
+                if probe.actions.iter().all(is_event) =>
+            {
                 Some(automatic_name(probe.at, path, *offset))
             }
             _ => None,

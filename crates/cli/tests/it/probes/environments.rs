@@ -211,7 +211,7 @@ mod watched {
             );
             let text = told(&said);
             assert!(said.status.success(), "{text}");
-            assert!(text.contains("-22: "), "{text}");
+            assert!(text.contains("-95: "), "{text}");
             assert!(text.contains("is run by Valgrind, "), "{text}");
             assert!(said.stderr.is_empty(), "{text}");
         }

@@ -6,15 +6,18 @@
 mod arguments;
 mod branches;
 mod dlopen;
+mod documents;
 mod environments;
 mod functions;
 mod hammered;
 mod kinds;
 mod records;
+mod refused;
 mod registers;
 mod returns;
 mod signals;
 mod stacks;
+mod types;
 mod unstopped;
 mod unwinding;
 

@@ -1,0 +1,35 @@
+//! The macros that check types, in each version of C++.
+
+use super::{program_by, root, run};
+use crate::programs::Compiler;
+use crate::target::told;
+use std::process::Command;
+
+#[test]
+fn noexcept_may_differ() {
+    for standard in ["-std=c++11", "-std=c++14", "-std=c++17", "-std=c++20"] {
+        let flags = [standard, "-DWRONG=0", "-Wall", "-Wextra"];
+        if let Some(program) = program_by(Compiler::Gxx, "probes_types.cpp", &flags) {
+            run(&program, &[]);
+        }
+    }
+}
+
+#[test]
+fn other_types_do_not_compile() {
+    let compile = |wrong: u32, standard: &str| {
+        let mut compiler = Command::new("c++");
+        compiler.args(["-fsyntax-only", standard, &format!("-DWRONG={wrong}"), "-I"]);
+        compiler.arg(root().join("include"));
+        compiler.arg(root().join("tests/programs/probes_types.cpp"));
+        compiler.output().expect("a compiler")
+    };
+    for standard in ["-std=c++11", "-std=c++17"] {
+        let output = compile(0, standard);
+        assert!(output.status.success(), "{}", told(&output));
+        for wrong in 1..5 {
+            let output = compile(wrong, standard);
+            assert!(!output.status.success(), "{wrong} compiles");
+        }
+    }
+}

@@ -1,0 +1,353 @@
+/*
+ * A program that makes mistakes with its probes, events and records, or ends with some that are there:
+ * it is told so in one line, and nothing changes.
+ */
+#include "probes.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#define AT(function) .address = (void *)(function)
+
+PROBED long add(long a, long b)
+{
+	return a + 2 * b;
+}
+
+PROBED long subtract(long a, long b)
+{
+	return a - 2 * b;
+}
+
+/* A system call, which cannot be executed elsewhere. */
+__asm__(".pushsection .text\n"
+	".globl calls_kernel\n.type calls_kernel, @function\ncalls_kernel:\n"
+	"	mov $39, %eax\n"
+	"	syscall\n"
+	"	ret\n"
+	".size calls_kernel, . - calls_kernel\n.popsection\n");
+
+static volatile long hits;
+
+static int count(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	hits++;
+	return 0;
+}
+
+static int count_return(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	hits++;
+	return 0;
+}
+
+/* The last message, which is one line. */
+static void has(const char *text)
+{
+	const char *message = capriole_error();
+	if (!strstr(message, text))
+		BAD("`%s` is not in: %s", text, message);
+	if (strchr(message, '\n') || !*message || message[strlen(message) - 1] == ' ')
+		BAD("not one line: %s", message);
+}
+
+#define REFUSED(call, code, text) \
+	do { \
+		FAILS(call, code, text); \
+		has(text); \
+	} while (0)
+
+static void nothing_given(void)
+{
+	REFUSED(capriole_probes_register(NULL, 3), EINVAL, "NULL");
+	REFUSED(capriole_probes_unregister(NULL, 3), EINVAL, "NULL");
+	OK(capriole_probes_register(NULL, 0));
+	IS(capriole_probe_missed(NULL), 0);
+	REFUSED(capriole_probe_register(NULL), EINVAL, "NULL");
+	REFUSED(capriole_probe_unregister(NULL), EINVAL, "not registered");
+	REFUSED(capriole_probe_enable(NULL), EINVAL, "not registered");
+	REFUSED(capriole_return_probe_register(NULL), EINVAL, "handler");
+	REFUSED(capriole_argument_probe_register(NULL), EINVAL, "handler");
+	REFUSED(capriole_argument_probe_unregister(NULL), EINVAL, "not registered");
+	REFUSED(capriole_replace(NULL), EINVAL, "no replacement");
+	REFUSED(capriole_restore(NULL), EINVAL, "not replaced");
+	REFUSED(capriole_event_enable(NULL), EINVAL, "the event is empty");
+	REFUSED(capriole_record_enable(NULL), EINVAL, "no name");
+	REFUSED(capriole_record_disable(NULL), EINVAL, "not enabled");
+	IS(capriole_probe_status(NULL, NULL, 0), CAPRIOLE_UNREGISTERED);
+}
+
+/* The place is set by each registration, and given once. */
+static void places(void)
+{
+	struct capriole_probe p = { .symbol = "add", .pre = count };
+	for (int i = 0; i < 3; i++) {
+		OK(capriole_probe_register(&p));
+		CHECK(p.address == (void *)add);
+		OK(capriole_probe_unregister(&p));
+		p.symbol = "subtract";
+		OK(capriole_probe_register(&p));
+		CHECK(p.address == (void *)subtract);
+		OK(capriole_probe_unregister(&p));
+		p.symbol = "add";
+	}
+	struct capriole_probe q = { AT(subtract), .symbol = "add", .pre = count };
+	REFUSED(capriole_probe_register(&q), EINVAL, "one place");
+	q = (struct capriole_probe){ .symbol = "add", .line = "probes_refused.c:1", .pre = count };
+	REFUSED(capriole_probe_register(&q), EINVAL, "one place");
+	q = (struct capriole_probe){ .line = ":12", .pre = count };
+	REFUSED(capriole_probe_register(&q), EINVAL, "`:12` is not FILE:LINE");
+	q = (struct capriole_probe){ .object = "li", .symbol = "malloc", .pre = count };
+	REFUSED(capriole_probe_register(&q), ENOTUNIQ, "or a path: /");
+	/* No name that events have. */
+	q = (struct capriole_probe){ .symbol = "calls_kernel", .offset = 5, .pre = count };
+	REFUSED(capriole_probe_register(&q), EOPNOTSUPP, "calls_kernel+0x5 cannot be probed");
+	CHECK(!strstr(capriole_error(), "p_"));
+}
+
+/* A copy of a registered probe is not registered. */
+static void copies(void)
+{
+	struct capriole_probe p = { AT(add), .pre = count };
+	struct capriole_return_probe r = { .probe = { AT(add) }, .handler = count_return };
+	OK(capriole_probe_register(&p));
+	OK(capriole_return_probe_register(&r));
+	struct capriole_probe copy = p;
+	struct capriole_return_probe copy_of_r = r;
+	REFUSED(capriole_probe_unregister(&copy), EINVAL, "not registered");
+	REFUSED(capriole_probe_disable(&copy), EINVAL, "not registered");
+	REFUSED(capriole_probe_register(&copy), EBUSY, "copy");
+	REFUSED(capriole_return_probe_unregister(&copy_of_r), EINVAL, "not registered");
+	IS(capriole_probe_status(&copy, NULL, 0), CAPRIOLE_UNREGISTERED);
+	hits = 0;
+	IS(add(1, 2), 5);
+	IS(hits, 2);
+	OK(capriole_return_probe_unregister(&r));
+	OK(capriole_probe_unregister(&p));
+	IS(add(1, 2), 5);
+	IS(hits, 2);
+	OK(capriole_finish());
+}
+
+static void replacements(void)
+{
+	static long (*original)(long, long);
+	static int data;
+	struct capriole_replacement r;
+#define TRIES(at, by, code, text) \
+	do { \
+		memset(&r, 0, sizeof r); \
+		r.probe.address = (char *)(void *)at; \
+		r.replacement = (void (*)(void))(by); \
+		r.original = (void (**)(void))(void *)&original; \
+		REFUSED(capriole_replace(&r), code, text); \
+		IS(add(1, 2), 5); \
+		IS(subtract(1, 2), -3); \
+	} while (0)
+	char *next = (char *)(void *)add;
+	next += next[0] == (char)0xf3 ? 8 : 4; /* endbr64, lea */
+	TRIES(next, subtract, EINVAL, "not the entry of a function");
+	TRIES(add, add, EINVAL, "by itself");
+	TRIES(add, &data, EFAULT, "not in executable memory");
+	TRIES(add, 16, EFAULT, "not in executable memory");
+	/* Code in memory that is not a file's may be the replacement. */
+	unsigned char *code = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+				   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(code != MAP_FAILED);
+	memcpy(code, "\xb8\x07\x00\x00\x00\xc3", 6); /* mov $7, %eax; ret */
+	memset(&r, 0, sizeof r);
+	r.probe.address = (void *)add;
+	r.replacement = (void (*)(void))(uintptr_t)code;
+	OK(capriole_replace(&r));
+	IS(add(1, 2), 7);
+	OK(capriole_restore(&r));
+	IS(add(1, 2), 5);
+}
+
+static void events(void)
+{
+	REFUSED(capriole_event_enable("libc:mallok"), ENOENT, "no function `mallok` in");
+	REFUSED(capriole_event_enable("nolib:x"), ENOENT, "no program or library `nolib` is loaded");
+	REFUSED(capriole_event_enable(":add n=%foo"), EINVAL, "at column 8 of `:add n=%foo`");
+	REFUSED(capriole_event_enable(":add n=$arg1 bogus"), EINVAL, "bogus");
+	REFUSED(capriole_event_enable(":add count() bogus("), EINVAL, "column");
+	REFUSED(capriole_event_disable(-5), ENOENT, "no event -5");
+	REFUSED(capriole_event_rows(0, 1), ENOENT, "no event 0");
+	static struct capriole_record seven = CAPRIOLE_RECORD("seven", "a=$arg1 b=$arg7");
+	static struct capriole_record named = CAPRIOLE_RECORD("a b", "a=$arg1");
+	static struct capriole_record wrong = CAPRIOLE_RECORD("wrong", "a=$arg1:u65");
+	REFUSED(capriole_record_enable(&seven), EINVAL, "`$arg7`, at column 11");
+	REFUSED(capriole_record_enable(&named), EINVAL, "identifier");
+	REFUSED(capriole_record_enable(&wrong), EINVAL, "u65");
+	/* The next ones are well. */
+	int event = capriole_event_enable(":add n=$arg1");
+	OK(event);
+	/* No probe is registered, so that is the end. */
+	OK(capriole_finish());
+	REFUSED(capriole_event_disable(event), ENOENT, "nothing was enabled");
+	IS(add(1, 2), 5);
+}
+
+/* Reads what the library writes into a descriptor. */
+static const char *written(int (*write_it)(int))
+{
+	static char text[4096];
+	FILE *file = tmpfile();
+	CHECK(file);
+	OK(write_it(fileno(file)));
+	rewind(file);
+	text[fread(text, 1, sizeof text - 1, file)] = 0;
+	fclose(file);
+	return text;
+}
+
+static struct capriole_record done = CAPRIOLE_RECORD("done", "bytes=$arg1:u64 fd=$arg6:s32");
+static struct capriole_record other = CAPRIOLE_RECORD("other", "x=$arg2:s64");
+
+static void records(void)
+{
+	CAPRIOLE_WRITE(&done, 1, 2);
+	for (int i = 0; i < 3; i++) {
+		OK(capriole_record_enable(&done));
+		OK(capriole_record_enable(&other));
+		REFUSED(capriole_record_enable(&done), EINVAL, "already");
+		CAPRIOLE_WRITE(&done, 17, 0, 0, 0, 0, -4);
+		CAPRIOLE_WRITE(&other, 0, -9);
+		const char *text = written(capriole_event_read);
+		if (!strstr(text, "done bytes=17 fd=-4\n") || !strstr(text, "other x=-9\n"))
+			BAD("records: %s", text);
+		OK(capriole_record_disable(&done));
+		CAPRIOLE_WRITE(&done, 18, 0, 0, 0, 0, -5);
+		IS(*written(capriole_event_read), 0);
+		OK(capriole_record_disable(&other));
+	}
+}
+
+static void other_helper(void)
+{
+	CHECK(!setenv("CAPRIOLE_HELPER", "/bin/true", 1));
+	FAILS(capriole_start(), EPIPE, "is this the command capriole? /bin/true");
+	CHECK(!setenv("CAPRIOLE_HELPER", "/no/such/program", 1));
+	REFUSED(capriole_start(), ENOENT, "/no/such/program");
+	struct capriole_probe p = { AT(add), .pre = count };
+	REFUSED(capriole_probe_register(&p), ENOENT, "/no/such/program");
+	IS(add(1, 2), 5);
+}
+
+static void address_space(void)
+{
+	struct rlimit limit = { 48 << 20, RLIM_INFINITY }, before;
+	struct capriole_probe p = { AT(add), .pre = count };
+	CHECK(!getrlimit(RLIMIT_AS, &before));
+	limit.rlim_max = before.rlim_max;
+	CHECK(!setrlimit(RLIMIT_AS, &limit));
+	int failed = capriole_probe_register(&p);
+	if (failed != -ENOMEM)
+		BAD("%d: %s", failed, failed < 0 ? capriole_error() : "no error");
+	has("memory");
+	IS(add(1, 2), 5);
+	CHECK(!setrlimit(RLIMIT_AS, &before));
+	printf("with %s\n", capriole_error());
+	OK(capriole_probe_register(&p));
+	hits = 0;
+	IS(add(1, 2), 5);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&p));
+}
+
+/* No breakpoint is possible in the C library: the state says so. */
+static void held_in_the_c_library(void)
+{
+	struct capriole_probe p = { .object = "libc", .symbol = "getppid", .pre = count,
+				    .flags = CAPRIOLE_NO_OPTIMIZE };
+	OK(capriole_probe_register(&p));
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: no breakpoint");
+	OK(capriole_probe_unregister(&p));
+	p.flags = 0;
+	OK(capriole_probe_register(&p));
+	OK(capriole_optimization(0));
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "signals blocked");
+	OK(capriole_optimization(1));
+	OK(capriole_probe_unregister(&p));
+	p = (struct capriole_probe){ AT(add), .pre = count, .flags = CAPRIOLE_NO_OPTIMIZE };
+	OK(capriole_probe_register(&p));
+	is_in_state(&p, CAPRIOLE_BREAKPOINT, "a breakpoint");
+	OK(capriole_probe_unregister(&p));
+}
+
+/* The program's own actions come back with capriole_finish(). */
+static int writes_nowhere(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	*(volatile int *)8 = 1;
+	return 0;
+}
+
+static volatile long abandoned;
+
+static int abandon(struct capriole_probe *p, struct capriole_regs *regs, int signal)
+{
+	(void)p, (void)regs;
+	IS(signal, SIGSEGV);
+	abandoned++;
+	return 1;
+}
+
+static void one(int signal)
+{
+	(void)signal;
+}
+
+static void another(int signal)
+{
+	(void)signal;
+}
+
+static void is_action(int signal, void (*wanted)(int))
+{
+	struct sigaction now;
+	CHECK(!sigaction(signal, NULL, &now));
+	if (now.sa_handler != wanted)
+		BAD("the handler of signal %d is %p", signal, (void *)(uintptr_t)now.sa_handler);
+}
+
+static void actions(void)
+{
+	struct capriole_probe p = { AT(add), .pre = writes_nowhere, .fault = abandon };
+	CHECK(signal(SIGFPE, one) != SIG_ERR);
+	for (int i = 1; i < 5; i++) {
+		OK(capriole_probe_register(&p));
+		IS(add(1, 2), 5);
+		IS(abandoned, i);
+		OK(capriole_probe_unregister(&p));
+		if (i == 3)
+			CHECK(signal(SIGBUS, another) != SIG_ERR);
+		OK(capriole_finish());
+		is_action(SIGSEGV, SIG_DFL);
+		is_action(SIGILL, SIG_DFL);
+		is_action(SIGFPE, one);
+		is_action(SIGBUS, i < 3 ? SIG_DFL : another);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const struct part parts[] = {
+		{ "nothing_given", nothing_given },
+		{ "places", places },
+		{ "copies", copies },
+		{ "replacements", replacements },
+		{ "events", events },
+		{ "records", records },
+		{ "other_helper", other_helper },
+		{ "address_space", address_space },
+		{ "held_in_the_c_library", held_in_the_c_library },
+		{ "actions", actions },
+		{ NULL, NULL },
+	};
+	return run_parts(parts, argc, argv);
+}
