@@ -183,9 +183,9 @@ HIDDEN void stop_helper(void)
 static int send_memory(void)
 {
 	char byte = 1;
-	struct {
+	union {
 		struct cmsghdr head;
-		int fd;
+		char room[CMSG_SPACE(sizeof(int))];
 	} control = {
 		.head = { .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS },
 	};
@@ -193,7 +193,7 @@ static int send_memory(void)
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
 	long memory = SYS4(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
 	if (memory >= 0) {
-		control.fd = (int)memory;
+		copy(CMSG_DATA(&control.head), &(int){ (int)memory }, sizeof(int));
 		message.msg_control = &control;
 		message.msg_controllen = sizeof control;
 	}
