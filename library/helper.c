@@ -234,7 +234,7 @@ static int send_memory(void)
 	struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1 };
 	long memory = SYS4(SYS_openat, AT_FDCWD, "/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
 	if (memory >= 0) {
-		*(int *)(void *)CMSG_DATA(&control.head) = (int)memory;
+		copy(CMSG_DATA(&control.head), &(int){ (int)memory }, sizeof(int));
 		message.msg_control = &control;
 		message.msg_controllen = sizeof control;
 	}

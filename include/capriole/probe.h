@@ -185,7 +185,7 @@ struct capriole_return_probe {
 	capriole_call_handler entry;	/* may be NULL */
 	capriole_call_handler handler;
 	size_t data_size;		/* at most 1024 */
-	unsigned max_active;		/* calls that are followed at a time; 0: as many as there are */
+	unsigned max_active;		/* calls that are followed at a time; 0: as many as there is room for */
 	unsigned by_address;		/* 1: replace the return address instead of probing all exits */
 	unsigned long missed;		/* calls that could not be followed */
 	void *private_[4];

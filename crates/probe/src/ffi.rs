@@ -102,7 +102,7 @@ pub struct capriole_return_probe {
     pub handler: capriole_call_handler,
     /// Bytes, at most 1024.
     pub data_size: usize,
-    /// Calls that are followed at a time; 0: as many as there are.
+    /// Calls that are followed at a time; 0: as many as there is room for.
     pub max_active: c_uint,
     /// 1: replace the return address instead of probing all exits.
     pub by_address: c_uint,

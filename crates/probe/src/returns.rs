@@ -65,7 +65,7 @@ impl ReturnProbe {
         }
     }
 
-    /// Follows at most that many calls at a time; 0: as many as there are.
+    /// Follows at most that many calls at a time; 0: as many as there is room for.
     pub fn max_active(mut self, calls: u32) -> ReturnProbe {
         self.max_active = calls;
         self
