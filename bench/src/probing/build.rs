@@ -20,6 +20,7 @@ const FILES: &[(&str, &str)] = files![
     "Cargo.toml",
     "scripts/library.sh",
     "include/capriole/probe.h",
+    "library/branch.c",
     "library/events.c",
     "library/helper.c",
     "library/hit.S",
