@@ -459,7 +459,9 @@ static int analyze(struct capriole_probe **probes, size_t count)
 		if (p->flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR) || own(p)->inside)
 			continue;
 		asked++;
-		put(&message, (u64)p->pre);
+		/* The search for vector registers does not follow the pointer by which that one is called. */
+		put(&message, is_argument_probe(p) ? (u64)((struct capriole_argument_probe *)p)->handler
+						   : (u64)p->pre);
 		put(&message, (u64)p->post);
 		put(&message, (u64)p->fault);
 	}

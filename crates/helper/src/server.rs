@@ -12,9 +12,11 @@ use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_host::Host;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_text::chain;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::fs::File;
@@ -69,6 +71,9 @@ pub struct Server {
     pid: u32,
     process: Option<Process>,
     line: Arc<Line>,
+    /// The mappings of the program when a request was begun, once they were needed: there may be
+    /// thousands of addresses in one.
+    maps: RefCell<Option<Vec<Mapping>>>,
     host: Option<Arc<Volunteer>>,
     /// The thread that waits for an answer.
     tid: i32,
@@ -137,6 +142,7 @@ impl Server {
             pid,
             line,
             host: None,
+            maps: RefCell::default(),
             tid: 0,
             process: Process::open(pid).ok(),
             session: None,
@@ -244,6 +250,8 @@ impl Server {
     }
 
     pub fn answer(&mut self, request: Request) -> Answered {
+        // The program waits meanwhile, and with it who loads its libraries, usually.
+        *self.maps.borrow_mut() = None;
         self.answer_plainly(request)
             .map_err(|failure| self.explained(failure))
     }
@@ -383,12 +391,12 @@ impl Server {
     /// Returns the file and the offset in it of an address of the program.
     fn file_at(&self, address: u64) -> Result<(String, u64), Failure> {
         let gone = || failure(libc::ESRCH, "the program is gone");
-        let maps = self
-            .process
-            .as_ref()
-            .ok_or_else(gone)?
-            .maps()
-            .map_err(|_| gone())?;
+        let mut known = self.maps.borrow_mut();
+        if known.is_none() {
+            let process = self.process.as_ref().ok_or_else(gone)?;
+            *known = Some(process.maps().map_err(|_| gone())?);
+        }
+        let maps = known.as_deref().unwrap_or_default();
         let mapping = maps.iter().find(|mapping| mapping.contains(address));
         let mapping = mapping
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
