@@ -224,7 +224,7 @@ impl Server {
         let process = self.process.as_ref().ok_or_else(gone)?;
         let may_trace = volunteer::may_trace(|| {
             let trial = std::process::Command::new("/proc/self/exe")
-                .args(["probe-helper", "--try-ptrace"])
+                .args(["probe-helper", "try-ptrace"])
                 .stdin(std::process::Stdio::null())
                 .status();
             Some(trial.ok()?.success())

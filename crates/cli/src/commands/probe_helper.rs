@@ -3,22 +3,27 @@
 use anyhow::{Context, bail};
 use capriole::machine;
 use capriole_text::chain;
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rustix::fs::FileType;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Task {
+    TryPtrace,
+}
+
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Does nothing but call ptrace once, and succeeds if that is permitted
-    #[arg(long)]
-    try_ptrace: bool,
+    /// What to do instead: `try-ptrace` calls ptrace once, and succeeds if that is permitted
+    #[arg(value_enum)]
+    task: Option<Task>,
 }
 
 /// Serves the program at the other end of the connection that is standard input.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    if arguments.try_ptrace {
+    if arguments.task == Some(Task::TryPtrace) {
         return Ok(match capriole_helper::try_ptrace() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
