@@ -128,6 +128,9 @@ static void use(const char *why)
 		OK(capriole_probe_register(&other));
 		OK(capriole_return_probe_register(&r));
 		OK(capriole_return_probe_register(&by_address));
+		/* The threads may not run for a while. */
+		for (long before = returns; i == 0 && returns < before + 10;)
+			usleep(100);
 		OK(capriole_probe_disable(&other));
 		OK(capriole_return_probe_unregister(&r));
 		OK(capriole_return_probe_unregister(&by_address));
