@@ -1183,12 +1183,10 @@ extern const u8 capriole_breakpoint[] __attribute__((visibility("hidden")));
 /* In entry.S. */
 __attribute__((noreturn)) void capriole_go_on(u64 *registers);
 
-/* Returns a word of the program's own action of SIGTRAP. */
-static u64 own_trap(u32 word)
+/* Returns the program's own action of SIGTRAP. */
+static __attribute__((noinline, cold)) const u64 *own_trap(void)
 {
-	if (READ(OWN->trap) == 2)
-		return READ(OWN->trap_action[word]);
-	return capriole_config.actions[4][word];
+	return READ(OWN->trap) == 2 ? OWN->trap_action : capriole_config.actions[4];
 }
 
 /* Leads a thread back from the handler of SIGTRAP without rt_sigreturn(2), which takes a fifth of
@@ -1219,7 +1217,7 @@ static inline void go_on(void *context)
 {
 	const u8 *state = (const u8 *)UCONTEXT_FPSTATE(context);
 	u64 segments = UCONTEXT_SEGMENTS(context), shadow_stack = 0;
-	u64 added = own_trap(3) & ~(1ul << (5 - 1));
+	u64 added = READ(own_trap()[3]) & ~(1ul << (5 - 1));
 	if (UCONTEXT_FLAGS(context) != USUAL_UC_FLAGS ||
 	    UCONTEXT_STACK_FLAGS(context) & ~USUAL_STACK_FLAGS ||
 	    UCONTEXT_EFLAGS(context) & ~USUAL_EFLAGS ||
@@ -1273,7 +1271,7 @@ void capriole_trap(int signal, void *info, void *context)
 			}
 		}
 	}
-	u64 handler = own_trap(0);
+	u64 handler = READ(own_trap()[0]);
 	if (handler > 1) {
 		((void (*)(int, void *, void *))handler)(signal, info, context);
 		return;
@@ -1377,7 +1375,7 @@ extern const u8 capriole_restorer[] __attribute__((visibility("hidden")));
  * to see a handler of ours, which it could call or put back after detach, but its own action, which
  * ours stands in for. The kernel has just written there, so it can be written; if the number is not
  * known, the kernel reads it first. */
-static void show_action(const u64 *registers, u64 number)
+static inline void show_action(const u64 *registers, u64 number)
 {
 	u32 signal = (u32)registers[7], index;
 	u64 *old = (u64 *)registers[2];
@@ -1398,8 +1396,9 @@ static void show_action(const u64 *registers, u64 number)
 		return;
 	if (seen != handler)
 		return;
+	const u64 *own = index == 4 ? own_trap() : capriole_config.actions[index];
 	for (u32 i = 0; i < 4; i++)
-		WRITE(old[i], signal == 5 ? own_trap(i) : capriole_config.actions[index][i]);
+		WRITE(old[i], READ(own[i]));
 }
 
 /* Called after rt_sigaction(2): shows the program its own action, and puts our handler of SIGTRAP back if
@@ -1408,7 +1407,7 @@ static void show_action(const u64 *registers, u64 number)
  *
  * A child of vfork(2) or posix_spawn(3), which sets actions of its own before it executes another
  * program, has the same memory: it is told apart by its process id. */
-void capriole_action(const u64 *registers, u64 number)
+__attribute__((cold)) void capriole_action(const u64 *registers, u64 number)
 {
 	show_action(registers, number);
 	const u64 *new = (const u64 *)registers[6];
