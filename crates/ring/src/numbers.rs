@@ -156,7 +156,7 @@ pub mod own {
         TRAP: usize = 16;
         /// u32: the process whose handler that is, by its id in its own namespace.
         TRAP_PROCESS: usize = 20;
-        /// u64 [4]: an action as rt_sigaction(2) has it.
+        /// Four u64: an action as rt_sigaction(2) has it.
         TRAP_ACTION: usize = 24;
         /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
         /// page, which the kernel clears in a forked child: there the C library may still have the
