@@ -1196,7 +1196,8 @@ PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
 	int failed = begin();
 	if (failed)
 		return failed;
-	if (probe && own(probe)->site && is_gone(probe))
+	/* A replacement is not a probe that handlers are called for, and comes back by capriole_replace(). */
+	if (probe && own(probe)->site && !own(probe)->site->replacement && is_gone(probe))
 		return end(come_back(probe));
 	return end(switch_locked(&probe, 1, 1));
 }

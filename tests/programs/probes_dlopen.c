@@ -116,12 +116,36 @@ static void beside_the_old_one(void)
 	OK(capriole_probe_unregister(&probe));
 }
 
+static long four_times(long n)
+{
+	return 4 * n;
+}
+
+/* A replacement stays one, and can be taken back and put in again. */
+static void replaced(void)
+{
+	struct capriole_replacement r = {
+		.probe = { .object = probe.object, .symbol = "plugged" },
+		.replacement = (void (*)(void))four_times,
+	};
+	load();
+	OK(capriole_replace(&r));
+	IS(call(1), 4);
+	unload();
+	load();
+	IS(call(1), 3);
+	OK(capriole_replacement_enable(&r));
+	OK(capriole_restore(&r));
+	IS(call(1), 3);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
 		{ "come_back", come_back },
 		{ "disabled_meanwhile", disabled_meanwhile },
 		{ "beside_the_old_one", beside_the_old_one },
+		{ "replaced", replaced },
 		{ NULL, NULL },
 	};
 	CHECK(argc > 2);

@@ -28,3 +28,8 @@ fn disabled_meanwhile() {
 fn beside_the_old_one() {
     part("beside_the_old_one");
 }
+
+#[test]
+fn replaced() {
+    part("replaced");
+}
