@@ -252,8 +252,8 @@ static void daemons(void)
 	all_works();
 }
 
-/* daemon(3) ends the process that has the helper, while the child has its probes. */
-static void daemonized(void)
+/* Runs `run` in a child, which, or a process that it has become, says in the end that all is well. */
+static void in_child(void (*run)(void))
 {
 	int ends[2];
 	char word[64] = "";
@@ -261,10 +261,7 @@ static void daemonized(void)
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (!child) {
-		OK(capriole_probe_register(&probe));
-		CHECK(daemon(1, 1) == 0);
-		is_hit(1);
-		all_works();
+		run();
 		CHECK(write(ends[1], "well", 4) == 4);
 		_exit(0);
 	}
@@ -273,26 +270,33 @@ static void daemonized(void)
 	CHECK(read(ends[0], word, sizeof word) == 4 && !strcmp(word, "well"));
 }
 
+static void become_daemon(void)
+{
+	OK(capriole_probe_register(&probe));
+	CHECK(daemon(1, 1) == 0);
+	is_hit(1);
+	all_works();
+}
+
+/* daemon(3) ends the process that has the helper, while the child has its probes. */
+static void daemonized(void)
+{
+	in_child(become_daemon);
+}
+
+static void outlive_parent(void)
+{
+	OK(capriole_probe_register(&probe));
+	if (fork())
+		_exit(0);
+	struct pollfd end = { connection(), POLLIN, 0 };
+	CHECK(poll(&end, 1, 20000) == 1 && end.revents & POLLHUP);
+}
+
 /* The helper ends with the process that it is for, also if a child has the connection as well. */
 static void helper_ends(void)
 {
-	int ends[2];
-	char word[64] = "";
-	CHECK(pipe(ends) == 0);
-	pid_t child = fork();
-	CHECK(child >= 0);
-	if (!child) {
-		OK(capriole_probe_register(&probe));
-		if (fork())
-			_exit(0);
-		struct pollfd end = { connection(), POLLIN, 0 };
-		CHECK(poll(&end, 1, 20000) == 1 && end.revents & POLLHUP);
-		CHECK(write(ends[1], "well", 4) == 4);
-		_exit(0);
-	}
-	close(ends[1]);
-	IS(wait_for(child), 0);
-	CHECK(read(ends[0], word, sizeof word) == 4 && !strcmp(word, "well"));
+	in_child(outlive_parent);
 }
 
 static int inherited;

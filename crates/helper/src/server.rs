@@ -388,8 +388,8 @@ impl Server {
         }
     }
 
-    /// Returns the file and the offset in it of an address of the program.
-    fn file_at(&self, address: u64) -> Result<(String, u64), Failure> {
+    /// Returns the mapping at an address of the program.
+    fn mapping_at(&self, address: u64) -> Result<Option<Mapping>, Failure> {
         let gone = || failure(libc::ESRCH, "the program is gone");
         let mut known = self.maps.borrow_mut();
         if known.is_none() {
@@ -397,8 +397,16 @@ impl Server {
             *known = Some(process.maps().map_err(|_| gone())?);
         }
         let maps = known.as_deref().unwrap_or_default();
-        let mapping = maps.iter().find(|mapping| mapping.contains(address));
-        let mapping = mapping
+        Ok(maps
+            .iter()
+            .find(|mapping| mapping.contains(address))
+            .cloned())
+    }
+
+    /// Returns the file and the offset in it of an address of the program.
+    fn file_at(&self, address: u64) -> Result<(String, u64), Failure> {
+        let mapping = self
+            .mapping_at(address)?
             .ok_or_else(|| failure(libc::EFAULT, format!("nothing is mapped at {address:#x}")))?;
         if !mapping.perms.execute {
             return Err(failure(
@@ -469,10 +477,10 @@ impl Server {
                 format!("{label} cannot be replaced by itself"),
             ));
         }
-        let maps = self.process.as_ref().and_then(|p| p.maps().ok());
-        let maps = maps.ok_or_else(|| failure(libc::ESRCH, "the program is gone"))?;
-        let mapping = maps.iter().find(|mapping| mapping.contains(target));
-        match mapping.is_some_and(|mapping| mapping.perms.execute) {
+        match self
+            .mapping_at(target)?
+            .is_some_and(|mapping| mapping.perms.execute)
+        {
             true => Ok(()),
             false => Err(failure(
                 libc::EFAULT,

@@ -416,7 +416,7 @@ fn attach_living(
     }
 }
 
-/// What is known of a process before code is compiled for it.
+/// Facts about a process that are needed before code is compiled for it.
 struct Examined {
     survey: Survey,
     /// The guards that were added to the probes.

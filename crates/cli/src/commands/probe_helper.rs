@@ -16,7 +16,7 @@ enum Task {
 
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What to do instead: `try-ptrace` calls ptrace once, and succeeds if that is permitted
+    /// Another task: `try-ptrace` calls ptrace once, and succeeds if that is permitted
     #[arg(value_enum)]
     task: Option<Task>,
 }

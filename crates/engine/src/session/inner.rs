@@ -112,7 +112,7 @@ pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
     pub(super) process: Process,
-    /// What changes it.
+    /// Host by which the process is changed.
     host: Arc<dyn Host>,
     /// The program, if the session has started it.
     child: Option<Child>,

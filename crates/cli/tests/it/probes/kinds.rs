@@ -1,4 +1,4 @@
-//! What all kinds of probes have in common: states, arrays, places.
+//! States, arrays and places, which probes of all kinds have.
 
 use super::parts;
 
