@@ -114,6 +114,9 @@
 	mov	SITE_SET(%r12), %rax
 	mov	\argument(%rax), %rdi
 	lea	R15(%rbp), %rsi
+.if	\function == SET_AFTER
+	xor	%edx, %edx		/* a post-handler's flags */
+.endif
 	and	$-16, %rsp
 	call	*\function(%rax)
 	mov	%rbp, %rsp
@@ -492,7 +495,9 @@ capriole_guarded:
 	.cfi_offset r15, -56
 	sub	$8, %rsp
 	mov	%rsp, (%rcx)
-	call	*%rdx
+	mov	%rdx, %rax
+	xor	%edx, %edx		/* a post-handler's flags */
+	call	*%rax
 1:	add	$8, %rsp
 	pop	%r15
 	pop	%r14

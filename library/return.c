@@ -195,15 +195,28 @@ static int is_ordered(struct thread *thread)
 	return 1;
 }
 
+static u64 stub_address(const struct open *open)
+{
+	return (u64)capriole_stubs + 16 * (u64)(open->stub - 1);
+}
+
 /* Finishes calls, left otherwise than by their return, whose return address was where that of a call
  * is that is entered now: nobody can return by it any more. Returns the place of one that the new call
- * can have, or NULL. */
+ * can have, or NULL.
+ *
+ * A call that is entered by a tail call has the return address of the one before it. If that is still
+ * its stub, the one before returns as well, after the new one; and so does the one before that. */
 static struct open *finish_overwritten(struct thread *thread, u64 sp, struct inside *inside)
 {
 	struct open *found = NULL;
 	u64 everywhere = thread->unordered;
+	u64 return_address = *(u64 *)sp;
 	for (struct open *open = last(thread); open && (everywhere || open->call.sp <= sp);
 	     open = open->before) {
+		if (open->stub && open->call.sp == sp && stub_address(open) == return_address) {
+			return_address = open->call.return_address;
+			continue;
+		}
 		if (open->call.sp != sp || (!is_over(open) && is_same(open, inside)))
 			continue;
 		finish(thread, open);
@@ -356,7 +369,7 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 	if (stub) {
 		capriole_returning[stub - 1].address = open->call.return_address;
 		capriole_returning[stub - 1].open = open;
-		*(u64 *)regs->sp = (u64)capriole_stubs + 16 * (stub - 1);
+		*(u64 *)regs->sp = stub_address(open);
 	}
 	return 0;
 }
@@ -398,8 +411,9 @@ UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 	struct inside *inside = open->inside;
 	/* A thread without a record has been given the call's stack by another one. */
 	if (is_stranger(thread) || thread->frame)
-		usable = is_stranger(thread) ? NULL : capriole_active(thread, regs->sp);
+		usable = capriole_active(thread, regs->sp);
 	if (usable) {
+		thread = usable;
 		thread->frame = (u64)regs - 8;
 		/* Whoever ends a round waits until no thread has the mark that had it before. */
 		__atomic_thread_fence(__ATOMIC_ACQ_REL);

@@ -76,8 +76,10 @@ HIDDEN void load_vectors(void)
 static int guarded(capriole_pre_handler handler, struct capriole_probe *probe, struct capriole_regs *regs)
 {
 	struct thread *thread = capriole_thread;
+	/* The flags of a post-handler are 0, as in the kernel; others do not look at them. */
+	typedef int with_flags(struct capriole_probe *, struct capriole_regs *, unsigned long flags);
 	if (!probe->fault)
-		return handler(probe, regs);
+		return ((with_flags *)(void (*)(void))handler)(probe, regs, 0);
 	thread->running = probe;
 	thread->regs = regs;
 	int result = capriole_guarded(probe, regs, handler, &thread->guarded);

@@ -57,7 +57,7 @@ typedef int (*capriole_pre_handler)(struct capriole_probe *, struct capriole_reg
 
 /* Called after the instruction, with the registers as it has left them: after a jump, call or return
  * `regs->ip` is where it leads. If `regs->ip` is changed, the program goes on there. Not called if the
- * instruction faults. */
+ * instruction faults. `flags` is 0, as in the kernel; those of the program are `regs->flags`. */
 typedef void (*capriole_post_handler)(struct capriole_probe *, struct capriole_regs *,
 				      unsigned long flags);
 
