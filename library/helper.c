@@ -22,6 +22,7 @@
 #include <linux/sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -296,9 +297,14 @@ HIDDEN int start_helper(void)
 	if (!answer)
 		answer = ask(&hello);
 	drop_message(&hello);
-	if (answer == -EPIPE)
+	if (answer == -EPIPE) {
+		/* What does not know the connection does not end with it. It leads a session of its own, as
+		 * nobody else does who has got its number meanwhile by chance. */
+		if (SYS1(SYS_getsid, helper) == helper)
+			SYS2(SYS_kill, helper, SIGKILL);
 		answer = fail(-EPIPE, "the helper process has ended, or does not answer, before it has begun: has it "
 				      "enough memory, and is this the command capriole? ", path);
+	}
 	if (!answer)
 		answer = adopt();
 	if (answer < 0)

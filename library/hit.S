@@ -243,13 +243,15 @@ capriole_go:
 	.cfi_undefined rip
 	lea	R15(%rsp), %rdi
 	mov	SP - R15(%rdi), %rcx
-	lea	-RED_ZONE - 24(%rcx), %rcx
+	lea	-RED_ZONE - 32(%rcx), %rcx
 	mov	IP - R15(%rdi), %rax
 	mov	FLAGS - R15(%rdi), %rdx
 	mov	DI - R15(%rdi), %rsi
+	mov	CX - R15(%rdi), %rbx
 	mov	%rsi, (%rcx)
-	mov	%rdx, 8(%rcx)
-	mov	%rax, 16(%rcx)
+	mov	%rbx, 8(%rcx)
+	mov	%rdx, 16(%rcx)
+	mov	%rax, 24(%rcx)
 	mov	(%rdi), %r15
 	mov	R14 - R15(%rdi), %r14
 	mov	R13 - R15(%rdi), %r13
@@ -263,9 +265,9 @@ capriole_go:
 	mov	AX - R15(%rdi), %rax
 	mov	DX - R15(%rdi), %rdx
 	mov	SI - R15(%rdi), %rsi
-	mov	%rcx, %rsp
-	mov	CX - R15(%rdi), %rcx
+	mov	%rcx, %rsp		/* from here on signals may overwrite the frame */
 	pop	%rdi
+	pop	%rcx
 	popfq
 	ret	$RED_ZONE
 	.cfi_endproc

@@ -4,6 +4,7 @@
  */
 #include "probes.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -226,8 +227,44 @@ static void records(void)
 	}
 }
 
+static int copied(const char *from, const char *to)
+{
+	char command[700];
+	snprintf(command, sizeof command, "cp '%s' '%s'", from, to);
+	return system(command);
+}
+
+/* Processes that a program which is no helper has become. */
+static int others_left(const char *path)
+{
+	int found = 0;
+	DIR *all = opendir("/proc");
+	for (struct dirent *each; all && (each = readdir(all));) {
+		char name[300], exe[300];
+		snprintf(name, sizeof name, "/proc/%s/exe", each->d_name);
+		ssize_t size = readlink(name, exe, sizeof exe - 1);
+		if (size > 0) {
+			exe[size] = 0;
+			found += !strcmp(exe, path);
+		}
+	}
+	closedir(all);
+	return found;
+}
+
 static void other_helper(void)
 {
+	/* One that never ends and answers nothing. */
+	char path[300], *name = realpath("/usr/bin/yes", NULL);
+	snprintf(path, sizeof path, "%s/probes-yes-%d", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp", getpid());
+	CHECK(name && !copied(name, path));
+	CHECK(!setenv("CAPRIOLE_HELPER", path, 1));
+	FAILS(capriole_start(), EPIPE, "does not answer");
+	for (int i = 0; others_left(path) && i < 5000; i++)
+		usleep(1000);
+	IS(others_left(path), 0);
+	unlink(path);
+	free(name);
 	CHECK(!setenv("CAPRIOLE_HELPER", "/bin/true", 1));
 	FAILS(capriole_start(), EPIPE, "is this the command capriole? /bin/true");
 	CHECK(!setenv("CAPRIOLE_HELPER", "/no/such/program", 1));
