@@ -57,12 +57,12 @@ pub fn words(advice: Advice) -> String {
         Advice::ListShowsMarkers => "; `capriole list 'usdt:PATH:*'` shows them".to_owned(),
         Advice::ListShowsFunctions => "; `capriole list` shows them".to_owned(),
         Advice::ListShowsAll => "; `capriole list` shows all that it has".to_owned(),
-        // Slots are bound when a function is first called. The implementation depends on the
-        // processor, not on the program.
-        Advice::CheckShowsImplementation => "; `capriole check EVENT -p PID` of a running process \
-             that has called it shows the one in use as PATH:0xOFFSET, which is the same in all \
-             programs on this machine"
-            .to_owned(),
+        // Slots are bound when a function is first called.
+        Advice::ImplementationIsChosenLater => {
+            "; name it with -p PID after the first call, or start the program with LD_BIND_NOW=1 in \
+             its environment"
+                .to_owned()
+        }
         Advice::TrustAddress => {
             "; if you know that an instruction begins there, give --trust-address".to_owned()
         }

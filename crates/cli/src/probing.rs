@@ -2,6 +2,7 @@
 //! wait for a program that was started.
 
 use crate::advice;
+use crate::subject;
 use capriole::advice::Message;
 use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
@@ -29,8 +30,8 @@ pub struct RunFlags {
     /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
     #[arg(short, long = "file", value_name = "FILE")]
     pub files: Vec<PathBuf>,
-    /// The running process
-    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
+    /// The running process: its number, or its name if only one has it
+    #[arg(short, long, value_name = "PID", value_parser = subject::pid, conflicts_with = "program")]
     pub pid: Option<u32>,
     /// Stop after this time, such as 500ms, 2s, 1m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -172,9 +173,12 @@ fn part(event: &Selected) -> (usize, Discriminant<Part>) {
     (event.definition, discriminant(&event.part))
 }
 
-/// Prints how many functions are left out, with examples and reasons, and a warning if memory
-/// cannot be read.
+/// Prints which functions are meant by names that leave something out, how many are left out, with
+/// examples and reasons, and a warning if memory cannot be read.
 pub fn say_dropped(probed: &Probed) {
+    for message in select::identified(&probed.selected) {
+        tell!("capriole: {message}");
+    }
     if probed.attached.unguarded {
         tell!(
             "capriole: what is in memory, and thread names, cannot be read in this program: \

@@ -6,13 +6,14 @@ use capriole_object::Objects;
 use capriole_planner::planner::Planner;
 use capriole_proc::process::Process;
 use capriole_proc::translator;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 /// Returns the file of the first event, if it is given by its path.
 pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
     match &events.first()?.object {
         ObjectRef::Path(path) => Some(PathBuf::from(path)),
-        ObjectRef::Main | ObjectRef::Name(_) => None,
+        ObjectRef::Any | ObjectRef::Main | ObjectRef::Name(_) => None,
     }
 }
 
@@ -41,13 +42,96 @@ fn of_process(pid: u32) -> capriole::Result<(Objects, Planner)> {
     ))
 }
 
-/// Returns the path if it exists, else an error with a hint at what the user may have meant.
+/// Returns the path if it exists. A name without a directory is also that of a command in PATH.
 pub fn existing(path: &Path) -> Result<PathBuf> {
     if path.exists() {
         return Ok(path.to_owned());
     }
-    bail!(
-        "{}: no such file (a process is given with -p PID)",
-        path.display()
-    )
+    let name = path.as_os_str().as_bytes();
+    let is_name = !name.contains(&b'/');
+    let directories = std::env::var_os("PATH").filter(|_| is_name);
+    let directories = directories.iter().flat_map(std::env::split_paths);
+    let mut commands = directories.map(|directory| directory.join(path));
+    match commands.find(|command| command.is_file()) {
+        Some(command) => Ok(command),
+        None => bail!(
+            "{}: no such file{} (a process is given with -p PID)",
+            path.display(),
+            if is_name { ", and no such command" } else { "" }
+        ),
+    }
+}
+
+/// Maximum number of processes that a message lists.
+const LISTED: usize = 10;
+/// Maximum number of characters of a command line that a message shows.
+const SHOWN: usize = 60;
+
+/// Parses the value of `-p`: the number of a process, or its name if only one has it.
+pub fn pid(text: &str) -> Result<u32, String> {
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return text
+            .parse()
+            .map_err(|_| "no process has such a number".to_owned());
+    }
+    let others = Process::others();
+    let mut found: Vec<Process> = others.filter(|process| is_called(process, text)).collect();
+    found.sort_by_key(Process::pid);
+    match found.as_slice() {
+        [] => Err("no running process is called that".to_owned()),
+        [process] => Ok(process.pid()),
+        several => {
+            let listed = several.iter().take(LISTED);
+            let list: String = listed
+                .map(|process| format!("\n  {:>7}  {}", process.pid(), command(process)))
+                .collect();
+            let more = match several.len().saturating_sub(LISTED) {
+                0 => String::new(),
+                more => format!("\n  and {more} more"),
+            };
+            Err(format!(
+                "{} processes are called that; give the number of one:{list}{more}",
+                several.len()
+            ))
+        }
+    }
+}
+
+/// True if a process has this name: that of its main thread, of its program's file, or the first
+/// word of its command line.
+fn is_called(process: &Process, name: &str) -> bool {
+    let line = process.command_line();
+    if line.is_empty() {
+        return false; // a thread of the kernel, or a process that has ended
+    }
+    let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    let first = first
+        .rsplit(|byte| *byte == b'/')
+        .next()
+        .unwrap_or_default();
+    let file = process.exe().ok();
+    let file = file.as_deref().and_then(Path::file_name);
+    process.name() == name || first == name.as_bytes() || file.is_some_and(|file| file == name)
+}
+
+fn command(process: &Process) -> String {
+    let line = process.command_line();
+    let text = String::from_utf8_lossy(&line);
+    let text = text.trim_end_matches('\0').replace('\0', " ");
+    let short: String = text.chars().take(SHOWN).collect();
+    capriole_text::printable(&short)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_given_by_number_or_name() {
+        assert_eq!(pid("17"), Ok(17));
+        assert!(pid("99999999999").is_err());
+        assert!(pid("").is_err());
+        let error = pid("no-such-program").unwrap_err();
+        assert_eq!(error, "no running process is called that");
+    }
 }

@@ -16,7 +16,7 @@ use crate::names::Kind;
 use crate::spec::EventSpec;
 
 /// Help for most errors about the overall form.
-const FORM: &str = "write LIBRARY:SYMBOL, PATH:SYMBOL, or :SYMBOL for the main program";
+const FORM: &str = "write SYMBOL, LIBRARY:SYMBOL, PATH:SYMBOL, or :SYMBOL for the main program";
 
 /// The part of an event before the object.
 struct Head {

@@ -6,6 +6,8 @@ use crate::symbol;
 /// Object that contains the code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ObjectRef {
+    /// The main program if it has the place, else a library that has: no colon.
+    Any,
     /// The main program: nothing before the colon.
     Main,
     /// A file by its path; contains a `/`.
@@ -60,7 +62,7 @@ impl From<&str> for ObjectRef {
 impl std::fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ObjectRef::Main => Ok(()),
+            ObjectRef::Any | ObjectRef::Main => Ok(()),
             ObjectRef::Path(name) | ObjectRef::Name(name) => f.write_str(name),
         }
     }

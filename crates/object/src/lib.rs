@@ -528,6 +528,12 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
+    /// Returns the link addresses of the words where the loader stores the implementation that the
+    /// resolver of an indirect function, at this link address, has chosen for calls in this object.
+    pub fn resolved_slots(&self, resolver: u64) -> Vec<u64> {
+        pointers::resolved_slots(&self.source, &self.headers, resolver).unwrap_or_default()
+    }
+
     /// Returns the link addresses of the slots through which the object calls a function `name` of
     /// any object, or takes its address. Empty if there are none or the relocations are damaged.
     #[must_use]

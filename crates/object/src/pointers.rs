@@ -95,6 +95,27 @@ pub(super) fn import_slots(
     Ok(slots)
 }
 
+/// Returns the slots where the loader stores what the resolver of an indirect function returns
+/// (`R_X86_64_IRELATIVE`): those of the calls in the same object.
+pub(super) fn resolved_slots(
+    source: &Source,
+    headers: &Headers,
+    resolver: u64,
+) -> Result<Vec<u64>, ObjectProblem> {
+    let mut slots = Vec::new();
+    let tables = headers.sections.iter();
+    for section in tables.filter(|s| s.allocated && s.kind == elf::SHT_RELA.0) {
+        let bytes = source.read(section.offset, section.size / RELA * RELA)?;
+        let relocations: &[Rela64<LE>] = pod::slice_from_all_bytes(&bytes).map_err(|()| DAMAGED)?;
+        slots.extend(relocations.iter().filter_map(|relocation| {
+            let is_slot = relocation.r_type(LE, false) == elf::R_X86_64_IRELATIVE
+                && relocation.r_addend.get(LE) as u64 == resolver;
+            is_slot.then(|| relocation.r_offset.get(LE))
+        }));
+    }
+    Ok(slots)
+}
+
 /// Returns the indices of the symbols named `name` in the symbol table of section `index`.
 fn symbols_named(
     source: &Source,

@@ -1,5 +1,6 @@
 //! Resolves a probe to addresses: object, function, site.
 
+mod anywhere;
 mod choose;
 mod copies;
 mod error;
@@ -11,7 +12,7 @@ mod marked;
 use std::sync::Arc;
 
 use capriole_dwarf::DebugInfo as _;
-use capriole_event::{At, Place, Probe};
+use capriole_event::{At, ObjectRef, Place, Probe};
 use capriole_insn::Extent;
 
 pub use copies::namesakes;
@@ -159,6 +160,9 @@ impl Site {
 /// function is included with the reason. Exits are those of a function's own code, so events of
 /// calls ([`Probe::of_calls`]) never have sites in copies.
 ///
+/// A name that no function has is that of members of classes, namespaces and modules: `cost` is
+/// `shop::cart::cost`. An indirect function (IFUNC) is the implementation that the process uses.
+///
 /// A name that contains `*`, `?` or `[` is first looked up literally, so that `operator*` is
 /// found.
 ///
@@ -167,7 +171,10 @@ impl Site {
 /// See [`ResolveError`]; every message tells the user what to write instead.
 pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveError> {
     let mut sites = Vec::new();
-    let chosen = choose::choose(objects, &probe.object)?;
+    let chosen = match &probe.object {
+        ObjectRef::Any => anywhere::choose(objects, probe)?,
+        object => choose::choose(objects, object)?,
+    };
     for object in chosen {
         // Number of sites found before this object.
         let before = sites.len();
@@ -301,32 +308,36 @@ impl Finder<'_> {
             }
             [] => {
                 let copies = self.only_copies()?;
-                if copies.is_empty() {
-                    return Err(self.not_a_function());
+                if !copies.is_empty() {
+                    return Ok(copies);
                 }
-                Ok(copies)
+                match symbols.members(self.pattern).as_slice() {
+                    [] => Err(self.not_a_function()),
+                    members => self.with_copies(members),
+                }
             }
-            found @ [own, ..] => {
-                let mut sites = vec![self.one(found)?];
-                sites.extend(self.copies(own));
-                Ok(sites)
-            }
+            found => self.with_copies(found),
         }
+    }
+
+    /// Returns the sites of the only function found, and of its copies.
+    fn with_copies(&self, found: &[Found<'_>]) -> Result<Vec<Site>, ResolveError> {
+        let mut sites = vec![self.one(found)?];
+        if let [own, ..] = found {
+            sites.extend(self.copies(own));
+        }
+        Ok(sites)
     }
 
     /// Returns the site of the only function found.
     fn one(&self, found: &[Found<'_>]) -> Result<Site, ResolveError> {
         match found {
             [] => Err(self.not_a_function()),
-            [one] if one.name.kind == SymbolKind::Resolver => Err(self.indirect(one)),
+            [one] if one.name.kind == SymbolKind::Resolver => self.implementation(one),
             [one] => {
                 let size = one.function.extent.len();
                 let site = (self.offset < size).then(|| self.site(one)).flatten();
-                site.ok_or_else(|| ResolveError::OffsetOutside {
-                    symbol: display(one.name.linkage).into_owned(),
-                    size,
-                    offset: self.offset,
-                })
+                site.ok_or_else(|| self.outside(one, size))
             }
             several => Err(ResolveError::AmbiguousSymbol {
                 symbol: self.pattern.to_owned(),
@@ -441,13 +452,40 @@ impl Finder<'_> {
         self.objects.all().find(has).map(|object| object.name())
     }
 
-    fn indirect(&self, found: &Found<'_>) -> ResolveError {
-        let name = found.name.linkage;
-        ResolveError::Indirect {
-            symbol: name.to_owned(),
-            in_use: indirect::in_use(self.objects, self.object, name).map(Box::new),
-            implementations: self.implementations(name),
+    fn outside(&self, found: &Found<'_>, size: u64) -> ResolveError {
+        ResolveError::OffsetOutside {
+            symbol: display(found.name.linkage).into_owned(),
+            size,
+            offset: self.offset,
         }
+    }
+
+    /// Returns the site of an indirect function in the implementation that the process uses.
+    fn implementation(&self, found: &Found<'_>) -> Result<Site, ResolveError> {
+        let name = found.name.linkage;
+        let used = indirect::in_use(self.objects, self.object, found);
+        let file = self.object.file();
+        let Some(start) = used.and_then(|link| file.file_offset(link)) else {
+            return Err(ResolveError::Indirect {
+                symbol: name.to_owned(),
+                implementations: self.implementations(name),
+                running: self.objects.process().is_some(),
+            });
+        };
+        let entry = at_file_offset(self.object, start)?;
+        if self.offset >= entry.extent.len() {
+            return Err(self.outside(found, entry.extent.len()));
+        }
+        Ok(Site {
+            symbol: Some(display(name).into_owned()),
+            linkage_name: Some(name.to_owned()),
+            offset: self.offset,
+            file_offset: entry.file_offset + self.offset,
+            link_address: entry.link_address + self.offset,
+            address: entry.address + self.offset,
+            by_name: true,
+            ..entry
+        })
     }
 
     /// Finds functions whose names look like implementations of `name`, such as

@@ -77,9 +77,9 @@ pub enum Advice {
     ListShowsFunctions,
     /// List everything that an object has.
     ListShowsAll,
-    /// Look at the event in a running process: it shows which implementation of an indirect
-    /// function is in use.
-    CheckShowsImplementation,
+    /// Wait until the program has called an indirect function, or make it choose all implementations
+    /// when it starts.
+    ImplementationIsChosenLater,
     /// Assume that an instruction begins at the address.
     TrustAddress,
     /// Assume that an instruction begins at the address. Stands behind what shows none.

@@ -324,7 +324,15 @@ fn advice_of_resolve(error: &ResolveError) -> Option<Advice> {
             stripped: false,
             ..
         } if nearest.is_empty() => Some(Advice::ListShowsAll),
-        ResolveError::Indirect { in_use: None, .. } => Some(Advice::CheckShowsImplementation),
+        ResolveError::Indirect { running, .. } => Some(match running {
+            true => Advice::ImplementationIsChosenLater,
+            false => Advice::GiveProcess,
+        }),
+        ResolveError::Nowhere {
+            nearest,
+            stripped: false,
+            ..
+        } if nearest.is_empty() => Some(Advice::ListShowsAll),
         ResolveError::NoCalls { .. } => Some(Advice::EntryInsteadOfCalls),
         _ => None,
     }
@@ -494,11 +502,14 @@ fn code_of_resolve(error: &ResolveError) -> Code {
         | ResolveError::NoSuchObject { .. }
         | ResolveError::OtherFile { .. }
         | ResolveError::NoSuchSymbol { .. }
+        | ResolveError::Nowhere { .. }
+        | ResolveError::IsObject { .. }
         | ResolveError::NoMatch { .. }
         | ResolveError::Imported { .. }
         | ResolveError::OffsetOutside { .. }
         | ResolveError::NotInText { .. } => Code::NotFound,
         ResolveError::AmbiguousObject { .. }
+        | ResolveError::SeveralObjects { .. }
         | ResolveError::AmbiguousSymbol { .. }
         | ResolveError::AmbiguousCopies { .. } => Code::Ambiguous,
         ResolveError::Indirect { .. }

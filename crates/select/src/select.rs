@@ -10,6 +10,7 @@
 //! ```
 
 mod fate;
+mod identified;
 mod namesakes;
 mod numbers;
 mod pairing;
@@ -20,6 +21,7 @@ mod refusing;
 mod selected;
 
 pub use fate::Fate;
+pub use identified::identified;
 pub use namesakes::namesakes;
 pub use pairing::keep_going;
 pub use part::{Detected, Origin, Part};

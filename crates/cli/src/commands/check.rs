@@ -33,8 +33,8 @@ pub struct Arguments {
     /// File to check instead of a process; not needed if the event contains the path of one
     #[arg(conflicts_with = "pid")]
     path: Option<PathBuf>,
-    /// The running process
-    #[arg(short, long, value_name = "PID")]
+    /// The running process: its number, or its name if only one has it
+    #[arg(short, long, value_name = "PID", value_parser = subject::pid)]
     pid: Option<u32>,
     /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]

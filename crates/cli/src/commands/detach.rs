@@ -2,6 +2,7 @@
 
 use crate::advice;
 use crate::probing;
+use crate::subject;
 use anyhow::anyhow;
 use capriole::record::saving;
 use capriole::record::saving::Saved;
@@ -16,7 +17,8 @@ use std::process::ExitCode;
 /// Remove every probe from a process, including those of a recorder that was killed
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The process
+    /// The process: its number, or its name if only one has it
+    #[arg(value_parser = subject::pid)]
     pid: u32,
     /// The trace of the killed recorder; the records that it had not written are added there. If
     /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and

@@ -33,8 +33,8 @@ pub struct Arguments {
     /// `usdt:PATH:*` lists static markers
     #[arg(value_name = "PATTERN|PATH", num_args = 0..=2)]
     words: Vec<String>,
-    /// The running process
-    #[arg(short, long, value_name = "PID")]
+    /// The running process: its number, or its name if only one has it
+    #[arg(short, long, value_name = "PID", value_parser = subject::pid)]
     pid: Option<u32>,
     /// Count tactics and reasons instead of listing functions
     #[arg(long)]
@@ -66,13 +66,10 @@ impl Arguments {
         };
         let event = match pattern {
             None => ":*".to_owned(),
-            // `lib:fun*` is an event; `ns::fun*` is a pattern for the main program.
-            Some(pattern)
-                if pattern.starts_with("usdt:") || pattern.replace("::", "").contains(':') =>
-            {
-                pattern.clone()
+            Some(offset) if offset.starts_with(|c: char| c.is_ascii_digit()) => {
+                format!(":{offset}")
             }
-            Some(pattern) => format!(":{pattern}"),
+            Some(pattern) => pattern.clone(),
         };
         Ok((event, path.map(PathBuf::from)))
     }

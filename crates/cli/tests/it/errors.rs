@@ -144,12 +144,8 @@ fn events_that_mean_nothing_here() {
     ");
     insta::assert_snapshot!(target.refuses(&["-e", ":counted_work+1 $arg7"]), @"capriole: event `:counted_work+1 $arg7`: field `$arg7`: arguments on the stack are known at a function's entry only");
     insta::assert_snapshot!(target.refuses(&["-e", "r :counted_work $arg*"]), @"capriole: event `r :counted_work $arg*`: field `$arg*`: a function's arguments are kept for its return one by one: write $entry:NAME or $entry:arg1 for each");
-    insta::assert_snapshot!(target.refuses(&["-e", "counted_work"]), @r"
-    capriole: there is no colon between a file and a symbol
-      counted_work
-                  ^
-      help: write :counted_work for the main program, or LIBRARY:counted_work
-    ");
+    insta::assert_snapshot!(target.refuses(&["-e", "counted_worc"]), @"capriole: event `counted_worc`: no function `counted_worc` in PROGRAM, nor in its 2 libraries; similar: `:counted_work`, `:counted_short`");
+    insta::assert_snapshot!(target.refuses(&["-e", "libc"]), @"capriole: event `libc`: `libc` is no function; libc.so.6 is loaded: write libc:FUNCTION, or libc:* for all of its functions");
     let said = target.refuses(&["-e", ":main", "-e", ":counted_work+0x1000"]);
     assert!(
         said.starts_with("capriole: event `:counted_work+0x1000`: `counted_work` has "),

@@ -40,6 +40,7 @@ mod markers;
 mod markers_constant;
 mod markers_hammered;
 mod markers_real;
+mod named;
 mod namesakes;
 mod network;
 mod numbers;

@@ -7,12 +7,12 @@
 use super::inner::{Inner, Inserted};
 use super::{Options, Place, Session};
 use crate::error::{Result, err};
-use capriole_event::{ObjectRef, Place as EventPlace, Probe};
+use capriole_event::Probe;
 use capriole_host::Host;
 use capriole_insn::ExitKind;
 use capriole_patch::attach::{Running, SiteState};
 use capriole_patch::recover::detach_inherited;
-use capriole_planner::resolve::{Body, Candidate, ResolveError, followed, resolve};
+use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_proc::translator;
 use capriole_select::event::Event;
 use capriole_tactic::site::{Patch, Refusal, Tactic};
@@ -155,13 +155,7 @@ impl Session {
         self.work(move |inner| {
             inner.check_running()?;
             let objects = inner.known.objects(&inner.process)?;
-            let sites = match followed(objects, &probe) {
-                Err(ResolveError::Indirect {
-                    in_use: Some(used), ..
-                }) => followed(objects, &implementation(&probe, &used))?,
-                sites => sites?,
-            };
-            let mut sites = sites.into_iter();
+            let mut sites = followed(objects, &probe)?.into_iter();
             Ok(sites.find_map(|(_, reason)| reason.map(|reason| reason.to_string())))
         })
     }
@@ -276,15 +270,6 @@ impl Session {
     }
 }
 
-/// Makes a probe of an indirect function one of the implementation that the process uses.
-fn implementation(probe: &Probe, used: &Candidate) -> Probe {
-    Probe {
-        object: ObjectRef::from(&*used.object.to_string_lossy()),
-        place: EventPlace::FileOffset(used.file_offset),
-        ..probe.clone()
-    }
-}
-
 fn numbers(sites: &[SiteId]) -> Vec<usize> {
     sites.iter().map(|site| site.0).collect()
 }
@@ -340,13 +325,7 @@ impl Inner {
     fn spots(&mut self, probe: &Probe) -> Result<Vec<Spot>> {
         self.check_running()?;
         let objects = self.known.objects(&self.process)?;
-        let sites = match resolve(objects, probe) {
-            Err(ResolveError::Indirect {
-                in_use: Some(used), ..
-            }) => resolve(objects, &implementation(probe, &used))?,
-            sites => sites?,
-        };
-        let sites = sites.into_iter();
+        let sites = resolve(objects, probe)?.into_iter();
         let sites = sites.filter(|site| site.body == Body::Own);
         let spot = |site: capriole_planner::resolve::Site| {
             let leaving = site.leaving.as_ref();

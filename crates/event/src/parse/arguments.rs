@@ -3,7 +3,7 @@
 use crate::aggregation::{Aggregate, Aggregation};
 use crate::at::At;
 use crate::error::ParseError;
-use crate::fetch::{Base, Fetch, FetchArg, Value};
+use crate::fetch::{Base, Deref, Fetch, FetchArg, Value};
 use crate::field_type;
 use crate::field_type::FieldType;
 use crate::names;
@@ -236,11 +236,18 @@ fn argument(
         Some(_) => Some(field_type::parse(text, type_at, end)?),
         None => None,
     };
+    let name = match given {
+        Some(name) => name.to_string(),
+        None => automatic_name(&fetch.base, fetch.derefs.is_empty(), number),
+    };
+    if field_type.is_some_and(|field_type| is_pointed_to(&fetch, field_type, at_site)) {
+        fetch.derefs.push(Deref {
+            offset: 0,
+            user: false,
+        });
+    }
     let argument = FetchArg {
-        name: match given {
-            Some(name) => name.to_string(),
-            None => automatic_name(&fetch.base, fetch.derefs.is_empty(), number),
-        },
+        name,
         named: given.is_some(),
         fetch,
         field_type,
@@ -269,6 +276,32 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
         name: "stack".to_string(),
         ..Value::new(base).into()
     })
+}
+
+/// True for a text or an array in a register: it is in the memory that the register points to, so
+/// that `$arg1:string` is `+0($arg1):string`.
+fn is_pointed_to(fetch: &Fetch, field_type: FieldType, at_site: Where) -> bool {
+    let in_memory = field_type.is_string() || field_type.count.is_some();
+    // A marker knows by itself that its argument is a pointer.
+    let pointer = match fetch.base {
+        Base::Argument(_) => !at_site.is_marker,
+        Base::Register(_)
+        | Base::Retval
+        | Base::Entry(_)
+        | Base::StackPointer
+        | Base::StackWord(_) => true,
+        Base::Vector(_)
+        | Base::AllArguments
+        | Base::Latency
+        | Base::CallStack(_)
+        | Base::Comm
+        | Base::Immediate(_)
+        | Base::Text(_)
+        | Base::Address(_)
+        | Base::FileOffset(_)
+        | Base::Variable(_) => false,
+    };
+    in_memory && pointer && fetch.derefs.is_empty()
 }
 
 /// Makes an argument at a return mean its value at the entry, as in the kernel's function probes.

@@ -27,31 +27,54 @@ pub(super) fn site(
     end: usize,
     bpftrace: bool,
 ) -> Result<Site, ParseError> {
-    let colon = separator(text, start, end)?;
+    // `::name` is `name`, as in C++.
+    let scoped = text[start..end].starts_with("::") && !text[start..end].starts_with(":::");
+    let start = match scoped {
+        true => end - text[start..end].trim_start_matches("::").len(),
+        false => start,
+    };
+    let colon = separator(text, start, end);
+    if scoped && let Some(colon) = colon {
+        let message = "there is a second colon";
+        let help = "write OBJECT:ns::name";
+        return Err(ParseError::at(text, colon, message, help));
+    }
+    let (object, place_at) = match colon {
+        Some(colon) if is_source_line(&text[start..end], colon - start) => (ObjectRef::Any, start),
+        Some(colon) => (object(text, start, colon)?, colon + 1),
+        None => (ObjectRef::Any, start),
+    };
     let mut site = Site {
-        object: object(text, start, colon)?,
+        object,
         place: Place::FileOffset(0),
         reference_counter: None,
         returns: false,
-        end: colon + 1,
-        start: colon + 1,
+        end: place_at,
+        start: place_at,
     };
-    let rest = &text[colon + 1..end];
+    let rest = &text[place_at..end];
     if rest.is_empty() || rest.starts_with(char::is_whitespace) {
         let message = "there is no symbol after the colon";
-        return Err(ParseError::at(text, colon + 1, message, FORM));
+        return Err(ParseError::at(text, place_at, message, FORM));
     }
     let is_argument = |text: &str| text.starts_with(['$', '%', '@']);
     if is_argument(rest) || assigned(rest).is_some_and(is_argument) {
         let message = "there is no symbol before the argument";
-        return Err(ParseError::at(text, colon + 1, message, FORM));
+        return Err(ParseError::at(text, place_at, message, FORM));
+    }
+    let word = first_word(rest);
+    if site.object == ObjectRef::Any
+        && (word.contains('/') || rest.starts_with(|c: char| c.is_ascii_digit()))
+    {
+        let message = "there is no colon between a file and a symbol";
+        return Err(ParseError::at(text, place_at + word.len(), message, FORM));
     }
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {
         symbol(text, end, &mut site)?;
     } else if bpftrace {
         let message = "bpftrace means an address here, and not an offset in the file";
         let help = "write p PATH:OFFSET with the offset in the file, or uprobe:PATH:SYMBOL+OFFSET";
-        return Err(ParseError::at(text, colon + 1, message, help));
+        return Err(ParseError::at(text, place_at, message, help));
     } else {
         file_offset(text, end, &mut site)?;
     }
@@ -132,44 +155,45 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
 }
 
 /// Finds the colon between file and place: the first that is not part of `::`.
-fn separator(text: &str, start: usize, end: usize) -> Result<usize, ParseError> {
-    let main = |name: &str| format!("write :{name} for the main program, or LIBRARY:{name}");
-    if text[start..end].starts_with("::") {
-        let name = first_word(text[start..end].trim_start_matches(':'));
-        return Err(ParseError::at(
-            text,
-            start,
-            "`::` does not part a file from a symbol",
-            main(if name.is_empty() { "ns::name" } else { name }),
-        ));
-    }
+fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
     let word = first_word(&text[start..end]);
     if word.starts_with('/')
         && let Some(colon) = word.rfind(':')
         && is_offset(&word[colon + 1..])
     {
-        return Ok(start + colon); // the path itself may have a colon
+        return Some(start + colon); // the path itself may have a colon
     }
+    // Behind the place, a colon is in front of a type. Paths may contain blanks.
+    let end = match word.contains('/') {
+        true => end,
+        false => start + symbol_end(&text[start..end]),
+    };
     let mut at = start;
     while let Some(found) = text[at..end].find(':') {
         let colon = at + found;
         let run = text[colon..end].bytes().take_while(|b| *b == b':').count();
         if run % 2 == 1 {
-            return Ok(colon);
+            return Some(colon);
         }
         at = colon + run;
     }
-    let help = if word.contains('/') {
-        FORM.to_string()
-    } else {
-        main(word)
-    };
-    Err(ParseError::at(
-        text,
-        start + word.len(),
-        "there is no colon between a file and a symbol",
-        help,
-    ))
+    None
+}
+
+/// Endings of the names of source files.
+const SOURCES: [&str; 14] = [
+    "c", "cc", "cpp", "cxx", "c++", "C", "h", "hh", "hpp", "rs", "go", "s", "S", "m",
+];
+
+/// True for `FILE:LINE` without an object, as debuggers read it: `server.c:120`.
+fn is_source_line(place: &str, colon: usize) -> bool {
+    let file = &place[..colon];
+    let ending = file.rsplit_once('.').map(|(_, ending)| ending);
+    let line = first_word(&place[colon + 1..]);
+    !file.contains('/')
+        && ending.is_some_and(|ending| SOURCES.contains(&ending))
+        && !line.is_empty()
+        && line.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// True if `place` can only be an offset, hexadecimal or octal. A decimal number may be a source

@@ -81,8 +81,6 @@ fn errors() {
         "r libc:read $entry:$arg1",
         "r libc:read $entry:%di",
         "r libc:read $entry:req->",
-        "r libc:read $entry:arg2:string",
-        "r libc:read $entry:arg2:u8[4]",
         "r libc:read $entry:arg2:u7",
     ]
     .map(error)
@@ -122,16 +120,6 @@ fn errors() {
       r libc:read $entry:req->
                               ^
       help: write VARIABLE, and behind it ->MEMBER, .MEMBER or [INDEX]
-
-    string accepts only a memory argument
-      r libc:read $entry:arg2:string
-                              ^
-      help: write +0($entry:arg2):string for the memory that it points to
-
-    array accepts only a memory argument
-      r libc:read $entry:arg2:u8[4]
-                              ^
-      help: write +0($entry:arg2):u8[4] for the memory that it points to
 
     unknown type `u7`
       r libc:read $entry:arg2:u7

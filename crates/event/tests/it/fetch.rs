@@ -149,6 +149,28 @@ fn names_given_and_automatic() {
 }
 
 #[test]
+fn a_text_in_a_register_is_behind_it() {
+    for (short, long) in [
+        ("%di:string", "+0(%di):string"),
+        ("path=$arg1:ustring", "path=+0($arg1):ustring"),
+        ("$arg2:x8[16]", "arg2=+0($arg2):x8[16]"),
+        ("$stack1:string", "+0($stack1):string"),
+    ] {
+        let (one, other) = (one(short), one(long));
+        assert_eq!(
+            (&one.fetch, one.field_type),
+            (&other.fetch, other.field_type),
+            "{short}"
+        );
+    }
+    assert_eq!(one("$arg2:string").name, "arg2");
+    let spec =
+        EventSpec::parse("r libc:read $retval:string $entry:arg2:string").expect("it is right");
+    let fetched: Vec<String> = spec.arguments.iter().map(|a| a.fetch.to_string()).collect();
+    assert_eq!(fetched, ["+0($retval)", "+0($entry:arg2)"]);
+}
+
+#[test]
 fn types() {
     let number = |shown, bytes| Element::Number {
         shown,
@@ -313,9 +335,6 @@ fn errors() {
         "%di:int",
         "%di:symstr",
         "%di:u8:u8",
-        "%di:string",
-        "$retval:ustring",
-        "$arg1:u8[2]",
         "\\1:string",
         "%di:b0@1/8",
         "%di:b8@1/8",

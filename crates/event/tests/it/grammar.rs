@@ -10,6 +10,7 @@ fn parse(text: &str) -> EventSpec {
 fn site(text: &str) -> (String, String, u64) {
     let spec = parse(text);
     let object = match spec.object {
+        ObjectRef::Any => "any".to_string(),
         ObjectRef::Main => "main".to_string(),
         ObjectRef::Path(path) => format!("path {path}"),
         ObjectRef::Name(name) => format!("name {name}"),
@@ -42,6 +43,13 @@ fn is(text: &str, object: &str, place: &str, offset: u64) {
 fn objects_and_places() {
     is("libc:malloc", "name libc", "malloc", 0);
     is(":main", "main", "main", 0);
+    is("malloc", "any", "malloc", 0);
+    is("malloc+8 size=$arg1:u64", "any", "malloc", 8);
+    is("r malloc +0(%di):u32", "any", "malloc", 0);
+    is("std::sort<int> $arg1", "any", "std::sort<int>", 0);
+    is("::cost if cpu == 1", "any", "cost", 0);
+    is("uprobe:readline", "any", "readline", 0);
+    is("server.c:120 req->len:u32", "any", "line of server.c", 120);
     is("  :main\t", "main", "main", 0);
     is("/usr/bin/app:main+8", "path /usr/bin/app", "main", 8);
     is("./app:main+0x1F", "path ./app", "main", 31);
@@ -331,13 +339,11 @@ fn errors_point_at_the_place_and_say_what_to_write() {
     let texts = [
         "",
         " \t ",
-        "malloc",
-        "malloc size=$arg1",
         "/usr/bin/app",
-        "std::sort",
-        "std::sort<int> $arg1",
-        "::main",
         "::",
+        "0x830",
+        "$arg1",
+        "::libc:x",
         "lib*:malloc",
         "malloc libc:x",
         "/usr/bin/app $arg1:u64",
@@ -358,7 +364,6 @@ fn errors_point_at_the_place_and_say_what_to_write() {
         "libc:+8",
         "libc:malloc:20k",
         "libc:file.c:0",
-        "libc::20",
         "libc:a:b:20",
         "libc:file.c:99999999999",
         "größe:grö+ß $arg1",
@@ -384,7 +389,6 @@ fn errors_point_at_the_place_and_say_what_to_write() {
         "r :file.c:120",
         "-:net/req",
         "uprobe:/bin/bash:0x1000",
-        "uprobe:readline",
         "uretprobe:/bin/bash:readline+4",
         "usdt:/bin/app:request",
         "usdt:/bin/app::request",
@@ -408,8 +412,8 @@ fn columns_count_bytes_and_carets_characters() {
     assert_eq!(error.column, 16);
     let shown = error.to_string();
     assert_eq!(shown.lines().nth(2).unwrap().find('^'), Some(2 + 12));
-    let error = EventSpec::parse("größe").unwrap_err();
-    assert_eq!(error.column, 7);
+    let error = EventSpec::parse("/größe").unwrap_err();
+    assert_eq!(error.column, 8);
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
         }
     };
     let object = match &spec.object {
-        ObjectRef::Main => "",
+        ObjectRef::Any | ObjectRef::Main => "",
         // A name with leading blanks, which only `uprobe:` can express.
         ObjectRef::Path(name) if name.trim_start() != name => return Ok(()),
         ObjectRef::Path(name) | ObjectRef::Name(name) => name,
@@ -105,7 +105,10 @@ fn again(spec: &EventSpec) -> Result<(), TestCaseError> {
         Place::Static { .. } => return Ok(()),
     };
     let kind = if spec.at == At::Return { 'r' } else { 'p' };
-    let mut site = format!("{object}:{place}");
+    let mut site = match spec.object {
+        ObjectRef::Any => place,
+        _ => format!("{object}:{place}"),
+    };
     if let Some(counter) = spec.reference_counter {
         site += &format!("({counter})");
     }

@@ -95,6 +95,26 @@ pub(crate) fn without_tags(name: &str) -> String {
     std::iter::once(first).chain(rest).collect()
 }
 
+/// Removes the arguments of templates: `Box<int>::get` is `Box::get`. Keeps operators, and the types
+/// that begin a part of Rust's names: `<A as B>::f`.
+pub(crate) fn without_template_arguments(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut depth = 0u32;
+    for (at, c) in name.char_indices() {
+        let literal = depth == 0
+            && (out.is_empty()
+                || out.ends_with("::")
+                || out.trim_end_matches('<').ends_with("operator"));
+        match c {
+            '<' if !literal => depth += 1,
+            '>' if depth > 0 && !name[..at].ends_with('-') => depth -= 1,
+            _ if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
 /// Removes the spaces in `name` that demanglers place differently: all that do not separate two
 /// words.
 pub fn without_blanks(name: &str) -> String {

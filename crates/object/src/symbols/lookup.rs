@@ -1,6 +1,8 @@
 //! Lookup of functions by name.
 
-use super::demangle::{self, Demangled, TAG, last_identifier, without_blanks, without_tags};
+use super::demangle::{
+    self, Demangled, TAG, last_identifier, without_blanks, without_tags, without_template_arguments,
+};
 use super::{Function, Name, SymbolTable};
 
 /// Minimum number of symbols for which demangling uses several threads.
@@ -65,6 +67,35 @@ impl SymbolTable {
                 Some(Found { function, name })
             })
             .collect()
+    }
+
+    /// Finds the functions of any class, namespace or module whose name ends with this one, as
+    /// debuggers do: `cost` and `cart::cost` are `shop::cart::cost(int)`. Arguments of templates may be
+    /// left out: `get` and `Box::get` are `Box<int>::get()`.
+    #[must_use]
+    pub fn members(&self, name: &str) -> Vec<Found<'_>> {
+        let wanted = without_blanks(name.trim_start_matches(':'));
+        let is_wanted = |name: &str| {
+            let name = without_blanks(name);
+            let outer = name.strip_suffix(wanted.as_str());
+            outer.is_some_and(|outer| outer.is_empty() || outer.ends_with("::"))
+        };
+        let matches = |name: &Demangled| {
+            is_wanted(&name.full)
+                || is_wanted(&name.short)
+                || is_wanted(&without_template_arguments(&name.short))
+                || is_wanted(&without_tags(&name.short))
+        };
+        let Some(identifier) = last_identifier(&wanted) else {
+            return Vec::new();
+        };
+        let symbols = self.raw.symbols.iter().enumerate();
+        let found = symbols.filter_map(|(index, symbol)| {
+            let name = self.raw.text(symbol);
+            let may_be = demangle::is_mangled(name) && name.contains(identifier);
+            (may_be && matches(&demangle::demangle(name)?)).then_some(index as u32)
+        });
+        self.found(found.collect())
     }
 
     /// Finds the functions whose linkage names compilers derive from this one (`name.isra.0`,

@@ -36,7 +36,13 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
     let mut seen = HashSet::new();
     let mut ranked: Vec<(usize, usize, &str)> = names
         .filter(|name| seen.insert(*name))
-        .filter_map(|name| Some((rank(&lower, name)?, name.len(), name)))
+        .filter_map(|name| {
+            // `cost` is `shop::cart::cost`, too.
+            let last = name.rsplit("::").next().filter(|last| *last != name);
+            let last = last.and_then(|last| Some(rank(&lower, last)? + 1));
+            let best = rank(&lower, name).into_iter().chain(last).min()?;
+            Some((best, name.len(), name))
+        })
         .collect();
     ranked.sort_unstable();
     ranked.truncate(SUGGESTIONS);
@@ -122,7 +128,7 @@ mod tests {
         ];
         assert_eq!(
             nearest("mallox", names.iter().copied()),
-            ["malloc", "mallopt"]
+            ["malloc", "mallopt", "ns::Malloc"]
         );
         assert_eq!(
             nearest("malloc", names.iter().copied()),

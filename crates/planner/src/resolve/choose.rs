@@ -20,7 +20,7 @@ pub(super) fn choose<'a>(
     reference: &ObjectRef,
 ) -> Result<&'a [Arc<Object>], ResolveError> {
     let entry = match reference {
-        ObjectRef::Main => objects.main_entry()?,
+        ObjectRef::Any | ObjectRef::Main => objects.main_entry()?,
         ObjectRef::Path(path) => by_path(objects, path)?,
         ObjectRef::Name(name) => by_name(objects, name)?,
     };
@@ -95,7 +95,7 @@ fn fit(file: &str, name: &str) -> Option<Fit> {
 
 /// Finds an object by the start of its file name. If none matches, finds it by the start of its
 /// soname (musl's `ld-musl-x86_64.so.1` has the soname `libc.musl-x86_64.so.1`).
-fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
+pub(super) fn by_name<'a>(objects: &'a Objects, name: &str) -> Result<&'a Entry, ResolveError> {
     let by_file = best(objects, |entry| fit(&file_name(entry.path()), name));
     let by_soname = |entry: &Entry| {
         let object = objects.open(entry).ok()?.first()?;

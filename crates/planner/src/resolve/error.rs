@@ -48,6 +48,9 @@ pub struct Namesake {
     pub file_offsets: Vec<u64>,
 }
 
+/// Maximum number of functions that a message lists.
+const LISTED: usize = 16;
+
 /// Maximum number of places that a message lists for one function.
 const PLACES: usize = 4;
 
@@ -145,7 +148,7 @@ pub enum ResolveError {
     },
     /// Several functions have the name: overloads, or `static` functions of
     /// several source files.
-    #[error("`{symbol}` names {} functions; choose one:{}", candidates.len(), list(candidates))]
+    #[error("`{symbol}` names {} functions; choose one:{}{}", candidates.len(), list(candidates.iter().take(LISTED)), more(candidates.len().min(LISTED), candidates.len()))]
     AmbiguousSymbol {
         /// The requested name.
         symbol: String,
@@ -153,14 +156,48 @@ pub enum ResolveError {
         candidates: Vec<Candidate>,
     },
     /// The symbol is an `STT_GNU_IFUNC` resolver.
-    #[error("`{symbol}` is an indirect function: one of several implementations is chosen when the program starts; {}", indirect_help(in_use.as_deref(), implementations))]
+    #[error("`{symbol}` is an indirect function (IFUNC), and {}{}", indirect_cause(*running), indirect_help(implementations))]
     Indirect {
         /// The requested name.
         symbol: String,
-        /// The implementation that the process uses, if known.
-        in_use: Option<Box<Candidate>>,
         /// Functions whose names look like those of implementations.
         implementations: Vec<String>,
+        /// True if a process was looked at, in which no call of the function is bound.
+        running: bool,
+    },
+    /// No object has the place, which was given without one.
+    #[error("{}", nowhere(place, main, *libraries, *stripped, nearest))]
+    Nowhere {
+        /// The place that was given.
+        place: String,
+        /// The main program.
+        main: PathBuf,
+        /// Number of libraries searched as well.
+        libraries: usize,
+        /// True if the main program has no symbol names at all.
+        stripped: bool,
+        /// Similar functions, as events.
+        nearest: Vec<String>,
+    },
+    /// The name is that of a library, not of a function.
+    #[error(
+        "`{name}` is no function; {object} is loaded: write {name}:FUNCTION, or {name}:* for all of its functions"
+    )]
+    IsObject {
+        /// The name that was given.
+        name: String,
+        /// File name of the object.
+        object: String,
+    },
+    /// Several libraries have the place, and it is not known which one the program uses.
+    #[error("`{symbol}` is in several libraries; choose one:{}{}", list(places), more(places.len(), *all))]
+    SeveralObjects {
+        /// The place that was given.
+        symbol: String,
+        /// The places with their objects, as events; some of them, if there are many.
+        places: Vec<String>,
+        /// Number of libraries that have it.
+        all: usize,
     },
     /// The symbol is a variable.
     #[error("`{symbol}` in {} is data, not a function", object.display())]
@@ -322,10 +359,45 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
     }
 }
 
-fn indirect_help(in_use: Option<&Candidate>, implementations: &[String]) -> String {
-    match (in_use, implementations) {
-        (Some(used), _) => format!("this process uses {used}"),
-        (None, []) => "their names were stripped".to_owned(),
-        (None, names) => format!("probe one of these instead: {}", quoted(names)),
+fn indirect_cause(running: bool) -> &'static str {
+    match running {
+        true => "this process has not chosen an implementation yet, because nothing has called it",
+        false => "a process chooses the implementation",
+    }
+}
+
+fn indirect_help(implementations: &[String]) -> String {
+    match implementations {
+        [] => String::new(),
+        names => format!("; implementations are {}", quoted(names)),
+    }
+}
+
+fn nowhere(
+    place: &str,
+    main: &Path,
+    libraries: usize,
+    stripped: bool,
+    nearest: &[String],
+) -> String {
+    let mut message = format!("no function `{place}` in {}", main.display());
+    if stripped {
+        message += &format!(", which {NAMELESS}");
+    }
+    match libraries {
+        0 => {}
+        1 => message += ", nor in its library",
+        n => message += &format!(", nor in its {n} libraries"),
+    }
+    if !nearest.is_empty() {
+        message += &format!("; similar: {}", quoted(nearest));
+    }
+    message
+}
+
+fn more(listed: usize, all: usize) -> String {
+    match all - listed {
+        0 => String::new(),
+        more => format!("\n  and {more} more"),
     }
 }

@@ -2,43 +2,43 @@
 
 use std::sync::Arc;
 
-use super::Candidate;
-use capriole_object::symbols::display;
+use capriole_object::symbols::Found;
 use capriole_object::{Object, Objects};
 
-/// Reads the slots (`.got`) through which the objects of the process call `name`. A slot that
-/// is already bound holds the address of the implementation that the resolver in `object`
-/// chose. Returns `None` if no slot is bound.
-pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, name: &str) -> Option<Candidate> {
+/// Returns the link address of the implementation that the resolver in `object` has chosen: it is
+/// in the slots (`.got`) through which the objects of the process call the function, as soon as
+/// these are bound. `None` if none is, or without a process.
+pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>) -> Option<u64> {
     let process = objects.process()?;
     let symbols = object.symbols().ok()?;
-    for user in objects.all() {
-        for slot in user.file().import_slots(name) {
-            let mut word = [0; 8];
-            if process.read_memory(user.run_time(slot), &mut word).ok() != Some(8) {
-                continue;
-            }
-            let link = object.link(u64::from_le_bytes(word));
-            let bound = symbols
-                .function_starting_at(link)
-                .filter(|f| !f.is_resolver);
-            let Some(file_offset) = object.file().file_offset(link) else {
-                continue;
-            };
-            if object.file().is_text(link)
-                && (bound.is_some() || symbols.function_at(link).is_none())
-            {
-                let linkage = bound
-                    .and_then(|f| symbols.linkage_name(f))
-                    .unwrap_or("(no name)");
-                return Some(Candidate {
-                    symbol: display(linkage).into_owned(),
-                    linkage_name: linkage.to_owned(),
-                    object: object.path().to_owned(),
-                    file_offset,
-                });
-            }
-        }
-    }
-    None
+    let resolver = found.function.extent.start;
+    let own = object.file().resolved_slots(resolver).into_iter();
+    let own = own.map(|slot| object.run_time(slot));
+    let own = own.filter_map(|slot| word(process, slot));
+    let is_implementation = |link: &u64| {
+        let function = symbols.function_at(*link);
+        let starts = function.is_none_or(|f| f.extent.start == *link && !f.is_resolver);
+        starts && object.file().is_text(*link) && object.file().file_offset(*link).is_some()
+    };
+    own.chain(bound(objects, found.name.linkage))
+        .map(|address| object.link(address))
+        .find(is_implementation)
+}
+
+/// Returns the addresses by which the objects of the process call the function `name`.
+pub(super) fn bound(objects: &Objects, name: &str) -> Vec<u64> {
+    let Some(process) = objects.process() else {
+        return Vec::new();
+    };
+    let slots = objects.all().flat_map(|user| {
+        let slots = user.file().import_slots(name).into_iter();
+        slots.map(|slot| user.run_time(slot))
+    });
+    slots.filter_map(|slot| word(process, slot)).collect()
+}
+
+fn word(process: &capriole_proc::process::Process, address: u64) -> Option<u64> {
+    let mut word = [0; 8];
+    let read = process.read_memory(address, &mut word).ok();
+    (read == Some(8)).then(|| u64::from_le_bytes(word))
 }

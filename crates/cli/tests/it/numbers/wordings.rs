@@ -3,9 +3,7 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{calls, record_program, scratch, text};
-use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
 
 fn program() -> Option<PathBuf> {
     build(Compiler::Gxx, "wordings.cpp", &["-O0"])
@@ -66,52 +64,4 @@ fn a_type_that_is_too_large_is_said_to_be_so() {
     let words = "`argv[0][0]` is char, which has 1 byte: u64 would read what is behind it; \
                  leave the type out";
     assert!(said.contains(words), "{said}");
-}
-
-#[test]
-fn who_asks_for_an_indirect_function_is_told_which_one_is_used() {
-    let Some(program) = program() else { return };
-    let said = told(&capriole(&[
-        "stat",
-        "-e",
-        "libc:strlen",
-        "--",
-        text(&program),
-    ]));
-    if !said.contains("`strlen` is an indirect function") {
-        println!("skipped: strlen has one implementation here: {said}");
-        return;
-    }
-    // Where all slots are bound at startup, that is already known.
-    let known = said.contains("this process uses ");
-    assert!(
-        known || said.contains("`capriole check EVENT -p PID`"),
-        "{said}"
-    );
-    let mut child = Command::new(&program)
-        .arg("wait")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("it starts");
-    let mut first = String::new();
-    let output = child.stdout.take().expect("a pipe");
-    BufReader::new(output)
-        .read_line(&mut first)
-        .expect("a line");
-    let pid = child.id().to_string();
-    let said = told(&capriole(&["check", "libc:strlen", "-p", &pid]));
-    let library = said.split(":0x").next().unwrap_or_default();
-    let library = library.rsplit(' ').next().unwrap_or_default();
-    let offline = told(&capriole(&["check", ":strlen", library]));
-    let how = "`capriole check EVENT -p PID` of a running process";
-    assert!(offline.contains(how), "{offline}");
-    // The place that it prints is a valid event.
-    let place = said.split("this process uses ").nth(1).unwrap_or_default();
-    let place = place.split_whitespace().next().unwrap_or_default();
-    let probed = told(&capriole(&["check", place, "-p", &pid]));
-    drop(child.stdin.take());
-    child.wait().expect("it ends");
-    assert!(place.contains(":0x"), "{said}");
-    assert!(probed.starts_with("exit status: 0"), "{probed}");
 }
