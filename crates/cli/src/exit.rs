@@ -37,7 +37,21 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
 /// Formats an error and its causes, without causes that its message already contains.
 pub fn message(error: &anyhow::Error) -> String {
     let message = |cause| advice::told(&message_of(cause));
-    capriole_text::joined(error.chain().map(message))
+    with_remedy(capriole_text::joined(error.chain().map(message)))
+}
+
+/// Appends what to do about an error of the system, if its words do not say it.
+pub fn with_remedy(message: String) -> String {
+    let full = |errno: i32| message.contains(&format!("(os error {errno})"));
+    let remedy = match () {
+        () if message.contains("ulimit") => "",
+        () if full(libc::EMFILE) => {
+            "; this process may not open more files: raise the limit (ulimit -n)"
+        }
+        () if full(libc::ENFILE) => "; the system may not open more files (sysctl fs.file-max)",
+        () => "",
+    };
+    message + remedy
 }
 
 /// True if the reader of our output (`head`, a pager) closed the pipe.
@@ -79,6 +93,17 @@ mod tests {
             message(&gone),
             "cannot attach: process 7 ended while it was being attached to; start it again and \
              attach earlier, or use `capriole record -- PROGRAM`"
+        );
+    }
+
+    #[test]
+    fn the_limit_of_open_files_is_named() {
+        let error = std::io::Error::from_raw_os_error(libc::EMFILE);
+        let error = Err::<(), _>(error).context("cannot read /proc/7/maps");
+        assert_eq!(
+            message(&error.unwrap_err()),
+            "cannot read /proc/7/maps: Too many open files (os error 24); this process may not \
+             open more files: raise the limit (ulimit -n)"
         );
     }
 

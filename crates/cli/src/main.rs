@@ -6,10 +6,12 @@ mod commands;
 mod exit;
 mod probing;
 mod subject;
+mod usage;
 
 use capriole::machine;
-use capriole_text::output;
+use capriole_text::{output, tell};
 use clap::{Parser, Subcommand};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Record calls of functions in running native programs, by probes that are inserted while they run.
@@ -41,7 +43,11 @@ fn main() -> ExitCode {
         // Help and version contain no foreign text, so they may have colours.
         Err(error) if !error.use_stderr() => error.exit(),
         Err(error) => {
-            output::print_error(format_args!("{}", error.render()));
+            let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+            match usage::message(&error, &words) {
+                Some(message) => tell!("capriole: {message}"),
+                None => output::print_error(format_args!("{}", error.render())),
+            }
             return ExitCode::from(2);
         }
     };

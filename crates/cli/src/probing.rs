@@ -10,19 +10,23 @@ use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
+use capriole_object::Objects;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
+use capriole_proc::process::Process;
 use capriole_select::select::{self, Impossible, Part, Selected};
 use capriole_text::units::parse_duration;
 use capriole_text::{tell, units};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
 use std::mem::{Discriminant, discriminant};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
-use std::process::{Child, ExitCode};
-use std::time::Duration;
+use std::process::{Child, ExitCode, ExitStatus};
+use std::time::{Duration, Instant};
 
 /// The program, further events, and the time limit: arguments of commands that probe a program.
 #[derive(Debug, clap::Args)]
@@ -122,14 +126,14 @@ impl Observer for Console {
 pub fn say_unseen(unseen: Unseen) {
     if unseen.damaged {
         tell!(
-            "capriole: how many returns were missed is not known: the program, or a child \
-             that it forked, wrote over session memory"
+            "capriole: the number of missed returns is not known: the program, or a child that it \
+             forked, overwrote the memory of the recording; look for a wild pointer in it"
         );
     }
     if unseen.missed > 0 {
         tell!(
-            "capriole: the returns of {} were MISSED: too many calls were open at once, or \
-             functions left for one another; follow fewer functions",
+            "capriole: MISSED the returns of {}: too many calls were open at once, or a chain of \
+             tail calls was too long; follow fewer functions",
             units::counted(unseen.missed, "call", "calls")
         );
     }
@@ -181,9 +185,9 @@ pub fn say_dropped(probed: &Probed) {
     }
     if probed.attached.unguarded {
         tell!(
-            "capriole: what is in memory, and thread names, cannot be read in this program: \
-             that takes system calls, and it has calls of its own by which it could install \
-             a seccomp filter unnoticed"
+            "capriole: fields in memory and thread names are not recorded: reading them takes \
+             system calls, and this program could install a seccomp filter that forbids them, by \
+             a call that cannot be watched; record registers"
         );
     }
     if !probed.impossible.is_empty() {
@@ -225,57 +229,212 @@ pub fn say_dropped(probed: &Probed) {
         ("marker", _) => ("place of a marker", "places of markers"),
         nouns => nouns,
     };
+    let reasons = left_out
+        .iter()
+        .map(|(event, reason)| event.fate.kind(reason));
     tell!(
-        "capriole: left out: {} of {}; `capriole list` tells why. For example:",
+        "capriole: left out: {} of {} ({}); `capriole check EVENT` shows why",
         units::count(left_out.len() as u64),
-        units::counted(all.len() as u64, one, several)
+        units::counted(all.len() as u64, one, several),
+        tally(reasons)
     );
-    for (event, reason) in left_out.iter().take(3) {
-        let at = match &event.site.marker {
-            Some(_) => event.at_exit(),
-            None => String::new(),
-        };
-        tell!("  {}{at}: {}", event.name(), advice::told(reason));
-    }
     if left_out
         .iter()
         .any(|(event, _)| event.site.body != Body::Own)
     {
-        tell!("  calls that come by there are not in what is recorded or counted");
+        tell!("capriole: calls of the inlined copies among them are neither recorded nor counted");
     }
+}
+
+/// Maximum number of reasons, or of names, in one line.
+const MOST_NAMED: usize = 3;
+
+/// Counts equal reasons: `too short for a jump: 8; it never returns: 4`.
+fn tally(reasons: impl Iterator<Item = String>) -> String {
+    let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(_, count)| Reverse(*count)); // stable
+    let others: u64 = counts.iter().skip(MOST_NAMED).map(|(_, count)| count).sum();
+    counts.truncate(MOST_NAMED);
+    counts.extend((others > 0).then(|| ("other reasons".to_owned(), others)));
+    let parts = counts
+        .iter()
+        .map(|(reason, count)| format!("{reason}: {}", units::count(*count)));
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns the names of events, at most a few of them: `a, b, c and 4 more`.
+fn named(names: &BTreeSet<String>) -> String {
+    let first: Vec<&str> = names.iter().take(MOST_NAMED).map(String::as_str).collect();
+    match names.len() - first.len() {
+        0 => first.join(", "),
+        more => format!(
+            "{} and {} more",
+            first.join(", "),
+            units::count(more as u64)
+        ),
+    }
+}
+
+/// Prints which events were not hit, if none was, and objects that have functions of the same names.
+pub fn say_nothing_hit(probed: &Probed) {
+    let both = probed.selected.iter().zip(&probed.dropped);
+    let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
+    let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
+    let names = events.iter().filter(|event| !event.part.begins_calls());
+    let names: BTreeSet<String> = names.map(|event| event.name()).collect();
+    if names.is_empty() {
+        return;
+    }
+    let filtered = events.iter().any(|event| event.probe.guard.is_some());
+    tell!(
+        "capriole: none of these was hit{}: {}",
+        if filtered {
+            ", or the filter rejected each hit"
+        } else {
+            ""
+        },
+        named(&names)
+    );
+    for message in elsewhere(probed.attached.process(), &events) {
+        tell!("capriole: {message}");
+    }
+}
+
+/// Finds other objects of a process that have functions of the same names, which the program may
+/// call instead: allocators and other wrappers.
+fn elsewhere(process: &Process, events: &[&Selected]) -> Vec<String> {
+    let Ok(objects) = Objects::of_process(process) else {
+        return Vec::new(); // it has ended
+    };
+    let symbols: BTreeSet<&str> = events
+        .iter()
+        .filter_map(|event| event.site.symbol.as_deref())
+        .collect();
+    let paths: HashSet<_> = events
+        .iter()
+        .map(|event| event.site.object.path())
+        .collect();
+    let mut messages = Vec::new();
+    for object in objects
+        .all()
+        .filter(|object| !paths.contains(object.path()))
+    {
+        let Ok(table) = object.symbols() else {
+            continue;
+        };
+        let mut names = table
+            .functions()
+            .iter()
+            .flat_map(|function| table.names(function));
+        if let Some(name) = names.find(|name| symbols.contains(name.linkage)) {
+            let colon = match object.is_main() {
+                true => String::new(),
+                false => object.name(),
+            };
+            messages.push(format!(
+                "{} has a function `{}` too, which may be the one that is called: -e '{colon}:{}'",
+                object.name(),
+                name.linkage,
+                name.linkage
+            ));
+        }
+    }
+    messages.truncate(MOST_NAMED);
+    messages
 }
 
 /// Returns a message about places where another tool had changed probes.
 pub fn repaired(detached: &Detached) -> Option<String> {
     let places = units::counted(detached.repaired as u64, "place", "places");
     let message = format!(
-        "at {places} another tool (a uprobe, a debugger) had come or gone since; the program's own \
-         bytes are back, and its breakpoints were left"
+        "at {places} another tool (a uprobe, a debugger) has added or removed a breakpoint \
+         meanwhile; the program's own bytes are restored, and the tool's breakpoints left"
     );
     (detached.repaired > 0).then_some(message)
 }
 
 /// Returns a message on how long the program was paused.
-fn stood_still(attach: Duration, ended: Ended, detached: &Detached) -> String {
-    let out = match ended {
-        // After `capriole detach`, which printed its own time, there was nothing left to stop for.
-        Ended::Exited | Ended::Detached => String::new(),
-        _ => format!(" and {} to detach", units::time(detached.standstill)),
+fn paused(attach: Duration, detached: &Detached) -> String {
+    // Nothing was paused to detach if the program had ended, or had no probes any more.
+    let out = match detached.standstill {
+        Duration::ZERO => String::new(),
+        time => format!(", {} (detach)", units::time(time)),
     };
-    format!(
-        "the program stood still for {} to attach{out}",
-        units::time(attach)
-    )
+    format!("program paused for {} (attach){out}", units::time(attach))
+}
+
+/// The end of a recording: the reason, and the program's end as far as it is known.
+pub struct End {
+    reason: Ended,
+    status: Option<ExitStatus>,
+    /// The program's name, if it is another one than at the start.
+    renamed: Option<String>,
+}
+
+impl End {
+    /// Looks at a process whose recording has ended for this reason.
+    pub fn of(reason: Ended, process: &Process, child: Option<&mut Child>) -> End {
+        // A child that has ended keeps its name until it is waited for.
+        let name = process.thread_name(process.pid()).ok();
+        let status = match reason {
+            Ended::Exited => child.and_then(|child| child.wait().ok()),
+            _ => None,
+        };
+        End {
+            reason,
+            status,
+            renamed: name.filter(|name| name != process.name()),
+        }
+    }
+
+    /// Returns the program's status, if it is known.
+    pub fn status(&self) -> Option<ExitStatus> {
+        self.status
+    }
+
+    /// Returns the remark behind the summary: what ended the recording.
+    pub fn remark(&self) -> String {
+        match (self.reason, &self.renamed) {
+            (Ended::Executed, Some(name)) => format!(
+                "; the program has executed another one ({name}), which is not followed; children \
+                 are, until they execute one"
+            ),
+            (Ended::Exited, renamed) => {
+                let ended = match self.status.map(|status| (status.code(), status.signal())) {
+                    Some((_, Some(signal))) => {
+                        format!("; the program was killed by {}", units::signal(signal))
+                    }
+                    Some((Some(code @ 1..), _)) => {
+                        format!("; the program has ended with status {code}")
+                    }
+                    _ => "; the program has ended".to_owned(),
+                };
+                match renamed {
+                    Some(name) => format!(
+                        "{ended}, as `{name}`: it executed another program, which is not \
+                         followed, or changed its name"
+                    ),
+                    None => ended,
+                }
+            }
+            (reason, _) => reason.remark().to_owned(),
+        }
+    }
 }
 
 /// Prints how long the program was paused, and what is left in it.
-pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
+pub fn say_end(probed: &Probed, detached: &Detached) {
     let attach = probed.attached.standstill.all;
-    tell!("capriole: {}", stood_still(attach, ended, detached));
+    tell!("capriole: {}", paused(attach, detached));
     let taken_out = probed.taken_out();
     if taken_out > 0 {
         tell!(
-            "capriole: {} NOT recorded to the end: another tool came to the same places",
+            "capriole: {} NOT recorded to the end: another tool (a uprobe, a debugger) wrote to the \
+             same place; record again without it",
             units::counted(taken_out as u64, "event was", "events were")
         );
     }
@@ -284,44 +443,74 @@ pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
     }
     if detached.foreign > 0 {
         tell!(
-            "capriole: left alone: {} that somebody else has changed or unmapped since",
+            "capriole: not restored: {} that another tool has changed, or the program unmapped",
             units::counted(detached.foreign as u64, "place", "places")
         );
     }
     if detached.lingering {
         tell!(
-            "capriole: all bytes are back, but memory stays mapped because a signal handler \
-             will return into it; `capriole detach {}` removes it later",
+            "capriole: all bytes are restored; some memory stays mapped, because a signal handler \
+             will return into it: `capriole detach {}` unmaps it later",
             probed.attached.process().pid()
         );
     }
     if detached.damaged > 0 {
         tell!(
-            "capriole: {} wrote over what tells how the probes are taken out; they stay there",
-            units::counted(detached.damaged as u64, "child", "children")
+            "capriole: in {} the probes stay: it overwrote the list of them; restart it when you can",
+            units::counted(detached.damaged as u64, "child process", "child processes")
         );
     }
+}
+
+/// Time after which a wait for the program is explained: after Ctrl-C, and without it.
+const EXPLAIN_SOON: Duration = Duration::from_millis(300);
+const EXPLAIN_LATER: Duration = Duration::from_secs(1);
+
+/// True if a process ignores SIGINT.
+fn ignores_interrupt(pid: u32) -> bool {
+    let status = Process::open(pid).and_then(|process| process.status());
+    status.is_ok_and(|status| status.ignored.contains(libc::SIGINT))
 }
 
 /// Waits for a program that we started, and passes on its status. A further termination signal
 /// leaves it running.
 pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
     let before = signals::requests();
+    let explain = match before {
+        0 => EXPLAIN_LATER,
+        _ => EXPLAIN_SOON,
+    };
+    let started = Instant::now();
+    let mut explained = false;
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(crate::exit::passed_on(status));
         }
+        let program = || {
+            let name = Process::open(child.id()).map(|process| process.name().to_owned());
+            let name = name.unwrap_or_else(|_| "the program".to_owned());
+            format!("{name} (pid {})", child.id())
+        };
         if signals::requests() > before {
-            tell!("capriole: process {} is left running", child.id());
+            tell!("capriole: left running: {}", program());
             return Ok(ExitCode::SUCCESS);
         }
-        let pid = Pid::from_child(&child);
-        match pidfd_open(pid, PidfdFlags::empty()) {
+        if !explained && started.elapsed() >= explain {
+            explained = true;
+            // Ctrl-C goes to both, so it is left running only if it ignores that.
+            let then = match (before, ignores_interrupt(child.id())) {
+                (0, _) => " to end",
+                (_, true) => "; Ctrl-C again leaves it running",
+                (_, false) => " to end; Ctrl-C again ends this wait",
+            };
+            tell!("capriole: waiting for {}{then}", program());
+        }
+        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
             // A signal interrupts this wait; one that arrived just before it is noticed soon.
             Ok(ended) => {
                 let soon = Timespec {
                     tv_sec: 0,
-                    tv_nsec: 200_000_000,
+                    tv_nsec: 100_000_000,
                 };
                 let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
             }
@@ -335,18 +524,61 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_to_detach_is_given_only_by_who_detached() {
-        let detached = Detached {
-            standstill: Duration::from_micros(7),
+    fn a_pause_of_no_time_is_not_mentioned() {
+        let detached = |micros| Detached {
+            standstill: Duration::from_micros(micros),
             ..Detached::default()
         };
-        let told = |ended| stood_still(Duration::from_micros(5), ended, &detached);
+        let attach = Duration::from_micros(5);
         assert_eq!(
-            told(Ended::Requested),
-            "the program stood still for 5.0 us to attach and 7.0 us to detach"
+            paused(attach, &detached(7)),
+            "program paused for 5.0 us (attach), 7.0 us (detach)"
         );
-        for ended in [Ended::Detached, Ended::Exited] {
-            assert_eq!(told(ended), "the program stood still for 5.0 us to attach");
-        }
+        assert_eq!(
+            paused(attach, &detached(0)),
+            "program paused for 5.0 us (attach)"
+        );
+    }
+
+    #[test]
+    fn an_end_is_explained() {
+        let told = |reason, status: Option<i32>, renamed: Option<&str>| {
+            let end = End {
+                reason,
+                status: status.map(ExitStatus::from_raw),
+                renamed: renamed.map(str::to_owned),
+            };
+            end.remark()
+        };
+        let all = [
+            told(Ended::Exited, None, None),
+            told(Ended::Exited, Some(0), None),
+            told(Ended::Exited, Some(3 << 8), None),
+            told(Ended::Exited, Some(libc::SIGSEGV | 0x80), None),
+            told(Ended::Exited, Some(0), Some("sleep")),
+            told(Ended::Executed, None, Some("sleep")),
+            told(Ended::Executed, None, None),
+        ];
+        insta::assert_snapshot!(all.join("\n"), @r"
+        ; the program has ended
+        ; the program has ended
+        ; the program has ended with status 3
+        ; the program was killed by SIGSEGV
+        ; the program has ended, as `sleep`: it executed another program, which is not followed, or changed its name
+        ; the program has executed another one (sleep), which is not followed; children are, until they execute one
+        ; the program has executed another one, which is not followed
+        ");
+    }
+
+    #[test]
+    fn reasons_are_counted() {
+        let reasons = ["b", "a", "b", "d", "c", "e", "e", "e"].map(str::to_owned);
+        assert_eq!(
+            tally(reasons.into_iter()),
+            "e: 3; b: 2; a: 1; other reasons: 2"
+        );
+        let names = |names: &[&str]| named(&names.iter().map(|name| name.to_string()).collect());
+        assert_eq!(names(&["b", "a"]), "a, b");
+        assert_eq!(names(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
     }
 }

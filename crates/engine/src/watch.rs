@@ -72,16 +72,18 @@ impl Ended {
         match self {
             Ended::Duration | Ended::Requested => "",
             Ended::Exited => "; the program has ended",
-            Ended::Executed => "; the program has executed another one, which has no probes",
-            Ended::Detached => "; somebody else took the probes out",
-            Ended::Disturbed => "; another tool came to a probe that Capriole itself needs",
+            Ended::Executed => "; the program has executed another one, which is not followed",
+            Ended::Detached => "; the probes were taken out by a `detach`",
+            Ended::Disturbed => {
+                "; ended there, since another tool (a uprobe, a debugger) wrote to a probe that \
+                 Capriole itself needs; record again without it"
+            }
             Ended::MemoryExposed => {
-                "; ended there, since a child with other rights keeps the memory of the recording, \
-                 and could read what is recorded"
+                "; ended there, since a child process with other rights could read the events"
             }
             Ended::NoClock => {
-                "; ended there, since the program gives up the time stamp counter \
-                 (seccomp's strict mode, or PR_SET_TSC), which probes read"
+                "; ended there, since the program gives up the right to read the time stamp \
+                 counter (seccomp's strict mode, or PR_SET_TSC), which probes read"
             }
         }
     }
@@ -213,7 +215,7 @@ impl Watch {
                 for disturbance in disturbances {
                     let out = match disturbance.how {
                         How::Replaced => "it is left alone",
-                        _ => "the probe was taken out",
+                        _ => "the probe is removed",
                     };
                     self.notices.push(format!(
                         "{}: {} ({:#x}); {out}, and from now on its calls are not recorded",
@@ -224,7 +226,7 @@ impl Watch {
             }
             Ok(Beside::Guard(how)) => {
                 self.notices.push(format!(
-                    "a probe that Capriole itself needs: {how}; all probes are taken out"
+                    "a probe that Capriole itself needs: {how}; all probes are removed"
                 ));
                 Some(Ended::Disturbed)
             }
@@ -233,7 +235,7 @@ impl Watch {
             Err(error @ TargetError::AlreadyTraced { .. }) if !self.held => {
                 self.held = true;
                 self.notices.push(format!(
-                    "a breakpoint stands at a probe, whose calls may be missing: {error}"
+                    "a breakpoint of another tool is at a probe, so hits may be missing: {error}"
                 ));
                 None
             }

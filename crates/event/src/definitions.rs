@@ -45,7 +45,7 @@ impl Definition {
     pub fn parse(line: &str) -> Result<Definition, ParseError> {
         let (start, end) = parse::trimmed(line);
         if !parse::removes(&line[start..end]) {
-            return EventSpec::parse(line).map(Definition::Probe);
+            return EventSpec::parse_definition(line).map(Definition::Probe);
         }
         let help = "write -:GROUP/EVENT, -:EVENT, or -:GROUP/ for a whole group";
         let Some(names) = line[start..end].strip_prefix("-:") else {

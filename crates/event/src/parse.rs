@@ -46,7 +46,12 @@ impl EventSpec {
     ///
     /// Returns the message, its column, and what to write instead. Never panics.
     pub fn parse(text: &str) -> Result<EventSpec, ParseError> {
-        event(text)
+        event(text, false)
+    }
+
+    /// Parses a line of a definition file: fields without a name are called as in the kernel.
+    pub(crate) fn parse_definition(text: &str) -> Result<EventSpec, ParseError> {
+        event(text, true)
     }
 }
 
@@ -71,6 +76,7 @@ impl Fields {
         let at_site = arguments::Where {
             at: At::Return,
             is_marker: false,
+            kernel_names: false,
         };
         let end = trimmed(text).1;
         let body = arguments::parse(text, start, end, at_site)?;
@@ -83,7 +89,7 @@ impl Fields {
 }
 
 /// Parses a whole event.
-fn event(text: &str) -> Result<EventSpec, ParseError> {
+fn event(text: &str, kernel_names: bool) -> Result<EventSpec, ParseError> {
     let (start, end) = trimmed(text);
     if start == end {
         return Err(ParseError::at(text, 0, "the event is empty", FORM));
@@ -117,7 +123,12 @@ fn event(text: &str) -> Result<EventSpec, ParseError> {
         place::can_return(text, head.end, &site)?;
     }
     let is_marker = head.form == Form::Static;
-    let mut body = arguments::parse(text, site.end, end, arguments::Where { at, is_marker })?;
+    let at_site = arguments::Where {
+        at,
+        is_marker,
+        kernel_names,
+    };
+    let mut body = arguments::parse(text, site.end, end, at_site)?;
     if is_marker && body.arguments.is_empty() {
         body.arguments.push(all_arguments());
         body.columns.arguments.push(head.end);

@@ -1,6 +1,7 @@
 //! Errors of attaching to a process, probing it and detaching.
 
 use capriole_proc::process::ProcessError;
+use capriole_text::units::signal as signal_name;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -17,6 +18,14 @@ pub enum TargetError {
     Vanished {
         /// The process.
         pid: i32,
+    },
+    /// A signal ended the process while it was being worked on.
+    #[error("process {pid} was killed by {} while it was being attached to{}", signal_name(*signal), killer(*signal))]
+    Killed {
+        /// The process.
+        pid: i32,
+        /// Number of the signal.
+        signal: i32,
     },
     /// ptrace is not permitted.
     #[error(
@@ -48,7 +57,7 @@ pub enum TargetError {
     },
     /// A thread runs with alignment checks enabled (EFLAGS.AC).
     #[error(
-        "thread {tid} of process {pid} has the processor check the alignment of its memory accesses (EFLAGS.AC), which what a probe does would not pass; have the program clear that flag"
+        "thread {tid} of process {pid} has alignment checks enabled (EFLAGS.AC), which the code of a probe would not pass; clear that flag in the program"
     )]
     AlignmentCheck {
         /// The process.
@@ -58,7 +67,7 @@ pub enum TargetError {
     },
     /// The program may not read the time stamp counter.
     #[error(
-        "process {pid} has forbidden itself to read the time stamp counter (prctl PR_SET_TSC), and each event is recorded with its time: a probe would end it; have the program not do that"
+        "process {pid} has given up the right to read the time stamp counter (prctl PR_SET_TSC), which probes read: a probe would kill it; remove that call from the program"
     )]
     ForbiddenClock {
         /// The process.
@@ -66,7 +75,7 @@ pub enum TargetError {
     },
     /// The site of a guard stays occupied.
     #[error(
-        "process {pid}: a thread stays where a guard has to stand (behind rt_sigaction, for handlers of faults, or, if return addresses are replaced, at _Unwind_Find_FDE, for exceptions); try again"
+        "process {pid}: a thread stays at a place where Capriole needs a probe of its own (behind rt_sigaction, for handlers of faults, or, if return addresses are replaced, at _Unwind_Find_FDE, for exceptions); try again"
     )]
     Occupied {
         /// The process.
@@ -74,7 +83,7 @@ pub enum TargetError {
     },
     /// A thread of the program passed the sites of our guards before these were written.
     #[error(
-        "process {pid} is just about to filter its system calls, or to give up the time stamp counter; try again"
+        "process {pid} is about to install a seccomp filter, or to give up the time stamp counter; try again"
     )]
     Filtering {
         /// The process.
@@ -90,7 +99,7 @@ pub enum TargetError {
     },
     /// The process's seccomp filter could kill it, and we are not permitted to suspend the filter.
     #[error(
-        "process {pid} has a seccomp filter, which could kill it when a call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) can keep it from that: try again with sudo"
+        "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo"
     )]
     Filtered {
         /// The process.
@@ -111,7 +120,7 @@ pub enum TargetError {
     /// A thread that made system calls for us resumed on its own before we took control of it
     /// again.
     #[error(
-        "thread {tid} has gone on by itself, as this process was kept from running for seconds; try again"
+        "thread {tid} was not kept stopped, because this process did not run for seconds (is the machine overloaded?); try again"
     )]
     ThreadResumed {
         /// The thread.
@@ -248,6 +257,18 @@ fn cause(errno: Errno) -> &'static str {
     }
 }
 
+/// Returns what sends a signal that may end a process while a tracer attaches, and what to do.
+fn killer(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGSYS => {
+            ": its seccomp filter forbids a system call that attaching makes in it; try again as \
+             root, who may suspend the filter"
+        }
+        libc::SIGKILL => "; dmesg shows if it was for lack of memory",
+        _ => "; start it again, without a tracer first, to see if that is a fault of its own",
+    }
+}
+
 impl TargetError {
     /// Returns the error for memory of process `pid` that cannot be read at an address.
     pub fn reading(pid: i32, address: u64) -> impl FnOnce(std::io::Error) -> TargetError {
@@ -280,6 +301,17 @@ impl TargetError {
         }
     }
 
+    /// Returns the error for a process that has ended with this wait status.
+    pub(crate) fn gone(pid: i32, status: i32) -> TargetError {
+        match libc::WIFSIGNALED(status) {
+            true => TargetError::Killed {
+                pid,
+                signal: libc::WTERMSIG(status),
+            },
+            false => TargetError::Vanished { pid },
+        }
+    }
+
     pub(crate) fn traced_by(pid: i32, tracer: i32) -> TargetError {
         let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
         TargetError::AlreadyTraced {
@@ -287,5 +319,24 @@ impl TargetError {
             tracer,
             name: name.trim().to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_that_ends_the_process_is_named() {
+        // As wait(2) returns them: killed, and ended with status 3.
+        let told = |status| TargetError::gone(7, status).to_string();
+        assert_eq!(
+            told(libc::SIGSYS | 0x80),
+            "process 7 was killed by SIGSYS while it was being attached to: its seccomp filter \
+             forbids a system call that attaching makes in it; try again as root, who may suspend \
+             the filter"
+        );
+        assert!(told(libc::SIGKILL).starts_with("process 7 was killed by SIGKILL while"));
+        assert!(told(3 << 8).starts_with("process 7 ended while it was being attached to"));
     }
 }

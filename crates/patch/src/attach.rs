@@ -72,6 +72,11 @@ pub enum SiteError {
         "the bytes in memory are not those of the file: another tool (a debugger's breakpoint, a uprobe) or the program itself has changed them"
     )]
     Modified,
+    /// The memory of the site is gone.
+    #[error(
+        "its file is no longer mapped: the program has unloaded it (dlclose), or has executed another program meanwhile; try again"
+    )]
+    Unmapped,
     /// A thread stays inside the bytes that would change, or a saved address points into them.
     #[error("a thread stays inside the bytes that would change, or a saved address points there")]
     Occupied,
@@ -368,7 +373,8 @@ pub fn attach_recorded(
     host.check_stops()?;
     let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, trace));
     attached.map_err(|error| match process.is_over() {
-        // The process has ended, which explains any other error.
+        // The process has ended, which explains any other error but one that says how it ended.
+        true if matches!(error, TargetError::Killed { .. }) => error,
         true => TargetError::Vanished {
             pid: process.pid() as i32,
         },

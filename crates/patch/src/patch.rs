@@ -112,6 +112,11 @@ impl<'a> Batch<'a> {
         Some(now)
     }
 
+    /// True if all bytes that change are mapped.
+    pub fn is_mapped(&mut self, change: &Change) -> bool {
+        self.now(change).is_some()
+    }
+
     /// True if `bytes` are at `address` now.
     pub fn holds(&mut self, address: u64, bytes: &[u8]) -> bool {
         (address..).zip(bytes).all(|(at, byte)| {

@@ -28,9 +28,7 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NoReturns {
     /// The program has a shadow stack.
-    #[error(
-        "the program runs with a shadow stack, which notices every return address that was replaced"
-    )]
+    #[error("the program runs with a shadow stack, which detects each replaced return address")]
     ShadowStack,
     /// An object in the process moves stacks or reads return addresses.
     #[error("{object} {what}")]
@@ -42,16 +40,16 @@ pub enum NoReturns {
     },
     /// Code that was not found handles exceptions.
     #[error(
-        "{0} handles exceptions by code of its own, without symbols by which to find it; they would not find their way through replaced return addresses"
+        "{0} handles exceptions by its own code, which has no symbols to find it by and cannot follow replaced return addresses"
     )]
     Hidden(String),
     /// An object has an unwinder other than libgcc's.
-    #[error(
-        "{0} has another unwinder than GCC's, whose exceptions would not find their way through replaced return addresses"
-    )]
+    #[error("{0} has another unwinder than GCC's, which cannot follow replaced return addresses")]
     Other(String),
     /// The unwinder's lookup function cannot be probed.
-    #[error("{object}: _Unwind_Find_FDE, where exceptions ask the way, cannot be probed: {reason}")]
+    #[error(
+        "{object}: _Unwind_Find_FDE, by which exceptions look up return addresses, cannot be probed: {reason}"
+    )]
     Unprobed {
         /// The file.
         object: String,

@@ -193,6 +193,19 @@ impl Process {
             .or_else(|_| self.read_status(&format!("../{tid}/status")))
     }
 
+    /// Returns the processes that a thread has forked and that still exist; none if the kernel was
+    /// built without such lists (`CONFIG_PROC_CHILDREN`).
+    #[must_use]
+    pub fn children_of(&self, tid: u32) -> Vec<u32> {
+        let text = self
+            .read(&format!("task/{tid}/children"))
+            .unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        text.split_whitespace()
+            .filter_map(|pid| pid.parse().ok())
+            .collect()
+    }
+
     /// Returns the CPU time of one thread in ns, if the kernel records it.
     pub fn time_on_processor(&self, tid: u32) -> Option<u64> {
         let text = self.read(&format!("task/{tid}/schedstat")).ok()?;

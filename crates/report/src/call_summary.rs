@@ -368,10 +368,7 @@ impl fmt::Display for CallSummary {
             match shortest.is_some_and(|ns| is_near_step(ns, self.clock_step_ns)) {
                 true => {
                     let step = self.clock_step_ns as f64 / 1000.0;
-                    writeln!(
-                        f,
-                        "\ntimes in us, by a clock that advances {step} us at once"
-                    )?;
+                    writeln!(f, "\ntimes in us, by a clock with steps of {step} us")?;
                 }
                 false => writeln!(f, "\ntimes in us")?,
             }
@@ -425,6 +422,28 @@ fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary]) -> fmt::Resu
             unless_zero(function.unpaired),
         ];
         (cells, printable(&function.function))
+    });
+    // Remarks on calls that did not end normally: most traces have none.
+    let remarks = functions.iter().map(|function| {
+        [
+            function.abandoned,
+            function.open,
+            function.doubtful,
+            function.unpaired,
+        ]
+    });
+    let used = remarks.fold([false; 4], |used, counts| {
+        std::array::from_fn(|column| used[column] || counts[column] > 0)
+    });
+    let plain = head.len() - used.len();
+    let shown = |column: usize| column < plain || used[column - plain];
+    let head: Vec<&str> = (0..head.len())
+        .filter(|c| shown(*c))
+        .map(|c| head[c])
+        .collect();
+    let rows = rows.map(|(cells, name): (Vec<String>, String)| {
+        let cells = cells.into_iter().enumerate().filter(|(c, _)| shown(*c));
+        (cells.map(|(_, cell)| cell).collect(), name)
     });
     put_table(f, &head, "function", rows)
 }

@@ -1,11 +1,12 @@
 //! Flame graphs: the time or number of calls of each call path, as a picture.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
+use super::graph::without_parameters;
 use super::open::Open;
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Functions, Visitor, walk};
@@ -147,7 +148,12 @@ impl Flame {
     ///
     /// If it cannot be written, or if there is nothing to draw.
     pub fn draw(&self, by: FlameBy, title: &str, out: impl Write) -> io::Result<()> {
-        let lines: Vec<String> = self.stacks.iter().filter_map(|s| s.line(by)).collect();
+        let names = FrameNames::of(self.stacks.iter().flat_map(|stack| &stack.functions));
+        let lines = self
+            .stacks
+            .iter()
+            .filter_map(|stack| stack.line(by, &names));
+        let lines: Vec<String> = lines.collect();
         if lines.is_empty() {
             return Err(io::Error::other("there are no calls in the trace"));
         }
@@ -161,30 +167,117 @@ impl Flame {
 
 impl FoldedStack {
     /// Returns the line for [`draw`]; `None` if the number would be 0.
-    fn line(&self, by: FlameBy) -> Option<String> {
+    fn line(&self, by: FlameBy, names: &FrameNames<'_>) -> Option<String> {
         let count = match by {
             FlameBy::Time => self.self_ns,
             FlameBy::Calls => self.calls,
         };
-        (count > 0).then(|| line(&self.functions, count))
+        (count > 0).then(|| names.line(&self.functions, count))
     }
 }
 
-/// Returns the line of a call path for [`draw`]: `main;parse;read 123`.
-pub(super) fn line(functions: &[String], count: u64) -> String {
-    let names: Vec<String> = functions.iter().map(|name| visible(name)).collect();
-    format!("{} {count}", names.join(";"))
+/// Names for the frames of a picture: without template arguments and parameter types, whose equal
+/// beginnings would fill the frames, where that leaves the names different.
+pub(super) struct FrameNames<'a> {
+    short: HashMap<&'a str, String>,
+}
+
+impl<'a> FrameNames<'a> {
+    /// Prepares the names of all functions of a picture.
+    pub(super) fn of(functions: impl Iterator<Item = &'a String>) -> FrameNames<'a> {
+        let mut full: HashMap<String, HashSet<&str>> = HashMap::new();
+        for function in functions {
+            full.entry(shortened(function))
+                .or_default()
+                .insert(function);
+        }
+        let only = full.into_iter().filter(|(_, full)| full.len() == 1);
+        FrameNames {
+            short: only
+                .flat_map(|(short, full)| full.into_iter().map(move |full| (full, short.clone())))
+                .collect(),
+        }
+    }
+
+    /// Returns the line of a call path for [`draw`]: `main;parse;read 123`.
+    pub(super) fn line(&self, functions: &[String], count: u64) -> String {
+        let name = |name: &String| match self.short.get(name.as_str()) {
+            Some(short) => visible(short),
+            None => visible(name),
+        };
+        let names: Vec<String> = functions.iter().map(name).collect();
+        format!("{} {count}", names.join(";"))
+    }
+}
+
+/// Replaces the template arguments in a C++ or Rust name by `<..>`, and cuts off its parameter types.
+fn shortened(name: &str) -> String {
+    let name = without_parameters(name);
+    // In these names angle brackets need not be balanced.
+    if name.contains("operator") || name.contains("->") {
+        return name.to_owned();
+    }
+    let mut short = String::new();
+    let mut depth = 0usize;
+    for c in name.chars() {
+        match c {
+            // At its beginning a Rust name has the type in brackets: `<T as Trait>::method`.
+            '<' if short.is_empty() => return name.to_owned(),
+            '<' => {
+                if depth == 0 {
+                    short.push_str("<..>");
+                }
+                depth += 1;
+            }
+            '>' => match depth.checked_sub(1) {
+                Some(less) => depth = less,
+                None => return name.to_owned(),
+            },
+            c if depth == 0 => short.push(c),
+            _ => {}
+        }
+    }
+    match depth {
+        0 => short,
+        _ => name.to_owned(),
+    }
 }
 
 /// Draws call paths as SVG; `unit` is that of their counts.
-pub(super) fn draw(lines: &[String], title: &str, unit: &str, out: impl Write) -> io::Result<()> {
+pub(super) fn draw(
+    lines: &[String],
+    title: &str,
+    unit: &str,
+    mut out: impl Write,
+) -> io::Result<()> {
     let mut options = Options::default();
     options.title = visible(title);
     options.count_name = unit.to_string();
     options.name_type = "Function:".to_string();
     // Makes the SVG reproducible.
     options.deterministic = true;
-    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), out)
+    let mut picture = Vec::new();
+    flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut picture)?;
+    out.write_all(&with_root_label(picture))
+}
+
+/// Labels the root frame, which inferno draws without a text.
+fn with_root_label(picture: Vec<u8>) -> Vec<u8> {
+    let find = |from: usize, wanted: &[u8]| {
+        let mut places = picture[from..].windows(wanted.len());
+        places.position(|bytes| bytes == wanted).map(|at| from + at)
+    };
+    let root = find(0, b"<title>all (");
+    let label = root.and_then(|root| {
+        let text = find(root, b"<text ")?;
+        let end = find(text, b">")? + 1;
+        // Another text, or the end of the picture: this version labels the root itself.
+        (picture[end..].starts_with(b"</text>")).then_some(end)
+    });
+    match label {
+        Some(at) => [&picture[..at], b"all", &picture[at..]].concat(),
+        None => picture,
+    }
 }
 
 /// Returns a name without characters that end a frame or that XML forbids.
@@ -197,4 +290,43 @@ fn visible(name: &str) -> String {
             other => other,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_show_where_names_differ() {
+        let names = [
+            "std::_Rb_tree<int, std::pair<int const, long> >::_M_insert(int)",
+            "std::_Rb_tree<int, std::pair<int const, long> >::_M_erase(int)",
+            "std::sort<int*>(int*)",
+            "std::sort<long*>(long*)",
+            "main",
+            "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
+            "operator<(A<int>, B)",
+        ]
+        .map(str::to_owned);
+        let frames = FrameNames::of(names.iter());
+        insta::assert_snapshot!(frames.line(&names, 1).replace(';', "\n"), @r"
+        std::_Rb_tree<..>::_M_insert
+        std::_Rb_tree<..>::_M_erase
+        std::sort<int*>(int*)
+        std::sort<long*>(long*)
+        main
+        <alloc::vec::Vec<T> as core::ops::drop::Drop>::drop
+        operator< 1
+        ");
+    }
+
+    #[test]
+    fn the_root_has_a_label() {
+        let mut picture = Vec::new();
+        draw(&["main;read 7".to_owned()], "title", "ns", &mut picture).unwrap();
+        let picture = String::from_utf8(picture).unwrap();
+        let root = picture.find("<title>all (").unwrap();
+        let group = &picture[root..root + picture[root..].find("</g>").unwrap()];
+        assert!(group.ends_with(">all</text>"), "{group}");
+    }
 }

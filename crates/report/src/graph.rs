@@ -172,7 +172,7 @@ impl<W: Write> Printer<W> {
 
     fn footer(&mut self, health: &Health) -> io::Result<()> {
         if self.shows_steps {
-            let text = format!("# the clock advances {} ns at once", self.step_ns);
+            let text = format!("# times are by a clock with steps of {} ns", self.step_ns);
             self.lines.put_line(&text)?;
         }
         if self.unpaired > 0 {
@@ -276,11 +276,44 @@ impl<W: Write> Printer<W> {
 
     /// Writes `read(fd=3)`.
     fn put_call(&mut self, function: usize, arguments: &[u8]) {
-        self.lines.put(self.names[function].as_bytes());
+        let name = &self.names[function];
+        let bare = without_parameters(name);
+        if bare.len() < name.len() && arguments.is_empty() {
+            // The types of the parameters tell overloads apart.
+            return self.lines.put(name.as_bytes());
+        }
+        self.lines.put(bare.as_bytes());
         self.lines.put(b"(");
         self.lines.put(arguments);
         self.lines.put(b")");
     }
+}
+
+/// Returns a C++ function's name without the list of parameter types at its end: `shop::add` for
+/// `shop::add(long) const`.
+pub(super) fn without_parameters(name: &str) -> &str {
+    let mut end = name;
+    for qualifier in [" const", " volatile", " &", " &&"] {
+        end = end.strip_suffix(qualifier).unwrap_or(end);
+    }
+    if !end.ends_with(')') {
+        return name;
+    }
+    let mut depth = 0;
+    for (at, c) in end.char_indices().rev() {
+        depth += match c {
+            ')' => 1,
+            '(' => -1,
+            _ => 0,
+        };
+        if depth == 0 {
+            // A remark such as `main (inlined in ...)`, or `operator()` itself, is no such list.
+            let is_list =
+                at > 0 && !end[..at].ends_with([' ', ':']) && !end[..at].ends_with("operator");
+            return if is_list { &end[..at] } else { name };
+        }
+    }
+    name
 }
 
 /// Returns ftrace's mark for a duration in ns.
@@ -405,5 +438,32 @@ impl<W: Write> Visitor for Printer<W> {
     fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
         let text = format!("CPU:{cpu} [LOST {events} EVENTS]");
         self.lines.put_line(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_parameters;
+
+    #[test]
+    fn only_a_list_of_parameters_is_cut_off() {
+        for (name, bare) in [
+            ("fib(int)", "fib"),
+            ("shop::add(long, long) const", "shop::add"),
+            ("f(void (*)(int))", "f"),
+            (
+                "f(int)::{lambda()#1}::operator()() const",
+                "f(int)::{lambda()#1}::operator()",
+            ),
+            ("T::operator()(int)", "T::operator()"),
+            ("T::operator()", "T::operator()"),
+            ("std::max<int>(int const&, int const&)", "std::max<int>"),
+            ("(anonymous namespace)::f()", "(anonymous namespace)::f"),
+            ("main", "main"),
+            ("f (inlined in g)", "f (inlined in g)"),
+            ("odd)", "odd)"),
+        ] {
+            assert_eq!(without_parameters(name), bare, "{name}");
+        }
     }
 }

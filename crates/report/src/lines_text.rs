@@ -31,7 +31,7 @@ use super::symbols::Symbols;
 use super::table::head;
 use super::tasks::{self, Tasks, printable};
 use crate::error::ReportError;
-use crate::shown::{file_name, is_shown};
+use crate::shown::{is_shown, object_name};
 use capriole_trace::Health;
 use capriole_trace::Value;
 use capriole_trace::{Document, EventInfo, FieldInfo};
@@ -59,7 +59,7 @@ pub fn write_text(
 ) -> Result<Health, ReportError> {
     let document = trace.document();
     let layout = Layout::new(document);
-    let label = |event| Label::new(event, options);
+    let label = |event| Label::new(document, event, options);
     let labels: Vec<Label> = document.events.iter().map(label).collect();
     let mut scratch = Vec::new();
     let symbols = Symbols::of(&document.events, printable);
@@ -116,10 +116,13 @@ struct Label {
 }
 
 impl Label {
-    fn new(event: &EventInfo, options: &TextOptions) -> Label {
+    fn new(document: &Document, event: &EventInfo, options: &TextOptions) -> Label {
         let text = MarkerText::of(event).filter(|_| !options.fields);
         let place = match event.place() {
-            Some((object, offset)) => format!(" ({}+{offset:#x})", printable(file_name(object))),
+            Some((object, offset)) => {
+                let name = printable(object_name(&document.target, &document.threads, object));
+                format!(" ({name}+{offset:#x})")
+            }
             None => String::new(),
         };
         let name = printable(&event.name);

@@ -1,6 +1,7 @@
 //! Parts of events that reports show, or need.
 
-use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Value};
+use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Target, Value};
+use std::collections::BTreeMap;
 
 /// True if a field is shown in the line of its event. Others, such as `_sp`, are only needed to
 /// interpret the trace; call stacks have separate lines.
@@ -28,7 +29,65 @@ pub(crate) fn call_stack<'a>(event: &Event<'a>) -> Option<CallStack<'a>> {
     })
 }
 
+/// Returns the name of an event's object: that of its file, but for the program the name that it was
+/// run by, which may be a link to the file (`redis-server` to `redis-check-rdb`).
+pub(crate) fn object_name<'a>(
+    target: &'a Target,
+    threads: &BTreeMap<u32, String>,
+    object: &'a str,
+) -> &'a str {
+    /// Length of the kernel's name of a thread, which is that of the program at its start.
+    const COMM: usize = 15;
+    let own = file_name(object);
+    if object != target.executable {
+        return own;
+    }
+    let run_by = target
+        .command_line
+        .first()
+        .map_or("", |word| file_name(word));
+    let started = threads.get(&target.pid).map(String::as_str);
+    // A program may write over its arguments; its name is another copy.
+    let is_cut = |name: &str| name.len() == COMM && run_by.starts_with(name);
+    match started.is_some_and(|name| name == run_by || is_cut(name)) {
+        true if !run_by.is_empty() => run_by,
+        _ => own,
+    }
+}
+
 /// Returns the file name, the last part of a path.
 pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_has_the_name_that_it_was_run_by() {
+        let named = |command: &str, thread: &str| {
+            let target = Target {
+                pid: 7,
+                executable: "/usr/bin/redis-check-rdb".to_owned(),
+                command_line: vec![command.to_owned()],
+            };
+            let threads = BTreeMap::from([(7, thread.to_owned())]);
+            let name = |object| object_name(&target, &threads, object).to_owned();
+            (name("/usr/bin/redis-check-rdb"), name("/lib/libc.so.6"))
+        };
+        let (program, library) = named("/usr/bin/redis-server", "redis-server");
+        assert_eq!((&*program, &*library), ("redis-server", "libc.so.6"));
+        // Its arguments overwritten, its thread renamed, and a name that the kernel cuts.
+        assert_eq!(
+            named("redis-server *:6379", "redis-server").0,
+            "redis-check-rdb"
+        );
+        assert_eq!(named("redis-server", "main").0, "redis-check-rdb");
+        assert_eq!(named("", "").0, "redis-check-rdb");
+        assert_eq!(
+            named("a_name_longer_than_15", "a_name_longer_t").0,
+            "a_name_longer_than_15"
+        );
+    }
 }

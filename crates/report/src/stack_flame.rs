@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use super::flame::{Flame, draw, line};
+use super::flame::{Flame, FrameNames, draw};
 use super::stack_names::functions;
 use crate::callstack::{Backtrace, CallStacks};
 use crate::error::ReportError;
@@ -70,7 +70,8 @@ impl StackFlame {
             return Err(io::Error::other("there are no call stacks in the trace"));
         }
         let stacks = self.stacks.iter();
-        let lines: Vec<String> = stacks.map(|s| line(&s.functions, s.events)).collect();
+        let names = FrameNames::of(self.stacks.iter().flat_map(|stack| &stack.functions));
+        let lines: Vec<String> = stacks.map(|s| names.line(&s.functions, s.events)).collect();
         draw(&lines, title, "events", out)
     }
 }

@@ -46,6 +46,9 @@ pub struct Summary {
     pub advice_on_loss: &'static str,
 }
 
+/// Name of the events for messages, which every recording has.
+const MESSAGES: &str = "capriole:message";
+
 /// One row of the table: all sites with the same event name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventSummary {
@@ -129,9 +132,8 @@ impl Summary {
         let mut by_name: HashMap<&str, Count> = HashMap::new();
         let mut asked: HashMap<(&str, Result<u32, u32>), bool> = HashMap::new();
         for (event, count) in document.events.iter().zip(counts) {
-            // Messages from outside the program have an event without a site; it is not a selected
-            // probe.
-            if event.place().is_some() {
+            // Nobody selected the events for messages, from outside or by markers of the program.
+            if event.place().is_some() && event.name != MESSAGES {
                 let call = event.call.ok_or(event.id);
                 *asked.entry((&event.name, call)).or_default() |= count.calls > 0;
             }

@@ -2,7 +2,7 @@
 //! at its exits.
 
 use crate::definitions::{LATENCY_OF, parse_plain};
-use crate::error::{Context, Result, bail};
+use crate::error::{Result, bail};
 use crate::event::Event;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
@@ -30,8 +30,8 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
     if let Some(value) = begun.values.iter().find(own) {
         bail!(
             Field,
-            "event `{}`: calls have a field `{}` of their own; give this one another name, as in \
-             NAME=VALUE",
+            "event `{}`: the field name `{}` is taken, by a field of each call; write NAME=VALUE with \
+             another name",
             entry.label,
             value.name
         );
@@ -90,20 +90,26 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     let Some(inside) = text.trim().strip_prefix(LATENCY_OF) else {
         return Ok(None);
     };
-    let form = "write latency(EVENT), and behind it maybe `by` and keys";
     let Some(end) = closing(inside) else {
         bail!(
             Unsuitable,
-            "`{text}`: the parenthesis is not closed; {form}"
+            "`{text}`: the parenthesis is not closed; write latency(EVENT), or latency(EVENT) by KEY"
         );
     };
     let (inside, rest) = (&inside[..end], inside[end + 1..].trim());
+    if inside.trim_start().starts_with("usdt:") {
+        bail!(
+            Unsuitable,
+            "`{text}`: a marker is a point without a duration; time the function around it, or \
+             record two markers and compare their times"
+        );
+    }
     let (_, begun, mut exit) = ends(inside)?;
     if let (None, Some(unused)) = (&begun.guard, begun.values.first()) {
         bail!(
             Unsuitable,
-            "`{text}`: the field `{}` would not be used: inside latency(...) fields are for the \
-             filter; keys are written behind it, `by NAME=$entry:VALUE`",
+            "`{text}`: the field `{}` would not be used: inside latency(...) a field is for the \
+             filter; a key follows the parenthesis, as in latency(libc:read) by fd=$entry:arg1",
             unused.name
         );
     }
@@ -111,12 +117,19 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     let mut aggregation = Aggregation::default();
     if !rest.is_empty() {
         // Keys are parsed as those of any event at a return.
-        let keys = Fields::parse_at_return(text, text.trim_end().len() - rest.len());
-        let keys = keys.with_context(|| format!("`{rest}` behind latency(...); {form}"))?;
-        if keys.filtered || !keys.aggregation.aggregates.is_empty() {
+        let keys = Fields::parse_at_return(text, text.trim_end().len() - rest.len())?;
+        if let Some(aggregate) = keys.aggregation.aggregates.first() {
             bail!(
                 Unsuitable,
-                "`{rest}`: a filter belongs inside the parentheses; {form}"
+                "`{aggregate}` behind latency(...): durations have one measure, a histogram, which \
+                 shows percentiles and the largest; only `by` and keys may follow"
+            );
+        }
+        if keys.filtered {
+            bail!(
+                Unsuitable,
+                "`{rest}` behind latency(...): a filter belongs inside the parentheses, as in \
+                 latency(libc:read if fd > 2)"
             );
         }
         aggregation = keys.aggregation;
@@ -127,9 +140,19 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
         if let Some(unused) = keys.arguments.iter().find(|argument| !keyed(argument)) {
             bail!(
                 Unsuitable,
-                "`{rest}`: the field `{}` would not be used: behind latency(...) only keys are, \
-                 written `by NAME=VALUE`; {form}",
+                "`{}` behind latency(...) would not be used: only keys may follow, written `by \
+                 NAME=VALUE`",
                 unused.name
+            );
+        }
+        let variable = |argument: &&FetchArg| matches!(argument.fetch.base, Base::Variable(_));
+        if let Some(variable) = keys.arguments.iter().find(variable) {
+            bail!(
+                Unsuitable,
+                "`by {0}` behind latency(...): a key is known when the call returns, and variables \
+                 are not; a number can be kept from the entry, `by $entry:{0}`, a string cannot: \
+                 count calls by it, without latency(...)",
+                variable.fetch
             );
         }
         exit.values = keys.arguments;
@@ -165,7 +188,8 @@ fn ends(text: &str) -> Result<(Probe, Entry, Probe)> {
     if entry.at == At::Return || !function {
         bail!(
             Unsuitable,
-            "event `{}`: calls are those of a function; write its name without an offset or a return",
+            "event `{}`: a call lasts from a function's entry to its exit; write the function's name \
+             alone, without an offset or a return",
             entry.label
         );
     }

@@ -153,7 +153,7 @@ pub fn in_file(file: &Path) -> Result<InFile> {
         Error::new(Code::Definitions, in_lines(file, errors))
     })?;
     if events.is_empty() && latencies.is_empty() {
-        bail!(Definitions, "{}: no event is defined there", file.display());
+        bail!(Definitions, "{}: the file defines no event", file.display());
     }
     Ok(InFile { events, latencies })
 }
@@ -165,8 +165,17 @@ fn event_text(bytes: &[u8]) -> Result<String> {
         let shown = String::from_utf8_lossy(line);
         // Invalid bytes appear as U+FFFD, which no event contains.
         let said = definition_lines(&shown).next().map_or("", |(_, said)| said);
-        if std::str::from_utf8(line).is_err() && said.contains(char::REPLACEMENT_CHARACTER) {
-            bail!(Definitions, "line {number} is not text in UTF-8: {said}");
+        if let Err(error) = std::str::from_utf8(line)
+            && said.contains(char::REPLACEMENT_CHARACTER)
+        {
+            let at = error.valid_up_to();
+            bail!(
+                Definitions,
+                "line {number}: byte {} is {:#04x}, which is not UTF-8: {said}; save the file as \
+                 UTF-8",
+                at + 1,
+                line[at]
+            );
         }
         text.push_str(&shown);
         text.push('\n');

@@ -460,7 +460,7 @@ fn code_of_process(error: &ProcessError) -> Code {
 fn code_of_target(error: &TargetError) -> Code {
     match error {
         TargetError::Process(error) => code_of_process(error),
-        TargetError::Vanished { .. } => Code::Vanished,
+        TargetError::Vanished { .. } | TargetError::Killed { .. } => Code::Vanished,
         TargetError::NotPermitted { .. } => Code::NotPermitted,
         TargetError::AlreadyTraced { .. } => Code::AlreadyTraced,
         TargetError::AlignmentCheck { .. } | TargetError::ForbiddenClock { .. } => {

@@ -147,7 +147,11 @@ impl<'a> Reader<'a> {
             _ => !tail || argument.fetch.base != Base::Retval,
         };
         for argument in probe.values.iter().filter(there) {
-            self.push(argument, site, &mut fields)?;
+            // Calls are recorded with their result, which a function of type void does not have.
+            let added = probe.of_calls && argument.name == names::RESULT;
+            if !(added && is_untyped_result(argument) && self.returns_nothing(site)) {
+                self.push(argument, site, &mut fields)?;
+            }
         }
         let first = probe.values.first();
         if let Some(marker) = &site.marker
@@ -417,6 +421,19 @@ impl<'a> Reader<'a> {
         let debug = self.debug_of(site)?;
         let place = debug.site(entry, None);
         Ok((debug, place.map_err(|error| err!(Field, "{error}"))?))
+    }
+
+    /// True if debug information declares that the function which ends at a site has no result.
+    fn returns_nothing(&mut self, site: &'a Site) -> bool {
+        let Some(leaving) = &site.leaving else {
+            return false;
+        };
+        let entry = site.object.link(leaving.function);
+        let returned = self.debug_of(site).and_then(|debug| {
+            let place = debug.site(entry, None)?;
+            Ok(debug.returned(&place)?)
+        });
+        matches!(returned, Ok(Returned::Nothing))
     }
 
     /// Returns the type of the function's result at an exit, as declared in the source if debug

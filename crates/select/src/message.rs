@@ -135,8 +135,8 @@ pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()
     if session.owner.is_none() {
         return Err(err!(
             Trace,
-            "the recorder of process {pid} ({name}) is not there: it has ended without taking its \
-             probes out"
+            "the recorder of process {pid} ({name}) is gone: it ended without removing its \
+             probes"
         )
         .advise(Advice::DetachDoesIt { pid })
         .then(", or is in another PID namespace"));
@@ -151,7 +151,7 @@ pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()
         Ok(()) => Ok(()),
         Err(WriteError::Closed) => Err(err!(
             Trace,
-            "process {pid} ({name}) is probed by something that keeps no texts"
+            "process {pid} ({name}) is probed by a command that takes no messages"
         )
         .advise(Advice::SuchAsCounting)
         .then(", or its recording is just ending")),
@@ -162,13 +162,12 @@ pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()
         .advise(Advice::LargerBuffer)),
         Err(WriteError::Busy) => Err(err!(
             Busy,
-            "somebody else who writes to the recording of process {pid} ({name}) does not come \
-             to an end"
+            "another writer of messages blocks the recording of process {pid} ({name})"
         )
         .advise(Advice::IsAWriterStopped)),
         Err(WriteError::Late) => bail!(
             Trace,
-            "the recording of process {pid} ({name}) ended meanwhile; the text may be missing"
+            "the recording of process {pid} ({name}) ended meanwhile; the message may be missing"
         ),
         Err(WriteError::TooLong) => Err(damaged("its packets are too small").into()),
         Err(WriteError::Damaged) => Err(damaged("a packet").into()),

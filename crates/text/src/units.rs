@@ -98,6 +98,23 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
+/// Names of the signals of x86-64, from number 1 on.
+const SIGNALS: [&str; 31] = [
+    "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
+    "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG",
+    "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+];
+
+/// Formats a signal's number as `SIGSEGV`; real-time signals as `signal 40`.
+#[must_use]
+pub fn signal(number: i32) -> String {
+    let name = usize::try_from(number - 1).ok();
+    match name.and_then(|index| SIGNALS.get(index)) {
+        Some(name) => format!("SIG{name}"),
+        None => format!("signal {number}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -133,6 +150,22 @@ mod tests {
         ] {
             assert!(parse_size(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn signals() {
+        let names = [1, 11, 9, 31, 34, 0];
+        assert_eq!(
+            names.map(signal),
+            [
+                "SIGHUP",
+                "SIGSEGV",
+                "SIGKILL",
+                "SIGSYS",
+                "signal 34",
+                "signal 0"
+            ]
+        );
     }
 
     #[test]

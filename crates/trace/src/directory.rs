@@ -58,23 +58,27 @@ pub(crate) fn json_path(directory: &Path) -> PathBuf {
 #[non_exhaustive]
 pub enum DirectoryError {
     /// The path exists and is not a directory.
-    #[error("{0} is there and is not a directory; choose another place for the trace")]
+    #[error("{0} exists and is not a directory; choose another place for the trace")]
     NotADirectory(PathBuf),
     /// The path is a directory with other contents.
-    #[error("{0} is there and is not a trace; move it away, or choose another place for the trace")]
+    #[error("{0} exists and is not a trace; move it away, or choose another place for the trace")]
     NotATrace(PathBuf),
     /// Moving the older trace aside would replace something that is not a trace.
-    #[error("{0} is in the way of the older trace and is not a trace; move it away")]
+    #[error("the older trace would be kept as {0}, which exists and is not a trace; move it away")]
     OldNotATrace(PathBuf),
     /// The temporary name of the new trace is taken by something that is not a trace.
-    #[error("{0} is in the way of the new trace and is not a trace; move it away")]
+    #[error(
+        "the new trace would first be written to {0}, which exists and is not a trace; move it away"
+    )]
     InTheWay(PathBuf),
     /// The older trace's predecessor would be removed, but a file in it is not part of a trace.
-    #[error("{0} is not part of a trace and would be removed with it; move it away")]
+    #[error(
+        "{0} is in the directory of an old trace that would be removed, but is not part of the trace; move it away"
+    )]
     Foreign(PathBuf),
     /// Other users may change the directory's contents.
     #[error(
-        "{0} belongs to another user, or others may write to it, who could lead the trace elsewhere; choose another place for the trace"
+        "{0} belongs to another user, or others may write to it and could redirect the trace; choose another place for the trace"
     )]
     NotOurs(PathBuf),
     /// A recorder is still writing to the trace.
@@ -82,7 +86,7 @@ pub enum DirectoryError {
     Busy(PathBuf),
     /// The path ends in `..` or is `/`, so it cannot be renamed.
     #[error(
-        "{0} is not empty and has no name by which it could be put aside; choose another place for the trace"
+        "{0} is not empty and cannot be renamed, to keep it; choose another place for the trace"
     )]
     NoName(PathBuf),
     /// A system call failed.

@@ -232,7 +232,7 @@ pub fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let place = Place::of(path)?;
     match place.stat() {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile => {
-            let what = "it is there and is not a file";
+            let what = "it exists and is not a regular file";
             Err(io::Error::new(io::ErrorKind::InvalidInput, what))
         }
         Ok(_) | Err(Errno::NOENT) => {

@@ -22,7 +22,7 @@ use crate::writer::{TraceWriter, WriteError, add_events_to};
 #[non_exhaustive]
 pub enum ReopenError {
     /// The trace does not exist.
-    #[error("{0} is not there")]
+    #[error("{0} does not exist")]
     NotFound(PathBuf),
     /// The directory cannot be written to.
     #[error(transparent)]
@@ -37,7 +37,7 @@ pub enum ReopenError {
     #[error("{0} is the trace of another recording")]
     OtherTrace(PathBuf),
     /// The recording has ended normally.
-    #[error("{0} was ended by its recorder")]
+    #[error("{0} is complete: its recorder has ended it")]
     Complete(PathBuf),
     /// The trace has a different version of the format.
     #[error("{path} has version {found} of the format, and only {FORMAT_VERSION} is written")]

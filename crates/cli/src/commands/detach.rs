@@ -1,9 +1,10 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
 use crate::advice;
+use crate::exit::Usage;
 use crate::probing;
 use crate::subject;
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use capriole::record::saving;
 use capriole::record::saving::Saved;
 use capriole_host::signals;
@@ -16,10 +17,19 @@ use std::process::ExitCode;
 
 /// Remove every probe from a process, including those of a recorder that was killed
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "capriole detach [OPTIONS] PID")]
 pub struct Arguments {
     /// The process: its number, or its name if only one has it
-    #[arg(value_parser = subject::pid)]
-    pid: u32,
+    #[arg(
+        value_name = "PID",
+        value_parser = subject::pid,
+        required_unless_present = "named",
+        conflicts_with = "named"
+    )]
+    pid: Option<u32>,
+    /// The process, as for other commands
+    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = subject::pid)]
+    named: Option<u32>,
     /// The trace of the killed recorder; the records that it had not written are added there. If
     /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and
     /// the probes are removed in any case
@@ -32,9 +42,12 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let process = Process::open(arguments.pid).map_err(|error| match error {
+    let Some(pid) = arguments.pid.or(arguments.named) else {
+        bail!(Usage("give a process"));
+    };
+    let process = Process::open(pid).map_err(|error| match error {
         ProcessError::NoSuchProcess { .. } => {
-            anyhow!("{error}; what a killed recorder had not written of it is gone with it")
+            anyhow!("{error}; events that a killed recorder had not yet written are lost with it")
         }
         error => error.into(),
     })?;
@@ -56,7 +69,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         say!(
             "{}",
             json!({
-                "pid": arguments.pid,
+                "pid": pid,
                 "restored": report.restored,
                 "changed_by_others": report.foreign,
                 "repaired": report.repaired,
@@ -68,7 +81,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     say!(
-        "{} taken out of process {} ({}), which stood still for {}",
+        "{} taken out of process {} ({}); program paused for {}",
         units::counted(report.restored as u64, "probe", "probes"),
         process.pid(),
         process.name(),
@@ -82,20 +95,20 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     if report.foreign > 0 {
         say!(
-            "left alone: {} that somebody else has changed or unmapped since",
+            "not restored: {} that another tool has changed, or the program unmapped",
             units::counted(report.foreign as u64, "site", "sites")
         );
     }
     if report.damaged > 0 {
         say!(
-            "left alone: {} that wrote over what tells how the probes are taken out",
-            units::counted(report.damaged as u64, "child", "children")
+            "in {} the probes stay: it overwrote the list of them; restart it when you can",
+            units::counted(report.damaged as u64, "child process", "child processes")
         );
     }
     if report.lingering {
         say!(
-            "memory stays mapped, because a signal handler will return into it; \
-             `capriole detach {}` removes it later",
+            "some memory stays mapped, because a signal handler will return into it: \
+             `capriole detach {}` unmaps it later",
             process.pid()
         );
     }

@@ -37,7 +37,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let text = arguments.text.join(" ");
     if text.len() > usize::from(STRING_LIMIT) {
         bail!(
-            "the text has {}; at most {} are recorded",
+            "the message has {}; at most {} are recorded: shorten it",
             units::counted(text.len() as u64, "byte", "bytes"),
             units::count(STRING_LIMIT.into())
         );
@@ -49,8 +49,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     if found.is_empty() && !arguments.kernel {
         bail!(
-            "no process is being recorded by this user; `capriole record` begins a recording, \
-             and -p PID names one of somebody else's"
+            "this user records no process now; `capriole record` begins a recording, and -p PID names \
+             a process that another user records"
         );
     }
     // Write into every recording first, then report what went wrong.

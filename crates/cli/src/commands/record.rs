@@ -1,7 +1,8 @@
 //! `capriole record`: records events into a trace directory.
 
 use crate::advice;
-use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
+use crate::exit::with_remedy;
+use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::filtered::Filtered;
 use capriole::machine;
 use capriole::options;
@@ -10,7 +11,6 @@ use capriole::program::Program;
 use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
 use capriole::returns::Unseen;
-use capriole::watch::Ended;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
 use capriole_ring::layout;
@@ -27,14 +27,14 @@ use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
 use serde_json::json;
 use std::path::PathBuf;
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 /// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(
-    override_usage = "capriole record [OPTIONS] (-e EVENT | --graph EVENT | -f FILE)... \
-                      (-p PID | [--] PROGRAM [ARGS]...)"
+    override_usage = "capriole record [OPTIONS] -e EVENT... -p PID\n       \
+                      capriole record [OPTIONS] -e EVENT... PROGRAM ARGS..."
 )]
 pub struct Arguments {
     /// Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
@@ -152,22 +152,23 @@ fn record(
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
     let detached = probed.detach();
     let attached = &probed.attached;
-    let status = match &ended {
-        Ok(Ended::Exited) => exit_status(child.as_mut()),
-        _ => None,
-    };
-    let summary = recorder.finish(attached, detached.as_ref().ok(), status);
+    let end = ended.as_ref().ok();
+    let end = end.map(|ended| End::of(*ended, attached.process(), child.as_mut()));
+    let status = end.as_ref().and_then(End::status);
+    let summary = recorder.finish(attached, detached.as_ref().ok(), status.map(traced));
     // Report the first error, which ended the recording.
     let over = ended.and_then(|ended| Ok((ended, detached?, summary?)));
     let (ended, detached, summary) = match over {
         Ok(over) => over,
         Err(error) => {
             let aftermath = advice::told(&probed.aftermath());
-            tell!("capriole: {}", error.full_with(advice::words));
-            tell!(
-                "capriole: recording stopped there; {aftermath}; {} has what was recorded until then",
-                arguments.output.display()
-            );
+            let output = arguments.output.display();
+            let kept = match arguments.output.is_dir() {
+                true => format!("{output} has the events until then"),
+                false => format!("{output} was removed or moved meanwhile: its events are lost"),
+            };
+            tell!("capriole: {}", with_remedy(error.full_with(advice::words)));
+            tell!("capriole: recording stopped; {aftermath}; {kept}");
             if let Some(child) = child {
                 wait_for(child)?;
             }
@@ -200,37 +201,45 @@ fn record(
         }
         say!("{value}");
     } else {
-        say_summary(arguments, &probed, &summary, ended, &detached);
+        let remark = end.map_or_else(String::new, |end| end.remark());
+        say_summary(arguments, &probed, &summary, &remark, &detached);
     }
-    match child {
-        Some(child) => wait_for(child),
-        None => Ok(ExitCode::SUCCESS),
+    let code = match child {
+        Some(child) => wait_for(child)?,
+        None => ExitCode::SUCCESS,
+    };
+    if !arguments.output.is_dir() {
+        tell!(
+            "capriole: {} was removed or moved while it was being recorded; record again",
+            arguments.output.display()
+        );
+        return Ok(ExitCode::FAILURE);
     }
+    Ok(code)
 }
 
-fn exit_status(child: Option<&mut Child>) -> Option<ExitStatus> {
+/// Converts a status for the trace.
+fn traced(status: std::process::ExitStatus) -> ExitStatus {
     use std::os::unix::process::ExitStatusExt;
-    let status = child?.wait().ok()?;
-    status
-        .code()
-        .map(ExitStatus::Exited)
-        .or(status.signal().map(ExitStatus::Signaled))
+    match status.signal() {
+        Some(signal) => ExitStatus::Signaled(signal),
+        None => ExitStatus::Exited(status.code().unwrap_or(0)),
+    }
 }
 
 fn say_summary(
     arguments: &Arguments,
     probed: &Probed,
     summary: &Summary,
-    ended: Ended,
+    remark: &str,
     detached: &Detached,
 ) {
     let output = arguments.output.display();
     tell!(
-        "capriole: {} in {} -> {output} ({}){}",
+        "capriole: {} in {} -> {output} ({}){remark}",
         units::counted(summary.events, "event", "events"),
         units::time(summary.duration),
         units::bytes(summary.bytes),
-        ended.remark(),
     );
     let full = summary.lost.saturating_sub(summary.busy);
     if full > 0 {
@@ -243,8 +252,8 @@ fn say_summary(
     }
     if summary.busy > 0 {
         tell!(
-            "capriole: {} LOST because more than {} threads were recording on one CPU, or were \
-             killed or left by longjmp while they did; record fewer fields in memory",
+            "capriole: {} LOST because more than {} threads were recording on one CPU at once, or \
+             were killed or left by longjmp meanwhile; record fewer fields in memory",
             units::counted(summary.busy, "event", "events"),
             layout::LANES - 1
         );
@@ -255,21 +264,24 @@ fn say_summary(
     probing::say_filtered(Filtered::of(&probed.attached));
     if summary.damaged > 0 {
         tell!(
-            "capriole: {} of session memory could not be read: the program, or a child that it \
-             forked, wrote over it; what is said to be lost may be wrong as well",
+            "capriole: {} in the buffer could not be read: the program, or a child that it forked, \
+             overwrote it; the number of lost events may be wrong, too; look for a wild pointer in \
+             the program",
             units::counted(summary.damaged, "place", "places")
         );
     }
     if probed.attached.survey.tid_offset.is_none() {
         let why = match arguments.run.pid {
-            None => {
-                "a program that is static, or has own code at its start, has none yet then; attach with -p PID to see them"
-            }
-            Some(_) => "this program keeps them nowhere that was found",
+            None => "a static program has none yet when it starts; attach with -p PID to have them",
+            Some(_) => "it is not known where this program's C library keeps them",
         };
         tell!("capriole: thread ids are unknown: {why}");
     }
-    probing::say_end(probed, ended, detached);
+    probing::say_end(probed, detached);
+    if summary.events == 0 && full == 0 {
+        probing::say_nothing_hit(probed);
+        return;
+    }
     let dir = match arguments.output.to_str() {
         Some("capriole.trace") => String::new(),
         _ => format!(" {output}"),

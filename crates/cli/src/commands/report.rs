@@ -96,14 +96,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         };
     if by_events && !has_stacks {
         anyhow::bail!(
-            "{} has no call stacks: record events with the field `stack`",
+            "{} has no call stacks: record them by the field `stack`, as in -e 'libc:malloc stack'",
             arguments.directory.display()
         );
     }
     let wants_calls = arguments.graph || pictures && !by_events || arguments.sort.is_some();
     if wants_calls && !has_calls {
         anyhow::bail!(
-            "{} has no calls: no function's entry and exit were both recorded",
+            "{} has no calls from entry to exit: record them by `capriole record --graph EVENT`",
             arguments.directory.display()
         );
     }

@@ -13,7 +13,7 @@ mod text;
 
 use crate::advice;
 use crate::exit;
-use crate::probing::{self, Console, ProbeFlags, ReturnsBy, RunFlags, wait_for};
+use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
 use capriole::filtered::Filtered;
@@ -44,8 +44,8 @@ use text::{Page, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "capriole stat [OPTIONS] (-e EVENT | -f FILE)... \
-                      (-p PID | [--] PROGRAM [ARGS]...)")]
+#[command(override_usage = "capriole stat [OPTIONS] -e EVENT... -p PID\n       \
+                      capriole stat [OPTIONS] -e EVENT... PROGRAM ARGS...")]
 pub struct Arguments {
     /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
     /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
@@ -124,7 +124,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
     let source = Source::new(probed);
     let clock_step_ns = source.clock_step_ns();
     let mut shown = Shown::new(arguments, probed);
-    let child = program.release();
+    let mut child = program.release();
     let started = Instant::now();
     let ended = watch(arguments, probed, &source, &mut shown, started);
     let time = started.elapsed();
@@ -164,15 +164,15 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
                 "capriole: {} in {}{}",
                 units::counted(all, "call", "calls"),
                 units::time(time),
-                ended.remark()
+                End::of(ended, probed.attached.process(), child.as_mut()).remark()
             );
             if let Some(step) = clock_step_ns.filter(|step| *step > 1) {
-                tell!("capriole: times are by a clock that advances {step} ns at once");
+                tell!("capriole: times are by a clock with steps of {step} ns");
             }
             if whole.lost > 0 {
                 tell!(
-                    "capriole: {} not counted: more than {} threads were inside at once on one CPU, or \
-                     were killed or left by longjmp while they were",
+                    "capriole: {} not counted: more than {} threads were being counted on one CPU at \
+                     once, or were killed or left by longjmp meanwhile; use fewer fields in memory",
                     units::counted(whole.lost, "hit was", "hits were"),
                     layout::LANES - 1
                 );
@@ -180,14 +180,18 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
             let damaged: u64 = whole.groups.iter().map(|group| group.damaged).sum();
             if damaged > 0 {
                 tell!(
-                    "capriole: {} impossible, and left out: the program, or a child that it \
-                     forked, wrote over session memory; others may be wrong as well",
+                    "capriole: {} impossible, and left out: the program, or a child that it forked, \
+                     overwrote the counters; others may be wrong, too; look for a wild pointer in \
+                     the program",
                     units::counted(damaged, "count was", "counts were")
                 );
             }
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
-            probing::say_end(probed, ended, &detached);
+            probing::say_end(probed, &detached);
+            if all == 0 && whole.lost == 0 {
+                probing::say_nothing_hit(probed);
+            }
             printed
         }
     };
@@ -276,6 +280,7 @@ impl Shown {
             rows: self.top,
             plots: usize::MAX,
             blocks: self.blocks,
+            columns: usize::MAX,
         }
     }
 

@@ -244,7 +244,7 @@ fn a_return_knows_the_arguments() {
             let value = |name: &str| event["arguments"][name].as_i64().expect("a number");
             assert_eq!(value("x"), value("same"), "{event}");
             assert_eq!(value("x"), value("other"), "{event}");
-            value("arg4")
+            value("ret")
         })
         .collect();
     assert_eq!(found, results(&output, "whole"));
@@ -410,7 +410,7 @@ fn an_exit_without_an_entry() {
             continue;
         }
         let results: Vec<i64> = (0..6).map(|n| 1 + 10 * n).collect();
-        let found = |event: &Value| event["arguments"]["arg2"].as_i64().expect("a number");
+        let found = |event: &Value| event["arguments"]["ret"].as_i64().expect("a number");
         assert_eq!(events.iter().map(found).collect::<Vec<_>>(), results);
         for event in &events {
             assert_eq!(event["arguments"]["d"], Value::Null, "{event}");

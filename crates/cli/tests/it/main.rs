@@ -65,6 +65,7 @@ mod stat;
 mod stat_adds;
 mod states;
 mod strange_files;
+mod talk;
 mod test_programs;
 mod tight;
 mod toolchains;

@@ -267,7 +267,7 @@ fn what_cannot_be_marked_is_told() {
     );
     assert_eq!(
         refused(&[&"x".repeat(1025)]),
-        "capriole: the text has 1,025 bytes; at most 1,024 are recorded\n"
+        "capriole: the message has 1,025 bytes; at most 1,024 are recorded: shorten it\n"
     );
 
     let mut stat = target::command(&["stat", "-p", &pid.to_string(), "-e", ":counted_work"]);
@@ -278,7 +278,7 @@ fn what_cannot_be_marked_is_told() {
     until_recording(pid);
     assert_eq!(
         refused(&["text"]),
-        "capriole: process PID (NAME) is probed by something that keeps no texts, such as \
+        "capriole: process PID (NAME) is probed by a command that takes no messages, such as \
          `capriole stat`, or its recording is just ending\n"
     );
     // SAFETY: sends a signal to a child that has not been waited for.
@@ -296,8 +296,8 @@ fn what_cannot_be_marked_is_told() {
     dead.wait().expect("it ends");
     assert_eq!(
         refused(&["text"]),
-        "capriole: the recorder of process PID (NAME) is not there: it has ended without taking \
-         its probes out, which `capriole detach PID` does, or is in another PID namespace\n"
+        "capriole: the recorder of process PID (NAME) is gone: it ended without removing its \
+         probes, which `capriole detach PID` does, or is in another PID namespace\n"
     );
     let output = capriole(&["detach", &pid.to_string()]);
     assert!(output.status.success(), "{}", told(&output));

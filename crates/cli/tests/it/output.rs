@@ -962,13 +962,18 @@ fn record_and_report() {
     let said = said.replace(text(directory.path()), "DIR");
     let words = said.split(' ').map(|word| match word {
         "ns" | "us" | "ms" | "s" => "UNIT",
-        _ if word.starts_with(|c: char| c == '(' || c.is_ascii_digit()) => "N",
+        _ if word
+            .trim_start_matches('(')
+            .starts_with(|c: char| c.is_ascii_digit()) =>
+        {
+            "N"
+        }
         _ => word,
     });
     insta::assert_snapshot!(words.collect::<Vec<_>>().join(" "), @r"
     capriole: N events in N UNIT -> DIR/t N B); the program has ended
-    capriole: thread ids are unknown: a program that is static, or has own code at its start, has none yet then; attach with -p PID to see them
-    capriole: the program stood still for N UNIT to attach
+    capriole: thread ids are unknown: a static program has none yet when it starts; attach with -p PID to have them
+    capriole: program paused for N UNIT (attach)
     capriole: show it with `capriole report DIR/t`
     ");
 }
@@ -1053,51 +1058,76 @@ fn help() {
     insta::assert_snapshot!(help(&["record", "--help"]), @r"
     Record every call of functions in a running program, or in one that it starts
 
-    Usage: capriole record [OPTIONS] (-e EVENT | --graph EVENT | -f FILE)... (-p PID | [--] PROGRAM [ARGS]...)
+    Usage: capriole record [OPTIONS] -e EVENT... -p PID
+           capriole record [OPTIONS] -e EVENT... PROGRAM ARGS...
 
     Arguments:
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>        Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`, patterns allowed; an empty LIB is the main program
-          --graph <EVENT>        Function whose calls are recorded from entry to exit, with the return value, for call graphs: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns allowed
-          --min-duration <TIME>  With --graph: record only calls that took at least this time, such as 10us; shorter calls are dropped inside the program
-      -f, --file <FILE>          File of events, one per line, in the format of uprobe_events; `#` begins a comment
+      -e, --event <EVENT>        Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if
+                                 FILTER]`, patterns allowed; an empty LIB is the main program
+          --graph <EVENT>        Function whose calls are recorded from entry to exit, with the return
+                                 value, for call graphs: `LIB:FUNCTION [$arg1 …] [if FILTER]`, patterns
+                                 allowed
+          --min-duration <TIME>  With --graph: record only calls that took at least this time, such as
+                                 10us; shorter calls are dropped inside the program
+      -f, --file <FILE>          File of events, one per line, in the format of uprobe_events; `#`
+                                 begins a comment
       -p, --pid <PID>            The running process
           --duration <TIME>      Stop after this time, such as 500ms, 2s, 1m
       -o, --output <DIR>         The trace directory [default: capriole.trace]
-          --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default: 64M]
-          --return <HOW>         How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
-          --breakpoints          Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
-          --one-instruction      Change only one instruction for each probe wherever possible: slower, but safe if another tool puts uprobes at the same places meanwhile
-          --keep-going           Continue without the events that cannot be probed, even if they were named, and report what is left out
-          --trust-address        Probe the given addresses even where nothing shows that an instruction begins there; if none does, the program malfunctions
-          --ordered-clock        Read the clock only after all earlier loads of the thread have completed: times of different CPUs then agree with the order of events, at a cost of some nanoseconds per event
+          --buffer-size <SIZE>   Memory shared with the program for events not yet on disk [default:
+                                 64M]
+          --return <HOW>         How function returns are detected: probes at the exits, or a replaced
+                                 return address [default: exits] [possible values: exits, stack]
+          --breakpoints          Use breakpoints where no jump can be placed; a program that hits one
+                                 while it blocks SIGTRAP is killed
+          --one-instruction      Change only one instruction for each probe wherever possible: slower,
+                                 but safe if another tool puts uprobes at the same places meanwhile
+          --keep-going           Continue without the events that cannot be probed, even if they were
+                                 named, and report what is left out
+          --trust-address        Probe the given addresses even where nothing shows that an instruction
+                                 begins there; if none does, the program malfunctions
+          --ordered-clock        Read the clock only after all earlier loads of the thread have
+                                 completed: times of different CPUs then agree with the order of events,
+                                 at a cost of some nanoseconds per event
           --json                 At the end, print a JSON summary of the recording and its sites
       -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["stat", "--help"]), @r"
     Count the calls of functions in a running program, or in one that it starts
 
-    Usage: capriole stat [OPTIONS] (-e EVENT | -f FILE)... (-p PID | [--] PROGRAM [ARGS]...)
+    Usage: capriole stat [OPTIONS] -e EVENT... -p PID
+           capriole stat [OPTIONS] -e EVENT... PROGRAM ARGS...
 
     Arguments:
       [PROGRAM]...  The program to start, and its arguments
 
     Options:
-      -e, --event <EVENT>    Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
-      -f, --file <FILE>      File of events, one per line, in the format of uprobe_events; `#` begins a comment
+      -e, --event <EVENT>    Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if
+                             FILTER]`, or `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty
+                             LIB is the main program
+      -f, --file <FILE>      File of events, one per line, in the format of uprobe_events; `#` begins a
+                             comment
       -p, --pid <PID>        The running process
           --duration <TIME>  Stop after this time, such as 500ms, 2s, 1m
           --interval <TIME>  Also print the calls of every interval of this length
           --top <N>          Show at most this many rows of a table, the most frequent ones
           --keys <N>         Make room for at least this many keys in each event's table [default: 1024]
-          --return <HOW>     How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
-          --breakpoints      Use breakpoints where no jump can be placed; a program that hits one while it blocks SIGTRAP is killed
-          --one-instruction  Change only one instruction for each probe wherever possible: slower, but safe if another tool puts uprobes at the same places meanwhile
-          --keep-going       Continue without the events that cannot be probed, even if they were named, and report what is left out
-          --trust-address    Probe the given addresses even where nothing shows that an instruction begins there; if none does, the program malfunctions
-          --ordered-clock    Read the clock only after all earlier loads of the thread have completed: times of different CPUs then agree with the order of events, at a cost of some nanoseconds per event
+          --return <HOW>     How function returns are detected: probes at the exits, or a replaced
+                             return address [default: exits] [possible values: exits, stack]
+          --breakpoints      Use breakpoints where no jump can be placed; a program that hits one while
+                             it blocks SIGTRAP is killed
+          --one-instruction  Change only one instruction for each probe wherever possible: slower, but
+                             safe if another tool puts uprobes at the same places meanwhile
+          --keep-going       Continue without the events that cannot be probed, even if they were named,
+                             and report what is left out
+          --trust-address    Probe the given addresses even where nothing shows that an instruction
+                             begins there; if none does, the program malfunctions
+          --ordered-clock    Read the clock only after all earlier loads of the thread have completed:
+                             times of different CPUs then agree with the order of events, at a cost of
+                             some nanoseconds per event
           --json             Print JSON
       -h, --help             Print help
     ");
@@ -1111,15 +1141,20 @@ fn help() {
 
     Options:
           --graph                Show nested calls with the time that each took, instead of every event
-          --summary              Show a table: the number of hits of each event, or the times of each function's calls
+          --summary              Show a table: the number of hits of each event, or the times of each
+                                 function's calls
           --callers              Show which function called which, how often and for how long
           --flame <FILE>         Draw a flame graph into this file (SVG)
           --depth <N>            With --graph: maximum depth of the calls shown
           --min-duration <TIME>  With --graph: leave out calls shorter than this time, such as 10us
-          --sort <BY>            With --summary of calls: sort key for functions, self time unless given [possible values: self, total, calls]
-          --by <BY>              With --flame and --callers: quantity shown for functions; by default time if calls were recorded, else events by call stack [possible values: time, calls, events]
+          --sort <BY>            With --summary of calls: sort key for functions, self time unless given
+                                 [possible values: self, total, calls]
+          --by <BY>              With --flame and --callers: quantity shown for functions; by default
+                                 time if calls were recorded, else events by call stack [possible
+                                 values: time, calls, events]
           --fields               Show markers by their fields instead of their printf formats
-          --json                 Print JSON: one object, or one per line with --graph and when listing events
+          --json                 Print JSON: one object, or one per line with --graph and when listing
+                                 events
       -h, --help                 Print help
     ");
     insta::assert_snapshot!(help(&["list", "--help"]), @r"
@@ -1128,13 +1163,15 @@ fn help() {
     Usage: capriole list [OPTIONS] [PATTERN] (-p PID | PATH)
 
     Arguments:
-      [PATTERN|PATH]...  `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`; `usdt:PATH:*` lists static markers
+      [PATTERN|PATH]...  `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`;
+                         `usdt:PATH:*` lists static markers
 
     Options:
       -p, --pid <PID>     The running process
           --summary       Count tactics and reasons instead of listing functions
           --instructions  Count every instruction of every function, each planned on its own
-          --args          Show parameters and variables from debug information, and which of them can be recorded
+          --args          Show parameters and variables from debug information, and which of them can be
+                          recorded
           --json          Print JSON
       -h, --help          Print help
     ");
@@ -1149,8 +1186,10 @@ fn help() {
 
     Options:
       -p, --pid <PID>      The running process
-          --return <HOW>   How function returns are detected: probes at the exits, or a replaced return address [default: exits] [possible values: exits, stack]
-          --trust-address  Assume that an instruction begins at the given address, even where nothing shows it
+          --return <HOW>   How function returns are detected: probes at the exits, or a replaced return
+                           address [default: exits] [possible values: exits, stack]
+          --trust-address  Assume that an instruction begins at the given address, even where nothing
+                           shows it
           --json           Print JSON
       -h, --help           Print help
     ");
@@ -1171,13 +1210,16 @@ fn help() {
     insta::assert_snapshot!(help(&["detach", "--help"]), @r"
     Remove every probe from a process, including those of a recorder that was killed
 
-    Usage: capriole detach [OPTIONS] <PID>
+    Usage: capriole detach [OPTIONS] PID
 
     Arguments:
-      <PID>  The process
+      [PID]  The process
 
     Options:
-      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are added there. If that is not possible, nothing is changed. Without this option capriole.trace is tried, and the probes are removed in any case
+      -p, --pid <PID>     The process, as for other commands
+      -o, --output <DIR>  The trace of the killed recorder; the records that it had not written are
+                          added there. If that is not possible, nothing is changed. Without this option
+                          capriole.trace is tried, and the probes are removed in any case
           --json          Print JSON
       -h, --help          Print help
     ");

@@ -131,9 +131,9 @@ fn each_form() {
     DIR/t: 3 calls in 0.001000 s, 1 thread; 0.000051 s in outermost calls
 
     times in us
-    calls   total    self  average     min     max     p50     p99  abandoned  open  doubtful  unpaired  function
-        1  51.500   1.000   51.500  51.500  51.500  51.500  51.500          -     -         -         -  main
-        2  50.500  50.500   25.250   0.500  50.000   0.501  50.000          -     -         -         -  read
+    calls   total    self  average     min     max     p50     p99  function
+        1  51.500   1.000   51.500  51.500  51.500  51.500  51.500  main
+        2  50.500  50.500   25.250   0.500  50.000   0.501  50.000  read
     ");
     let summary: Value =
         serde_json::from_str(&report(directory, &["--summary", "--json"])).expect("JSON");
@@ -206,7 +206,7 @@ fn what_has_no_calls_says_so() {
         let said = String::from_utf8(output.stderr).expect("UTF-8");
         assert_eq!(
             said.replace(text(directory), "DIR"),
-            "capriole: DIR/t has no calls: no function's entry and exit were both recorded\n"
+            "capriole: DIR/t has no calls from entry to exit: record them by `capriole record --graph EVENT`\n"
         );
         assert!(!file.exists());
     }

@@ -443,7 +443,7 @@ fn what_cannot_be_followed_is_refused() {
         ("r libc:vfork", "returns more than once"),
         ("r libc:getcontext", "returns more than once"),
         ("r libc:swapcontext", "returns more than once"),
-        ("r libc:dlsym", "asks by its return address"),
+        ("r libc:dlsym", "finds its caller by its return address"),
         ("r :_start", "is not entered by a call"),
         ("r ld-linux:__tls_get_addr", "the dynamic loader"),
     ] {
@@ -506,7 +506,7 @@ fn go_is_refused() {
         &["--return=stack", "-e", "r :main.grow", "--", text(&program)],
     );
     let said = failure(&output);
-    assert!(said.contains("Go moves its stacks"), "{said}");
+    assert!(said.contains("Go moves stacks"), "{said}");
 }
 
 /// Exceptions of a stripped program with its own unwinder would fail, because the unwinder

@@ -464,7 +464,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
         };
         let other = case.directory.path().join("other");
         match which {
-            0 => refused(&case, &other, "is not there"),
+            0 => refused(&case, &other, "does not exist"),
             1 => {
                 fs::create_dir(&other).expect("a directory");
                 fs::write(other.join("cpu0"), b"mine").expect("a file");
@@ -547,7 +547,7 @@ fn a_trace_that_is_complete_stays_as_it_is() {
     let before = content(&case.trace());
     let output = case.detach(&["-o", text(&case.trace())]);
     assert!(
-        told(&output).contains("was ended by its recorder"),
+        told(&output).contains("is complete: its recorder has ended it"),
         "{}",
         told(&output)
     );
@@ -626,7 +626,8 @@ fn nothing_is_left_of_a_process_that_has_ended() {
     assert_eq!(output.status.code(), Some(1));
     let told = told(&output);
     assert!(
-        told.contains("no process has the number") && told.contains("is gone with it"),
+        told.contains("no process has the number")
+            && told.contains("had not yet written are lost with it"),
         "{told}"
     );
     assert_eq!(content(&case.trace()), before);

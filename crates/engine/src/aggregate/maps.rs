@@ -118,7 +118,7 @@ impl Maps {
         if !fits || !fields.iter().all(|fields| table.fits(fields)) {
             return Err(err!(
                 Unsuitable,
-                "the probes that update it have other keys or aggregates, or other types of them"
+                "the probes that update it differ in their keys, aggregates or types"
             ));
         }
         Ok(())

@@ -48,6 +48,8 @@ pub struct Recorder {
     /// The program's threads at the last check: from thread ids in /proc to thread ids in the
     /// records.
     seen: BTreeMap<u32, u32>,
+    /// The processes that the program had forked at the last check, and those that they had.
+    children: BTreeMap<u32, Process>,
     /// Threads of all processes that existed when the recording ended.
     last_threads: BTreeSet<u32>,
     /// Number of the event for messages that others write into the session.
@@ -105,6 +107,10 @@ const WRITERS: Duration = Duration::from_secs(1);
 /// Interval between checks for events lost in locked lanes. A large machine has many such
 /// lanes.
 const LOSSES: Duration = Duration::from_millis(1);
+/// Maximum number of the program's threads whose children are looked at, and of these children: each
+/// takes a file to read.
+const MOST_PARENTS: usize = 16;
+const MOST_CHILDREN: usize = 64;
 /// Interval between sync points of the clock.
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -142,6 +148,7 @@ impl Recorder {
             process: process.clone(),
             threads: BTreeMap::new(),
             seen: BTreeMap::new(),
+            children: BTreeMap::new(),
             last_threads: BTreeSet::new(),
             texts,
             reader: None,
@@ -197,6 +204,39 @@ impl Recorder {
                 self.seen.insert(tid, inner);
             }
         }
+    }
+
+    /// Notes the names of processes that the program has forked and that are recorded, which may end
+    /// soon. One that has executed another program is not recorded.
+    fn look_at_children(&mut self, attached: &Attached) {
+        let threads: Vec<u32> = self.seen.keys().copied().take(MOST_PARENTS).collect();
+        let mut parents = vec![(self.process.clone(), threads)];
+        let mut found = BTreeMap::new();
+        while let Some((parent, tids)) = parents.pop() {
+            let children = tids.iter().flat_map(|tid| parent.children_of(*tid));
+            for pid in children.collect::<Vec<u32>>() {
+                if found.len() >= MOST_CHILDREN || found.contains_key(&pid) {
+                    continue;
+                }
+                let child = match self.children.remove(&pid) {
+                    Some(known) => known,
+                    None => {
+                        let Ok(child) = Process::open(pid) else {
+                            continue;
+                        };
+                        if attached.is_shared_with(&child)
+                            && let Some((inner, name)) = named_thread(&child, pid)
+                        {
+                            self.threads.entry(inner).or_insert(name);
+                        }
+                        child
+                    }
+                };
+                found.insert(pid, child.clone());
+                parents.push((child, vec![pid]));
+            }
+        }
+        self.children = found;
     }
 
     /// Notes which threads exist at the end, or existed at the last check if the program has ended.
@@ -298,6 +338,7 @@ impl Recorder {
             if tick.elapsed() >= TICK {
                 tick = Instant::now();
                 self.look_at_threads(Which::New);
+                self.look_at_children(attached);
                 // Most libraries are loaded soon after the start, and some programs end soon after
                 // it.
                 if self.started.elapsed() < BEGINNING {

@@ -223,12 +223,11 @@ impl Saver {
 }
 
 /// Warning in the trace of a killed recorder.
-const KILLED: &str = "the recorder was killed: what it had not written was saved afterwards, but \
-                      not what else it had noticed (how long the program stood still at first, \
-                      other tools)";
+const KILLED: &str = "the recorder was killed: its last events were saved afterwards, but not its \
+                      notes (how long the program was paused at first, other tools)";
 /// Warning if some processes could not be detached.
-const CHILDREN: &str = "not all children of the program could be left: what they recorded after \
-                        that is missing";
+const CHILDREN: &str = "some children of the program still have probes: their later events are \
+                        missing";
 /// Reason why the trace is not completed.
 const STAYS: &str = "the session stays, as memory cannot be unmapped now";
 
@@ -313,8 +312,8 @@ pub fn check(process: &Process, path: &Path) -> Result<()> {
         None | Some(Ok(_) | Err(ReopenError::Complete(_))) => Ok(()),
         Some(Err(error)) => {
             let message = Message::from(format!(
-                "what a killed recorder of process {} had not written cannot be saved: {error}; \
-                 nothing was changed",
+                "the last events of a killed recorder of process {} cannot be saved: {error}; nothing \
+                 was changed",
                 process.pid()
             ));
             Err(Error::new(

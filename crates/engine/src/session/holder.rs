@@ -61,7 +61,8 @@ impl Holder {
             drop(hold);
             Some(inner)
         });
-        let thread = thread.map_err(|error| err!(NoResources, "no thread can be made: {error}"))?;
+        let thread =
+            thread.map_err(|error| err!(NoResources, "cannot create a thread: {error}"))?;
         match started.recv() {
             Ok(Ok(())) => Ok(Holder { requests, thread }),
             Ok(Err(error)) => Err(error),

@@ -313,7 +313,7 @@ impl Inner {
         if areas >> AREAS != 0 {
             return Err(err!(
                 Limit,
-                "more than {AREAS} events of this session would follow calls to their end"
+                "this session pairs entries and exits of at most {AREAS} events; remove some"
             ));
         }
         let id = EventId {

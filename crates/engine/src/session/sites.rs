@@ -317,7 +317,7 @@ impl Inner {
         }
         let sites = sites.into_iter().zip(probes);
         let site = |(site, probe): (Option<AddedSite>, &Probe)| {
-            site.ok_or_else(|| err!(NotFound, "`{}` is nowhere", probe.label))
+            site.ok_or_else(|| err!(NotFound, "`{}` matches nothing", probe.label))
         };
         sites.map(site).collect()
     }

@@ -13,6 +13,14 @@ use crate::parse::{aggregation, call_stack};
 use crate::spec::Columns;
 use crate::symbol::starts_aggregate;
 
+/// Name of a function's result that has none.
+const RESULT: &str = "ret";
+
+/// True for a plain `$retval`.
+fn is_result(fetch: &Fetch) -> bool {
+    fetch.base == Base::Retval && fetch.derefs.is_empty()
+}
+
 /// Maximum number of arguments, as in the kernel.
 pub(crate) const MAX_ARGUMENTS: usize = 128;
 
@@ -23,6 +31,9 @@ pub(crate) struct Where {
     /// The place is a static marker: `$arg1` is the marker's first argument, of whatever type, and
     /// not the value of a register.
     pub is_marker: bool,
+    /// A result without a name is called by its position, as in the kernel's `uprobe_events`, and
+    /// not `ret`.
+    pub kernel_names: bool,
 }
 
 /// The part of an event between the place and the filter.
@@ -135,7 +146,15 @@ impl Fields<'_> {
     }
 
     fn read(&self, at: usize, end: usize) -> Result<FetchArg, ParseError> {
-        argument(self.text, at, end, self.all.len() + 1, self.at_site)
+        let number = self.all.len() + 1;
+        let mut field = argument(self.text, at, end, number, self.at_site)?;
+        if !field.named && is_result(&field.fetch) {
+            let by_position = self.at_site.kernel_names || self.has(RESULT);
+            if !by_position {
+                field.name = RESULT.to_string();
+            }
+        }
+        Ok(field)
     }
 
     fn room(&self, at: usize) -> Result<(), ParseError> {

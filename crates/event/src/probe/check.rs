@@ -79,6 +79,7 @@ impl Probe {
         let at_site = Where {
             at,
             is_marker: matches!(self.place, Place::Static { .. }),
+            kernel_names: false,
         };
         for (index, value) in values.iter().enumerate() {
             let name = &value.name;

@@ -80,7 +80,7 @@ fn fields_are_written_as_everywhere() {
         "a=%di b:string",
         "by a, b",
     );
-    means("r :f avg($retval:s64)", "$retval:s64", "avg(arg1)");
+    means("r :f avg($retval:s64)", "$retval:s64", "avg(ret)");
     means("usdt:/bin/app:a:b sum($arg1)", "$arg1", "sum(arg1)");
     means(
         "/bin/app:0x10(16) sum(%di) by %si",

@@ -132,7 +132,9 @@ fn names_given_and_automatic() {
         |text: &str| -> Vec<String> { arguments(text).into_iter().map(|a| a.name).collect() };
     assert_eq!(names("%di x=%si %dx"), ["arg1", "x", "arg3"]);
     assert_eq!(names("$arg3 $arg1"), ["arg3", "arg1"]);
-    assert_eq!(names("+0($arg3) $retval $comm"), ["arg1", "arg2", "arg3"]);
+    assert_eq!(names("+0($arg3) $retval $comm"), ["arg1", "ret", "arg3"]);
+    // A name is given once: the second result has one by its position.
+    assert_eq!(names("$retval:u8 $retval:s8"), ["ret", "arg2"]);
     assert_eq!(
         names("size req->len list[2].name x.0 +0(p)"),
         ["size", "req_len", "list_2_name", "x_0", "arg5"]

@@ -112,9 +112,8 @@ impl<'a> Injector<'a> {
                 Some(Event::Signal(_)) => {
                     return Err(TargetError::NoSyscall { pid: self.pid });
                 }
-                Some(Event::Gone(_)) | None => {
-                    return Err(TargetError::Vanished { pid: self.pid });
-                }
+                Some(Event::Gone(status)) => return Err(TargetError::gone(self.pid, status)),
+                None => return Err(TargetError::Vanished { pid: self.pid }),
                 Some(_) => {
                     let go = if to_syscall {
                         requests::cont_to_syscall
@@ -210,7 +209,7 @@ impl Calls for Injector<'_> {
         while !is_done() {
             match requests::wait(tid, false).map_err(fail("wait for"))? {
                 None => {}
-                Some(Event::Gone(_)) => return Err(TargetError::Vanished { pid }),
+                Some(Event::Gone(status)) => return Err(TargetError::gone(pid, status)),
                 Some(Event::Signal(_)) => return Err(TargetError::NoSyscall { pid }),
                 Some(_) => requests::cont(tid, 0).map_err(fail("resume"))?,
             }
@@ -229,7 +228,8 @@ impl Calls for Injector<'_> {
                 Some(Event::Signal(signal)) => {
                     requests::cont(tid, signal).map_err(fail("resume"))?
                 }
-                Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
+                Some(Event::Gone(status)) => return Err(TargetError::gone(pid, status)),
+                None => return Err(TargetError::Vanished { pid }),
                 Some(_) => requests::cont(tid, 0).map_err(fail("resume"))?,
             }
         }

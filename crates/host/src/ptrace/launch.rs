@@ -174,7 +174,8 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     loop {
         match requests::wait(pid, true).map_err(|e| TargetError::ptrace("wait for", pid, e))? {
             Some(event) if wanted(event) => return Ok(()),
-            Some(Event::Gone(_)) | None => return Err(TargetError::Vanished { pid }),
+            Some(Event::Gone(status)) => return Err(TargetError::gone(pid, status)),
+            None => return Err(TargetError::Vanished { pid }),
             Some(event) => {
                 let signal = if let Event::Signal(signal) = event {
                     signal

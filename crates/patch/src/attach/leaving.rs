@@ -2,10 +2,11 @@
 
 use super::Attached;
 use crate::detach::{Detached, detach};
-use crate::recover::{detach_children, detach_sharing, sharing};
+use crate::recover::{detach_children, detach_sharing, shares, sharing};
 use capriole_host::error::TargetError;
 use capriole_host::host::Host;
 use capriole_ledger::{Ledger, MemoryAt};
+use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 
 impl Attached {
@@ -37,6 +38,12 @@ impl Attached {
             None,
         )?);
         Ok(report)
+    }
+
+    /// True if a process, one that the program has forked, has the memory of the session.
+    #[must_use]
+    pub fn is_shared_with(&self, process: &Process) -> bool {
+        shares(process, &self.memory_at())
     }
 
     /// True while the session is mapped in the process: not after exec.

@@ -324,7 +324,13 @@ impl Round {
         waiting.retain(is_as_expected);
         self.waiting = waiting;
         for index in unexpected {
-            self.fail(index, SiteError::Modified);
+            let changes = self.entries[index].made.as_ref().map(|made| &made.changes);
+            let is_mapped = |change: &Change| batch.is_mapped(change);
+            let error = match changes.is_ok_and(|changes| changes.iter().all(is_mapped)) {
+                true => SiteError::Modified,
+                false => SiteError::Unmapped,
+            };
+            self.fail(index, error);
         }
     }
 

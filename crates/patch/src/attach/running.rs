@@ -263,8 +263,12 @@ impl Attached {
             let change = self.round.entries[*index].changes()[0];
             match look(&remote, &change) {
                 Some(Found::Before) => ready.push((*index, change)),
-                _ => {
-                    self.round.fail(*index, SiteError::Modified);
+                found => {
+                    let error = match found {
+                        Some(_) => SiteError::Modified,
+                        None => SiteError::Unmapped,
+                    };
+                    self.round.fail(*index, error);
                     self.round.waiting.retain(|waiting| waiting != index);
                 }
             }

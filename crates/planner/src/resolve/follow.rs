@@ -22,7 +22,7 @@ pub enum NotFollowed {
     #[error("a copy that was inlined into another function has no return address of its own")]
     Inlined,
     /// The top of the stack at the site is not a return address.
-    #[error("it is not entered by a call: what is on top of the stack there is no return address")]
+    #[error("it is not entered by a call, so it has no return address on the stack")]
     NotCalled,
     /// The function cannot be identified.
     #[error(
@@ -35,21 +35,21 @@ pub enum NotFollowed {
     )]
     Again,
     /// The function inspects its return address.
-    #[error("it asks by its return address who called it, as dlsym and dlopen do")]
+    #[error("it finds its caller by its return address, as dlsym and dlopen do")]
     InspectsReturnAddress,
     /// The function is part of the exception unwinder.
-    #[error("it belongs to what unwinds the stack, which starts with its own return address")]
+    #[error("it is part of the unwinder, which reads its own return address")]
     Unwinds,
     /// The function is part of the dynamic loader.
-    #[error("it belongs to the dynamic loader, whose functions are entered in ways of their own")]
+    #[error("it is part of the dynamic loader, whose functions are not all entered by a call")]
     Loader,
     /// The function is written in Go.
-    #[error("Go moves its stacks and looks at the return addresses on them")]
+    #[error("Go moves stacks, and reads the return addresses on them")]
     Go,
     /// The function's first instruction is the target of jumps that are not certain to be tail
     /// calls, or code before it falls through to it.
     #[error(
-        "its first instruction is reached by a jump, or by code that runs on into it, where the return address may be elsewhere"
+        "its first instruction is also reached by a jump or from the code before it, so the return address may be elsewhere"
     )]
     Loop,
 }

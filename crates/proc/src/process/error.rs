@@ -65,7 +65,7 @@ pub enum ProcessError {
     },
     /// A binary translator runs the program.
     #[error(
-        "process {pid} ({name}) is run by {translator}, which translates the program's code and does not run it where it stands, so no probe can be put there; {instead}"
+        "process {pid} ({name}) is run by {translator}, which translates the program's code and executes the translation, so a probe would have no effect; {instead}"
     )]
     Translated {
         /// The process.

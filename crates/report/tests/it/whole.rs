@@ -293,8 +293,10 @@ fn steps_are_told_where_times_are_not_much_longer() {
         let graph = String::from_utf8(graph).expect("text");
         let clock = trace.document().clock.step_ns();
         assert_eq!(summary.clock_step_ns, clock);
-        let in_graph = graph.contains(&format!("\n# the clock advances {clock} ns at once\n"));
-        let in_table = summary.to_string().contains("by a clock that advances");
+        let in_graph = graph.contains(&format!(
+            "\n# times are by a clock with steps of {clock} ns\n"
+        ));
+        let in_table = summary.to_string().contains("by a clock with steps of");
         assert_eq!(in_graph, in_table, "{graph}{summary}");
         in_table
     };

@@ -104,7 +104,7 @@ fn a_trace_that_was_not_put_in_place_yet_is_found_and_continued() {
         drop(writer);
         let other = TraceWriter::reopen(&trace, &[7; 16]).unwrap_err();
         let reason = match older {
-            false => "is not there",
+            false => "does not exist",
             true => "is the trace of another recording",
         };
         assert!(other.to_string().contains(reason), "{other}");
@@ -124,7 +124,7 @@ fn the_place_of_a_new_trace_is_left_alone_if_it_is_something_else() {
     let new = scratch.path().join(".trace.new");
     fs::create_dir(&new).unwrap();
     fs::write(new.join("thesis.tex"), "").unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/.trace.new is in the way of the new trace and is not a trace; move it away");
+    insta::assert_snapshot!(refusal(scratch.path()), @"the new trace would first be written to DIR/.trace.new, which exists and is not a trace; move it away");
     assert!(new.join("thesis.tex").exists());
 }
 
@@ -152,24 +152,24 @@ fn nothing_is_moved_or_removed_that_is_not_a_trace() {
         scratch.path().join("trace.old"),
     );
     fs::write(&trace, "").unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace is there and is not a directory; choose another place for the trace");
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace exists and is not a directory; choose another place for the trace");
     fs::remove_file(&trace).unwrap();
     fs::create_dir(&trace).unwrap();
     fs::write(trace.join("thesis.tex"), "").unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace is there and is not a trace; move it away, or choose another place for the trace");
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace exists and is not a trace; move it away, or choose another place for the trace");
     fs::remove_dir_all(&trace).unwrap();
 
     common::generate(&trace, 10, 1);
     fs::create_dir(&old).unwrap();
     fs::write(old.join("thesis.tex"), "").unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
+    insta::assert_snapshot!(refusal(scratch.path()), @"the older trace would be kept as DIR/trace.old, which exists and is not a trace; move it away");
     fs::remove_dir_all(&old).unwrap();
     fs::create_dir_all(old.join("info/notes")).unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old is in the way of the older trace and is not a trace; move it away");
+    insta::assert_snapshot!(refusal(scratch.path()), @"the older trace would be kept as DIR/trace.old, which exists and is not a trace; move it away");
     fs::remove_dir_all(&old).unwrap();
     common::generate(&trace, 20, 1);
     fs::write(old.join("notes.txt"), "").unwrap();
-    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old/notes.txt is not part of a trace and would be removed with it; move it away");
+    insta::assert_snapshot!(refusal(scratch.path()), @"DIR/trace.old/notes.txt is in the directory of an old trace that would be removed, but is not part of the trace; move it away");
     assert_eq!((read(&trace), read(&old)), ((20, true), (10, true)));
 
     let nowhere = scratch.path().join("no/such");

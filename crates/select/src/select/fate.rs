@@ -2,7 +2,7 @@
 
 use crate::advice::Message;
 use capriole_planner::planner::Plan;
-use capriole_tactic::site::Refused;
+use capriole_tactic::site::{Refusal, Refused};
 
 /// Result of planning an event's probe.
 #[derive(Debug)]
@@ -19,6 +19,29 @@ pub enum Fate {
         /// The plan that there would be.
         plan: Result<Plan, Refused>,
     },
+}
+
+/// Returns a refusal in a few words, and its rank: of several refusals the first one counts. `None`
+/// for refusals that only rule out a tactic which needs luck.
+fn kind(refusal: &Refusal) -> Option<(u8, &'static str)> {
+    Some(match refusal {
+        Refusal::EndsTooSoon { .. } => (0, "too short for a jump"),
+        Refusal::NotRelocatable(_) => (1, "an instruction that cannot be moved"),
+        Refusal::BranchTarget { .. } | Refusal::CallInside { .. } => {
+            (2, "a jump or return leads into the bytes")
+        }
+        Refusal::UnresolvedIndirectJump { .. }
+        | Refusal::UnresolvedPartJump { .. }
+        | Refusal::TargetsUnknown(_) => (3, "an indirect jump that is not understood"),
+        Refusal::Undecodable { .. } | Refusal::OverlappingCode { .. } => {
+            (4, "bytes that may not be code")
+        }
+        Refusal::NotReached { .. } | Refusal::NotShown { .. } => (5, "not known to be code"),
+        Refusal::Forbidden { .. } | Refusal::MarkerInside { .. } => {
+            (6, "code that must not be changed")
+        }
+        _ => return None,
+    })
 }
 
 impl From<Result<Plan, Refused>> for Fate {
@@ -60,6 +83,27 @@ impl Fate {
             Fate::Refused(refused) => Some(refused.into()),
             Fate::LeftOut { reason, .. } => Some(reason.clone()),
         }
+    }
+
+    /// Returns a short reason for `reason`, why there is no probe, so that equal ones can be counted.
+    #[must_use]
+    pub fn kind(&self, reason: &Message) -> String {
+        if let Fate::Refused(refused) = self {
+            let mut refusals = refused.refusals.iter();
+            let kinds = refusals.by_ref().filter_map(|(_, refusal)| kind(refusal));
+            if let Some((_, words)) = kinds.min_by_key(|(rank, _)| *rank) {
+                return words.to_owned();
+            }
+        }
+        let text = reason.to_string();
+        if text.starts_with("its exit at ") {
+            return "an exit that cannot be probed".to_owned();
+        }
+        let field = text.strip_prefix("field `");
+        let why = field.and_then(|rest| rest.split_once("`: "));
+        let text = why.map_or(text.as_str(), |(_, why)| why);
+        let end = text.find([':', ';', ',']).unwrap_or(text.len());
+        text[..end].to_owned()
     }
 
     /// Reaches the site by a breakpoint, if one may be there.

@@ -81,7 +81,11 @@ pub(super) fn mention(arguments: &Arguments, objects: &Objects, selected: &[Sele
         );
     }
     if markers.unusable > 0 {
-        let notes = units::counted(markers.unusable as u64, "note is", "notes are");
-        tell!("capriole: {notes} damaged, or not about code of this file");
+        let notes = units::counted(
+            markers.unusable as u64,
+            "marker note is",
+            "marker notes are",
+        );
+        tell!("capriole: {notes} damaged, or describe code that is not in this file");
     }
 }

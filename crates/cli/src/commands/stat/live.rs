@@ -25,6 +25,7 @@ pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<St
             rows,
             plots,
             blocks,
+            columns: size.columns,
         })
     };
     let fits = |rows, plots| lines(rows, plots).len() <= room;

@@ -9,8 +9,12 @@ const BAR: u64 = 40;
 pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
     let said = QUANTILES.iter().filter_map(|(name, permille)| {
         let bucket = histogram.quantile(*permille)?;
-        let sign = if bucket.low == bucket.high { "=" } else { "<=" };
-        Some(format!("{name} {sign} {}", bucket.high))
+        Some(match (*name, bucket.low == bucket.high) {
+            (name, true) => format!("{name} = {}", bucket.high),
+            // Nothing is above this bucket, so its lower bound tells as much as its upper one.
+            ("largest", false) => format!("largest {} .. {}", bucket.low, bucket.high),
+            (name, false) => format!("{name} <= {}", bucket.high),
+        })
     });
     let said: Vec<String> = said.collect();
     let merged = merge(&histogram.buckets);

@@ -11,6 +11,8 @@ pub struct Column {
     pub align: Align,
     /// The cells, one per line.
     pub cells: Vec<String>,
+    /// True if the column may be left out where there is no room for it.
+    pub optional: bool,
 }
 
 /// Alignment of a column's cells.
@@ -29,7 +31,22 @@ impl Column {
             title: title.into(),
             align: Align::Right,
             cells: cells.collect(),
+            optional: false,
         }
+    }
+
+    /// Allows the column to be left out.
+    #[must_use]
+    pub fn optional(self) -> Column {
+        Column {
+            optional: true,
+            ..self
+        }
+    }
+
+    fn width(&self) -> usize {
+        let cells = std::iter::once(&self.title).chain(&self.cells);
+        cells.map(|cell| cell.width()).max().unwrap_or(0)
     }
 
     /// Creates a column of text.
@@ -41,13 +58,28 @@ impl Column {
     }
 }
 
+/// Formats the columns that fit, leaving out optional ones, the last first: so the keys, which come
+/// last, are not cut off.
+pub fn within(mut columns: Vec<Column>, width: usize) -> Vec<String> {
+    let needed = |columns: &[Column]| {
+        let widths = columns.iter().map(Column::width);
+        widths.sum::<usize>() + 2 * columns.len().saturating_sub(1)
+    };
+    while needed(&columns) > width
+        && let Some(last) = columns.iter().rposition(|column| column.optional)
+    {
+        columns.remove(last);
+    }
+    lines(&columns)
+}
+
 /// Formats the heading and the lines, with two spaces between columns and none at the end.
 pub fn lines(columns: &[Column]) -> Vec<String> {
     let height = columns.iter().map(|c| c.cells.len()).max().unwrap_or(0);
     let mut lines = vec![String::new(); 1 + height];
     for (number, column) in columns.iter().enumerate() {
         let cells = || std::iter::once(&column.title).chain(&column.cells);
-        let width = cells().map(|cell| cell.width()).max().unwrap_or(0);
+        let width = column.width();
         let is_last = number + 1 == columns.len();
         for (line, cell) in lines.iter_mut().zip(cells()) {
             if number > 0 {
@@ -67,6 +99,24 @@ pub fn lines(columns: &[Column]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_kept_where_room_is_short() {
+        let cells = |cell: &str| std::iter::once(cell.to_owned());
+        let columns = || {
+            vec![
+                Column::numbers("calls", cells("17")),
+                Column::numbers("calls/s", cells("1.0")).optional(),
+                Column::numbers("sum(n)", cells("4")).optional(),
+                Column::numbers("tid", cells("4711")),
+            ]
+        };
+        let shown = |width| within(columns(), width).join("\n");
+        assert_eq!(shown(26), "calls  calls/s   tid\n   17      1.0  4711");
+        assert_eq!(shown(28), lines(&columns()).join("\n"));
+        assert_eq!(shown(12), "calls   tid\n   17  4711");
+        assert_eq!(shown(3), "calls   tid\n   17  4711");
+    }
 
     #[test]
     fn numbers_end_and_texts_begin_in_one_place_also_those_of_wide_characters() {

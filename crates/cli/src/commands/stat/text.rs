@@ -17,6 +17,9 @@ pub struct Style {
     pub plots: usize,
     /// True if more than ASCII can be shown.
     pub blocks: bool,
+    /// Maximum width of a table: columns between the number of calls and the keys are left out to
+    /// keep it.
+    pub columns: usize,
 }
 
 /// The tables to be shown, in order.
@@ -150,7 +153,7 @@ impl<'a> Page<'a> {
                 let keys = group.key_names.join(", ");
                 lines.push(format!("{} by {keys}", self.name(event)));
             }
-            lines.extend(table::lines(&self.columns(group, shown)));
+            lines.extend(table::within(self.columns(group, shown), style.columns));
         }
         let more = table.rows.len() - shown.len();
         if more > 0 {
@@ -176,7 +179,7 @@ impl<'a> Page<'a> {
         let rates = rows.iter().map(|row| units::rate(self.rates.of(row)));
         let mut columns = vec![
             Column::numbers("calls", rows.iter().map(|row| row.calls.to_string())),
-            Column::numbers("calls/s", rates),
+            Column::numbers("calls/s", rates).optional(),
         ];
         if rows.iter().any(|row| row.unreadable > 0) {
             let unreadable = rows.iter().map(|row| row.unreadable.to_string());
@@ -192,7 +195,7 @@ impl<'a> Page<'a> {
             let since_start = is(|m| matches!(m, Measure::Minimum(_) | Measure::Maximum(_)));
             let so_far = if since_start { self.so_far } else { "" };
             let cells = measures.iter().map(measure_cell);
-            columns.push(Column::numbers(format!("{name}{so_far}"), cells));
+            columns.push(Column::numbers(format!("{name}{so_far}"), cells).optional());
         }
         for (number, name) in group.key_names.iter().enumerate() {
             let values = || rows.iter().map(|row| row.keys.get(number));

@@ -24,7 +24,7 @@ fn sizes() -> Vec<i128> {
 #[test]
 fn a_line_for_each_power_of_two_with_blocks() {
     insta::assert_snapshot!(drawn(sizes(), true), @r"
-    p50 <= 111, p90 <= 159, p99 <= 159, largest <= 5119
+    p50 <= 111, p90 <= 159, p99 <= 159, largest 4096 .. 5119
        0             3  ▏
        1            12  ▍
        2 .. 3        0
@@ -45,7 +45,7 @@ fn a_line_for_each_power_of_two_with_blocks() {
 #[test]
 fn and_with_what_every_terminal_has() {
     insta::assert_snapshot!(drawn(sizes(), false), @r"
-    p50 <= 111, p90 <= 159, p99 <= 159, largest <= 5119
+    p50 <= 111, p90 <= 159, p99 <= 159, largest 4096 .. 5119
        0             3  #
        1            12  #
        2 .. 3        0
@@ -88,7 +88,7 @@ fn one_value_is_told_exactly_and_none_is_nothing() {
     4 .. 7  2  ████████████████████████████████████████
     ");
     insta::assert_snapshot!(drawn([i128::from(u64::MAX)], false), @r"
-    p50 <= 18446744073709551615, p90 <= 18446744073709551615, p99 <= 18446744073709551615, largest <= 18446744073709551615
+    p50 <= 18446744073709551615, p90 <= 18446744073709551615, p99 <= 18446744073709551615, largest 16140901064495857664 .. 18446744073709551615
     9223372036854775808 .. 18446744073709551615  1  ########################################
     ");
     assert!(lines(&Histogram::default(), true).is_empty());

@@ -7,6 +7,7 @@ const ALL: Style = Style {
     rows: usize::MAX,
     plots: usize::MAX,
     blocks: true,
+    columns: usize::MAX,
 };
 
 fn whole(snapshot: &Snapshot, style: Style) -> String {
@@ -40,12 +41,12 @@ fn measures_and_keys_are_columns_and_histograms_stand_below() {
         2      1.0           2       0       -       -       -  -1  ""
 
     hist(n) of read, fd=17, comm="nginx: w"
-    p50 <= 111, p90 <= 159, p99 <= 191, largest <= 191
+    p50 <= 111, p90 <= 159, p99 <= 191, largest 160 .. 191
      64 .. 127  128  ████████████████████████████████████████
     128 .. 255   72  ██████████████████████▌
 
     hist(n) of read, fd=3, comm="cat"
-    p50 = 1, p90 <= 767, p99 <= 767, largest <= 767
+    p50 = 1, p90 <= 767, p99 <= 767, largest 640 .. 767
       0          1  ████████████████████
       1          2  ████████████████████████████████████████
       2 .. 3     1  ████████████████████
@@ -93,6 +94,7 @@ fn several_tables_follow_each_other() {
     let all = snapshot(10, [full, bare, plain(0, &[0])]);
     let ascii = Style {
         blocks: false,
+        columns: usize::MAX,
         ..ALL
     };
     insta::assert_snapshot!(whole(&all, ascii), @r"
@@ -124,7 +126,7 @@ fn the_rest_is_told_where_rows_or_histograms_are_limited() {
     … and 2 more
 
     hist(n) of read, fd=17, comm="nginx: w"
-    p50 <= 111, p90 <= 159, p99 <= 191, largest <= 191
+    p50 <= 111, p90 <= 159, p99 <= 191, largest 160 .. 191
      64 .. 127  128  ████████████████████████████████████████
     128 .. 255   72  ██████████████████████▌
     "#);
@@ -132,6 +134,7 @@ fn the_rest_is_told_where_rows_or_histograms_are_limited() {
         rows: 2,
         plots: 0,
         blocks: false,
+        columns: usize::MAX,
     };
     insta::assert_snapshot!(whole(&all, no_plots), @r"
     calls  calls/s  event
@@ -225,7 +228,7 @@ fn an_interval_tells_which_values_are_since_the_start() {
         2      1.0      28              0            700    14.0   3  cat
 
     hist(n) of read, fd=3, comm="cat"
-    p50 <= 9, p90 <= 23, p99 <= 23, largest <= 23
+    p50 <= 9, p90 <= 23, p99 <= 23, largest 20 .. 23
      8 .. 15  1  ████████████████████████████████████████
     16 .. 31  1  ████████████████████████████████████████
     "#);
