@@ -2,6 +2,7 @@
 //! wait for a program that was started.
 
 use crate::advice;
+use crate::completion;
 use capriole::advice::Message;
 use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
@@ -12,8 +13,10 @@ use capriole_host::signals;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_select::select::{self, Impossible, Part, Selected};
+use capriole_text::output::is_verbose;
 use capriole_text::units::parse_duration;
-use capriole_text::{tell, units};
+use capriole_text::{detail, note, tell, units};
+use clap::ValueHint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::collections::HashSet;
@@ -27,10 +30,16 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 pub struct RunFlags {
     /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
-    #[arg(short, long = "file", value_name = "FILE")]
+    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// The running process
-    #[arg(short, long, value_name = "PID", conflicts_with = "program")]
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        conflicts_with = "program",
+        add = completion::processes()
+    )]
     pub pid: Option<u32>,
     /// Stop after this time, such as 500ms, 2s, 1m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -39,7 +48,8 @@ pub struct RunFlags {
     #[arg(
         trailing_var_arg = true,
         value_name = "PROGRAM",
-        required_unless_present = "pid"
+        required_unless_present = "pid",
+        add = completion::program()
     )]
     pub program: Vec<OsString>,
 }
@@ -154,7 +164,7 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     let (one, several) = Selected::nouns(shown.iter().copied());
     let subjects = shown.iter().map(|event| (part(event), event.subject()));
     let subjects = subjects.collect::<HashSet<_>>().len();
-    tell!(
+    note!(
         "capriole: {doing} {} of process {} ({}){}",
         units::counted(subjects as u64, one, several),
         probed.attached.process().pid(),
@@ -222,11 +232,16 @@ pub fn say_dropped(probed: &Probed) {
         nouns => nouns,
     };
     tell!(
-        "capriole: left out: {} of {}; `capriole list` tells why. For example:",
+        "capriole: left out: {} of {}{}:",
         units::count(left_out.len() as u64),
-        units::counted(all.len() as u64, one, several)
+        units::counted(all.len() as u64, one, several),
+        match is_verbose() {
+            true => "",
+            false => "; `capriole list` tells why. For example",
+        }
     );
-    for (event, reason) in left_out.iter().take(3) {
+    let shown = if is_verbose() { usize::MAX } else { 3 };
+    for (event, reason) in left_out.iter().take(shown) {
         let at = match &event.site.marker {
             Some(_) => event.at_exit(),
             None => String::new(),
@@ -238,6 +253,30 @@ pub fn say_dropped(probed: &Probed) {
         .any(|(event, _)| event.site.body != Body::Own)
     {
         tell!("  calls that come by there are not in what is recorded or counted");
+    }
+}
+
+/// With `--verbose`, prints each site with its place and how it is probed.
+pub fn say_sites(probed: &Probed) {
+    if !is_verbose() {
+        return;
+    }
+    let sites = probed.sites_json(advice::words);
+    for (event, site) in probed.selected.iter().zip(sites) {
+        let state = site["state"].as_str().unwrap_or_default();
+        // The reasons of the others are printed by `say_dropped`.
+        if site["reason"].is_null() {
+            detail!(
+                "  {:#014x}  {:<8}  {:<10}  {}{} ({}+{:#x})",
+                event.site.address,
+                event.tactic(),
+                state,
+                event.name(),
+                event.at_exit(),
+                event.site.object.name(),
+                event.site.file_offset
+            );
+        }
     }
 }
 
@@ -267,7 +306,7 @@ fn stood_still(attach: Duration, ended: Ended, detached: &Detached) -> String {
 /// Prints how long the program was paused, and what is left in it.
 pub fn say_end(probed: &Probed, ended: Ended, detached: &Detached) {
     let attach = probed.attached.standstill.all;
-    tell!("capriole: {}", stood_still(attach, ended, detached));
+    note!("capriole: {}", stood_still(attach, ended, detached));
     let taken_out = probed.taken_out();
     if taken_out > 0 {
         tell!(
@@ -308,7 +347,7 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
             return Ok(crate::exit::passed_on(status));
         }
         if signals::requests() > before {
-            tell!("capriole: process {} is left running", child.id());
+            note!("capriole: process {} is left running", child.id());
             return Ok(ExitCode::SUCCESS);
         }
         let pid = Pid::from_child(&child);

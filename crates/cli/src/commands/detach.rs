@@ -1,27 +1,46 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
 use crate::advice;
+use crate::completion;
 use crate::probing;
+use crate::verbosity::timed;
 use anyhow::anyhow;
 use capriole::record::saving;
 use capriole::record::saving::Saved;
 use capriole_host::signals;
 use capriole_proc::process::{Process, ProcessError};
+use capriole_text::output::is_talkative;
 use capriole_text::units;
 use capriole_text::{say, tell};
+use clap::ValueHint;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Remove every probe from a process, including those of a recorder that was killed
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "capriole detach [OPTIONS] (PID | -p PID)")]
 pub struct Arguments {
     /// The process
-    pid: u32,
+    #[arg(
+        value_name = "PID",
+        required_unless_present = "process",
+        add = completion::processes()
+    )]
+    pid: Option<u32>,
+    /// The process, as for the other commands
+    #[arg(
+        short,
+        long = "pid",
+        value_name = "PID",
+        conflicts_with = "pid",
+        add = completion::processes()
+    )]
+    process: Option<u32>,
     /// The trace of the killed recorder; the records that it had not written are added there. If
     /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and
     /// the probes are removed in any case
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -30,7 +49,9 @@ pub struct Arguments {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let process = Process::open(arguments.pid).map_err(|error| match error {
+    let pid = arguments.process.or(arguments.pid);
+    let pid = pid.expect("clap requires one of them");
+    let process = Process::open(pid).map_err(|error| match error {
         ProcessError::NoSuchProcess { .. } => {
             anyhow!("{error}; what a killed recorder had not written of it is gone with it")
         }
@@ -42,7 +63,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let output = arguments.output.as_deref();
     let output = output.unwrap_or(Path::new("capriole.trace"));
-    let (report, saved) = saving::detach(&process, output);
+    let (report, saved) = timed("probes removed", || saving::detach(&process, output));
     let message = saved.as_ref().and_then(Saved::message);
     let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {
@@ -54,7 +75,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         say!(
             "{}",
             json!({
-                "pid": arguments.pid,
+                "pid": pid,
                 "restored": report.restored,
                 "changed_by_others": report.foreign,
                 "repaired": report.repaired,
@@ -65,13 +86,15 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    say!(
-        "{} taken out of process {} ({}), which stood still for {}",
-        units::counted(report.restored as u64, "probe", "probes"),
-        process.pid(),
-        process.name(),
-        units::time(report.standstill)
-    );
+    if is_talkative() {
+        say!(
+            "{} taken out of process {} ({}), which stood still for {}",
+            units::counted(report.restored as u64, "probe", "probes"),
+            process.pid(),
+            process.name(),
+            units::time(report.standstill)
+        );
+    }
     if let Some(message) = message {
         say!("{message}");
     }

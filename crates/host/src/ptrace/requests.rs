@@ -50,12 +50,7 @@ fn request(what: impl Into<i64>, tid: i32, address: usize, data: usize) -> Resul
 }
 
 /// Makes a request that reads or writes `value` in our memory.
-fn transfer<T>(
-    what: impl Into<i64>,
-    tid: i32,
-    address: usize,
-    value: &mut T,
-) -> Result<(), Errno> {
+fn transfer<T>(what: impl Into<i64>, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
     let data: *mut T = value;
     let what = what.into();
     // SAFETY: `data` is valid for reads and writes of a `T`, and every caller
