@@ -71,7 +71,7 @@ install:
 	@cargo build --release -p capriole-cli -p capriole-bench
 	@$(INSTALL_LIBRARY)
 	@PREFIX="$(PREFIX)" INCLUDEDIR="$(INCLUDEDIR)" MANDIR="$(MANDIR)" DESTDIR="$(DESTDIR)" \
-		scripts/install-command.sh "$$(scripts/binary.sh)" "$$(scripts/binary.sh)-bench"
+		ALSO=libcapriole scripts/install-command.sh "$$(scripts/binary.sh)" "$$(scripts/binary.sh)-bench"
 
 # Packages of the release build.
 deb:

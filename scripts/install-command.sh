@@ -3,7 +3,7 @@
 # and the benchmarks $2 if they are given.
 #
 # PREFIX, INCLUDEDIR, MANDIR: absolute; DESTDIR: put before them. ZSHDIR: where zsh looks for
-# completions. STRIP: the program `strip`.
+# completions. STRIP: the program `strip`. ALSO: what the closing line is to name besides.
 set -eu
 cd "$(dirname "$0")/.."
 command=$1
@@ -40,4 +40,4 @@ install -D -m 644 "$generated/share/fish/vendor_completions.d/capriole.fish" \
 	"$root$prefix/share/fish/vendor_completions.d/capriole.fish"
 
 size=$(wc -c <"$root$prefix/bin/capriole" | awk '{ printf "%.1f MB", $1 / 1e6 }')
-echo "installed $("$command" -V): $root$prefix/bin/capriole ($size, stripped)${bench:+, capriole-bench}, manual pages in $root$mandir, completions for bash, zsh and fish"
+echo "installed $("$command" -V): $root$prefix/bin/capriole ($size, stripped)${bench:+, capriole-bench}${ALSO:+, $ALSO}, manual pages in $root$mandir, completions for bash, zsh and fish"
