@@ -80,8 +80,13 @@ fn styled() -> bool {
 
 /// Returns the width of text for standard output.
 pub fn width() -> usize {
-    let terminal = tcgetwinsize(output::terminal()).ok();
-    let terminal = terminal.map(|size| usize::from(size.ws_col));
+    // As clap: in `capriole help events | less` the terminal is known by standard input.
+    let sizes = [
+        tcgetwinsize(output::terminal()),
+        tcgetwinsize(std::io::stdin()),
+    ];
+    let mut terminals = sizes.into_iter().flatten();
+    let terminal = terminals.next().map(|size| usize::from(size.ws_col));
     let named = || std::env::var("COLUMNS").ok()?.parse().ok();
     let width = terminal.filter(|width| *width > 0).or_else(named);
     width.unwrap_or(WIDEST).min(WIDEST)
