@@ -10,7 +10,7 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 
-.PHONY: help demo test bench bench-peers bench-chart lint stress library install install-library
+.PHONY: help demo test bench bench-peers bench-chart lint stress library install install-library deb static
 
 help:
 	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
@@ -22,7 +22,9 @@ help:
 	@echo 'make stress    record and be killed, for twice STRESS_SECONDS=60, on programs that check themselves'
 	@echo 'make library   build libcapriole for programs that probe themselves, to be used from target/library'
 	@echo 'make install   put the command, the library, headers, manual pages and the benchmarks into PREFIX=/usr/local'
-	@echo '               (libraries into LIBDIR=$$PREFIX/lib; everything below DESTDIR, if it is set)'
+	@echo '               stripped, with completions for bash, zsh and fish (libraries into LIBDIR=$$PREFIX/lib; everything below DESTDIR, if it is set)'
+	@echo 'make deb       build Debian packages into target/deb: capriole, capriole-bench, libcapriole0, libcapriole-dev'
+	@echo 'make static    build target/static/capriole, which needs no libraries: for containers and other distributions'
 
 demo:
 	@scripts/setup.sh demo
@@ -67,10 +69,19 @@ library:
 install:
 	@scripts/setup.sh build
 	@cargo build --release -p capriole-cli -p capriole-bench
-	install -D -m 755 "$$(scripts/binary.sh)" "$(DESTDIR)$(PREFIX)/bin/capriole"
-	install -D -m 755 "$$(scripts/binary.sh)-bench" "$(DESTDIR)$(PREFIX)/bin/capriole-bench"
-	install -D -m 644 include/capriole/marker.h "$(DESTDIR)$(INCLUDEDIR)/capriole/marker.h"
-	$(INSTALL_LIBRARY)
+	@$(INSTALL_LIBRARY)
+	@PREFIX="$(PREFIX)" INCLUDEDIR="$(INCLUDEDIR)" MANDIR="$(MANDIR)" DESTDIR="$(DESTDIR)" \
+		ALSO=libcapriole scripts/install-command.sh "$$(scripts/binary.sh)" "$$(scripts/binary.sh)-bench"
+
+# Packages of the release build.
+deb:
+	@scripts/setup.sh build
+	@cargo build --release -p capriole-cli -p capriole-bench
+	@scripts/deb.sh --binary "$$(scripts/binary.sh)" --bench "$$(scripts/binary.sh)-bench"
+
+static:
+	@scripts/setup.sh build
+	@scripts/static.sh
 
 # What needs no cargo: the library, its header, its manual pages.
 install-library:

@@ -20,7 +20,7 @@ needed="cc:gcc ld:binutils objcopy:binutils"
 wanted=""
 case $for_what in
 build | library) ;;
-test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db" ;;
+test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish" ;;
 demo)
 	needed="$needed sqlite3:sqlite3"
 	wanted="babeltrace2:babeltrace2"

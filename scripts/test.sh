@@ -20,6 +20,10 @@ run() { cargo test --no-fail-fast "$@" --show-output </dev/null 2>&1; }
 all() {
 	local threads=${RUST_TEST_THREADS:-$((2 * $(nproc)))} status=0 part
 	cargo test --workspace --no-run </dev/null || return
+	# The test of the static command is left out where rust has no standard library for it.
+	if [ -d "$(rustc --print sysroot)/lib/rustlib/x86_64-unknown-linux-musl/lib" ]; then
+		scripts/static.sh debug </dev/null || return
+	fi
 	(
 		export RUST_TEST_THREADS=$(((threads + 1) / 2))
 		run --workspace --exclude capriole-cli --

@@ -226,7 +226,8 @@ fn what_cannot_be_measured_so_is_said() {
 
 #[test]
 fn help() {
-    let output = command(&["--help"]).output().expect("it starts");
+    let mut command = command(&["--help"]);
+    let output = command.env_remove("COLUMNS").output().expect("it starts");
     assert!(
         output.status.success() && output.stderr.is_empty(),
         "{}",
@@ -239,17 +240,25 @@ fn help() {
     Usage: capriole bench [OPTIONS] [WHAT]
 
     Arguments:
-      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach (attaching to programs with many functions), program (real programs with every function probed), marker (static markers, off and on), or probes (probes that a program puts into itself) [default: hit] [possible values: hit, attach, program, marker, probes]
+      [WHAT]  Benchmark to run: hit (a probe hit next to other ways of observing a call), attach
+              (attaching to programs with many functions), program (real programs with every function
+              probed), marker (static markers, off and on), or probes (probes that a program puts into
+              itself) [default: hit] [possible values: hit, attach, program, marker, probes]
 
     Options:
-          --rounds <ROUNDS>      Number of rounds, whose median counts: for hit, marker and probes at least 7 [default: 9], for the others at least 1 [default: 5]
-          --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program 100]
+          --rounds <ROUNDS>      Number of rounds, whose median counts: for hit, marker and probes at
+                                 least 7 [default: 9], for the others at least 1 [default: 5]
+          --round-ms <ROUND_MS>  Length of a round of one row, in milliseconds [default: 25, for program
+                                 100]
           --cpu <CPU>            hit, marker, probes: measure on this CPU
-          --threads <N>          hit: add rows with this many threads to those with one [default: the number of CPUs]
-          --rows <NAME,...>      hit, marker, probes: only these rows and the rows they are compared with; the first part of a name selects all rows that begin with it
+          --threads <N>          hit: add rows with this many threads to those with one [default: the
+                                 number of CPUs]
+          --rows <NAME,...>      hit, marker, probes: only these rows and the rows they are compared
+                                 with; the first part of a name selects all rows that begin with it
           --svg <FILE>           hit: also draw a chart
           --sites <SITES>        attach, probes: maximum number of sites [default: 40000]
-          --buffer-size <SIZE>   program: size of the memory shared with the recorded program [default: 1G]
+          --buffer-size <SIZE>   program: size of the memory shared with the recorded program [default:
+                                 1G]
           --json                 Print JSON
       -h, --help                 Print help
       -V, --version              Print version

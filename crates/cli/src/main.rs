@@ -3,21 +3,36 @@
 
 mod advice;
 mod commands;
+mod completion;
 mod exit;
+mod manual;
 mod probing;
 mod subject;
+mod topics;
 mod usage;
+mod verbosity;
+mod version;
 
 use capriole::machine;
 use capriole_text::{output, tell};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Record calls of functions in running native programs, by probes that are inserted while they run.
 #[derive(Debug, Parser)]
-#[command(name = "capriole", version, about, max_term_width = 100)]
+#[command(
+    name = "capriole",
+    version = version::short(),
+    long_version = version::long(),
+    about,
+    max_term_width = 100,
+    disable_help_subcommand = true,
+    after_help = topics::list(commands::help::width())
+)]
 struct Cli {
+    #[command(flatten)]
+    verbosity: verbosity::Flags,
     #[command(subcommand)]
     command: Command,
 }
@@ -32,12 +47,36 @@ enum Command {
     Detach(commands::detach::Arguments),
     Mark(commands::mark::Arguments),
     Bench(commands::bench::Arguments),
+    Help(commands::help::Arguments),
+    #[command(hide = true)]
+    Generate(commands::generate::Arguments),
     /// The helper of a program that probes itself with libcapriole, which starts it.
     #[command(hide = true)]
     ProbeHelper(commands::probe_helper::Arguments),
 }
 
+/// Names of the subcommands that `capriole help` shows, with a line about each.
+const COMMANDS: [(&str, &str); 9] = [
+    ("record", "Record calls into a trace"),
+    ("report", "Show a recorded trace"),
+    ("stat", "Count and aggregate calls, without a trace"),
+    ("list", "List functions and markers"),
+    ("check", "Examine one site"),
+    ("detach", "Remove every probe"),
+    ("mark", "Write a message into recordings"),
+    ("bench", "Measure what probes cost"),
+    ("help", "Show help"),
+];
+
 fn main() -> ExitCode {
+    match completion::answer(Cli::command) {
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => {}
+        Err(error) => {
+            output::print_error(format_args!("{}", error.render()));
+            return ExitCode::FAILURE;
+        }
+    }
     let arguments = match Cli::try_parse() {
         Ok(arguments) => arguments,
         // Help and version contain no foreign text, so they may have colours.
@@ -51,6 +90,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    arguments.verbosity.apply();
     exit::code(run(arguments.command))
 }
 
@@ -62,6 +102,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
             | Command::Report(_)
             | Command::Mark(_)
             | Command::Bench(_)
+            | Command::Help(_)
+            | Command::Generate(_)
             | Command::ProbeHelper(_)
     ) {
         machine::check_threads()?;
@@ -74,6 +116,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Detach(arguments) => commands::detach::run(&arguments),
         Command::Mark(arguments) => commands::mark::run(&arguments),
+        Command::Help(arguments) => commands::help::run(&arguments),
+        Command::Generate(arguments) => commands::generate::run(&arguments),
         Command::Bench(arguments) => commands::bench::run(&arguments),
         Command::ProbeHelper(arguments) => commands::probe_helper::run(&arguments),
     }

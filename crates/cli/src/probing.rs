@@ -2,6 +2,7 @@
 //! wait for a program that was started.
 
 use crate::advice;
+use crate::completion;
 use crate::subject;
 use capriole::advice::Message;
 use capriole::filtered::Filtered;
@@ -15,8 +16,10 @@ use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_proc::process::Process;
 use capriole_select::select::{self, Impossible, Part, Selected};
+use capriole_text::output::is_verbose;
 use capriole_text::units::parse_duration;
-use capriole_text::{tell, units};
+use capriole_text::{detail, note, tell, units};
+use clap::ValueHint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cmp::Reverse;
@@ -32,10 +35,17 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 pub struct RunFlags {
     /// File of events, one per line, in the format of uprobe_events; `#` begins a comment
-    #[arg(short, long = "file", value_name = "FILE")]
+    #[arg(short, long = "file", value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub files: Vec<PathBuf>,
     /// The running process: its number, or its name if only one has it
-    #[arg(short, long, value_name = "PID", value_parser = subject::pid, conflicts_with = "program")]
+    #[arg(
+        short,
+        long,
+        value_name = "PID",
+        value_parser = subject::pid,
+        conflicts_with = "program",
+        add = completion::processes()
+    )]
     pub pid: Option<u32>,
     /// Stop after this time, such as 500ms, 2s, 1m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
@@ -44,7 +54,8 @@ pub struct RunFlags {
     #[arg(
         trailing_var_arg = true,
         value_name = "PROGRAM",
-        required_unless_present = "pid"
+        required_unless_present = "pid",
+        add = completion::program()
     )]
     pub program: Vec<OsString>,
 }
@@ -159,7 +170,7 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     let (one, several) = Selected::nouns(shown.iter().copied());
     let subjects = shown.iter().map(|event| (part(event), event.subject()));
     let subjects = subjects.collect::<HashSet<_>>().len();
-    tell!(
+    note!(
         "capriole: {doing} {} of process {} ({}){}",
         units::counted(subjects as u64, one, several),
         probed.attached.process().pid(),
@@ -233,11 +244,24 @@ pub fn say_dropped(probed: &Probed) {
         .iter()
         .map(|(event, reason)| event.fate.kind(reason));
     tell!(
-        "capriole: left out: {} of {} ({}); `capriole check EVENT` shows why",
+        "capriole: left out: {} of {} ({}){}",
         units::count(left_out.len() as u64),
         units::counted(all.len() as u64, one, several),
-        tally(reasons)
+        tally(reasons),
+        match is_verbose() {
+            true => ":",
+            false => "; `capriole check EVENT` shows why",
+        }
     );
+    if is_verbose() {
+        for (event, reason) in &left_out {
+            let at = match &event.site.marker {
+                Some(_) => event.at_exit(),
+                None => String::new(),
+            };
+            tell!("  {}{at}: {}", event.name(), advice::told(reason));
+        }
+    }
     if left_out
         .iter()
         .any(|(event, _)| event.site.body != Body::Own)
@@ -347,6 +371,30 @@ fn elsewhere(process: &Process, events: &[&Selected]) -> Vec<String> {
     messages
 }
 
+/// With `--verbose`, prints each site with its place and how it is probed.
+pub fn say_sites(probed: &Probed) {
+    if !is_verbose() {
+        return;
+    }
+    let sites = probed.sites_json(advice::words);
+    for (event, site) in probed.selected.iter().zip(sites) {
+        let state = site["state"].as_str().unwrap_or_default();
+        // The reasons of the others are printed by `say_dropped`.
+        if site["reason"].is_null() {
+            detail!(
+                "  {:#014x}  {:<8}  {:<10}  {}{} ({}+{:#x})",
+                event.site.address,
+                event.tactic(),
+                state,
+                event.name(),
+                event.at_exit(),
+                event.site.object.name(),
+                event.site.file_offset
+            );
+        }
+    }
+}
+
 /// Returns a message about places where another tool had changed probes.
 pub fn repaired(detached: &Detached) -> Option<String> {
     let places = units::counted(detached.repaired as u64, "place", "places");
@@ -429,7 +477,7 @@ impl End {
 /// Prints how long the program was paused, and what is left in it.
 pub fn say_end(probed: &Probed, detached: &Detached) {
     let attach = probed.attached.standstill.all;
-    tell!("capriole: {}", paused(attach, detached));
+    note!("capriole: {}", paused(attach, detached));
     let taken_out = probed.taken_out();
     if taken_out > 0 {
         tell!(
@@ -492,7 +540,7 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
             format!("{name} (pid {})", child.id())
         };
         if signals::requests() > before {
-            tell!("capriole: left running: {}", program());
+            note!("capriole: left running: {}", program());
             return Ok(ExitCode::SUCCESS);
         }
         if !explained && started.elapsed() >= explain {

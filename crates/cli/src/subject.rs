@@ -1,5 +1,6 @@
 //! The process or file that a command looks at.
 
+use crate::verbosity::timed;
 use anyhow::{Result, bail};
 use capriole_event::{EventSpec, ObjectRef};
 use capriole_object::Objects;
@@ -20,9 +21,10 @@ pub fn file_of(events: &[EventSpec]) -> Option<PathBuf> {
 /// Opens the objects of a process or of a file, and creates its planner.
 pub fn open(pid: Option<u32>, path: Option<&Path>) -> Result<(Objects, Planner)> {
     match (pid, path) {
-        (Some(pid), None) => Ok(of_process(pid)?),
+        (Some(pid), None) => Ok(timed("process examined", || of_process(pid))?),
         (None, Some(path)) => {
-            let objects = Objects::offline(path).map_err(capriole::Error::from)?;
+            let objects =
+                timed("file read", || Objects::offline(path)).map_err(capriole::Error::from)?;
             Ok((objects, Planner::offline()))
         }
         (Some(_), Some(path)) => {

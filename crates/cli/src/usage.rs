@@ -220,6 +220,9 @@ fn wrong_value(error: &Error, argument: &str) -> String {
     if value.is_empty() && valid.is_empty() {
         return format!("{argument} has no value");
     }
+    if let Some(similar) = one(error, ContextKind::SuggestedValue) {
+        return format!("{argument}: `{value}` is not one of its values; similar: `{similar}`");
+    }
     if !valid.is_empty() {
         return format!(
             "{argument}: `{value}` is not one of its values, which are {}",

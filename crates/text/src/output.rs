@@ -4,6 +4,36 @@
 use crate::Visible;
 use std::fmt;
 use std::io::{self, ErrorKind, StderrLock, Stdout, StdoutLock, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// Amount of messages on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verbosity {
+    /// Errors and warnings only.
+    Quiet,
+    /// Also progress and summaries.
+    Normal,
+    /// Also details of each phase.
+    Verbose,
+}
+
+/// The [`Verbosity`] as a number. Set once, before other threads are started; it guards no data.
+static VERBOSITY: AtomicU8 = AtomicU8::new(Verbosity::Normal as u8);
+
+/// Sets the amount of messages for the whole process.
+pub fn set_verbosity(verbosity: Verbosity) {
+    VERBOSITY.store(verbosity as u8, Ordering::Relaxed);
+}
+
+/// True unless the user wants errors and warnings only.
+pub fn is_talkative() -> bool {
+    VERBOSITY.load(Ordering::Relaxed) >= Verbosity::Normal as u8
+}
+
+/// True if the user wants details.
+pub fn is_verbose() -> bool {
+    VERBOSITY.load(Ordering::Relaxed) >= Verbosity::Verbose as u8
+}
 
 /// Writes a line of text or JSON to standard output.
 #[macro_export]
@@ -18,6 +48,27 @@ macro_rules! say {
 macro_rules! tell {
     ($($words:tt)*) => {
         $crate::output::print_error(format_args!("{}\n", format_args!($($words)*)))
+    };
+}
+
+/// Writes a line about progress, or of a summary, to standard error, unless the user wants errors and
+/// warnings only.
+#[macro_export]
+macro_rules! note {
+    ($($words:tt)*) => {
+        if $crate::output::is_talkative() {
+            $crate::tell!($($words)*);
+        }
+    };
+}
+
+/// Writes a line with details to standard error, if the user wants them.
+#[macro_export]
+macro_rules! detail {
+    ($($words:tt)*) => {
+        if $crate::output::is_verbose() {
+            $crate::tell!($($words)*);
+        }
     };
 }
 

@@ -22,6 +22,13 @@ pub struct Arguments {
     words: Vec<OsString>,
 }
 
+/// Shows the help of the program.
+pub fn help() -> anyhow::Result<ExitCode> {
+    run(&Arguments {
+        words: vec!["--help".into()],
+    })
+}
+
 /// Runs the command: replaces this process with the program, which is looked for beside this one
 /// and then in PATH.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {

@@ -9,9 +9,11 @@ mod used;
 
 use self::detour::Sketch;
 use self::threads::Threads;
+use crate::completion;
 use crate::exit::Usage;
 use crate::probing::ReturnsBy;
 use crate::subject;
+use crate::verbosity::timed;
 use anyhow::bail;
 use capriole_object::Objects;
 use capriole_select::definitions;
@@ -19,6 +21,7 @@ use capriole_select::event::Event;
 use capriole_select::select::{self, Fate, Mode, Selected};
 use capriole_text::output;
 use capriole_text::{say, tell};
+use clap::ValueHint;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -31,10 +34,10 @@ pub struct Arguments {
     /// The event, such as `libc:malloc` or `:main+4`
     event: String,
     /// File to check instead of a process; not needed if the event contains the path of one
-    #[arg(conflicts_with = "pid")]
+    #[arg(conflicts_with = "pid", value_hint = ValueHint::FilePath)]
     path: Option<PathBuf>,
     /// The running process: its number, or its name if only one has it
-    #[arg(short, long, value_name = "PID", value_parser = subject::pid)]
+    #[arg(short, long, value_name = "PID", value_parser = subject::pid, add = completion::processes())]
     pid: Option<u32>,
     /// How function returns are detected: probes at the exits, or a replaced return address
     #[arg(long = "return", value_name = "HOW", value_enum, default_value_t)]
@@ -62,12 +65,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let planner = planner.with_trusted_addresses(arguments.trust_address);
     let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
-    let selected = select::select(
-        &objects,
-        &planner,
-        &events,
-        Mode::new(arguments.returns.into()),
-    )?;
+    let mode = Mode::new(arguments.returns.into());
+    let selected = timed("functions found, probes planned", || {
+        select::select(&objects, &planner, &events, mode)
+    })?;
     let threads = Threads::of(&objects);
     if arguments.json {
         let sites: Vec<_> = selected

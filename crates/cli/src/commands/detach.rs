@@ -1,39 +1,50 @@
 //! `capriole detach`: removes every probe, including those of a dead recorder.
 
 use crate::advice;
+use crate::completion;
 use crate::exit::Usage;
 use crate::probing;
 use crate::subject;
+use crate::verbosity::timed;
 use anyhow::{anyhow, bail};
 use capriole::record::saving;
 use capriole::record::saving::Saved;
 use capriole_host::signals;
 use capriole_proc::process::{Process, ProcessError};
+use capriole_text::output::is_talkative;
 use capriole_text::units;
 use capriole_text::{say, tell};
+use clap::ValueHint;
 use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Remove every probe from a process, including those of a recorder that was killed
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "capriole detach [OPTIONS] PID")]
+#[command(override_usage = "capriole detach [OPTIONS] (PID | -p PID)")]
 pub struct Arguments {
     /// The process: its number, or its name if only one has it
     #[arg(
         value_name = "PID",
         value_parser = subject::pid,
         required_unless_present = "named",
-        conflicts_with = "named"
+        conflicts_with = "named",
+        add = completion::processes()
     )]
     pid: Option<u32>,
     /// The process, as for other commands
-    #[arg(short = 'p', long = "pid", value_name = "PID", value_parser = subject::pid)]
+    #[arg(
+        short = 'p',
+        long = "pid",
+        value_name = "PID",
+        value_parser = subject::pid,
+        add = completion::processes()
+    )]
     named: Option<u32>,
     /// The trace of the killed recorder; the records that it had not written are added there. If
     /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and
     /// the probes are removed in any case
-    #[arg(short, long, value_name = "DIR")]
+    #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     output: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
@@ -57,7 +68,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let output = arguments.output.as_deref();
     let output = output.unwrap_or(Path::new("capriole.trace"));
-    let (report, saved) = saving::detach(&process, output);
+    let (report, saved) = timed("probes removed", || saving::detach(&process, output));
     let message = saved.as_ref().and_then(Saved::message);
     let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {
@@ -80,13 +91,15 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    say!(
-        "{} taken out of process {} ({}); program paused for {}",
-        units::counted(report.restored as u64, "probe", "probes"),
-        process.pid(),
-        process.name(),
-        units::time(report.standstill)
-    );
+    if is_talkative() {
+        say!(
+            "{} taken out of process {} ({}); program paused for {}",
+            units::counted(report.restored as u64, "probe", "probes"),
+            process.pid(),
+            process.name(),
+            units::time(report.standstill)
+        );
+    }
     if let Some(message) = message {
         say!("{message}");
     }

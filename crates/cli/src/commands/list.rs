@@ -4,8 +4,10 @@ mod args;
 mod markers;
 
 use crate::advice;
+use crate::completion;
 use crate::exit::Usage;
 use crate::subject;
+use crate::verbosity::timed;
 use anyhow::bail;
 use capriole_insn::Extent;
 use capriole_planner::planner::{Planned, Planner};
@@ -18,6 +20,7 @@ use capriole_text::output;
 use capriole_text::printable;
 use capriole_text::tell;
 use capriole_text::units;
+use clap::ValueHint;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
@@ -31,10 +34,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Arguments {
     /// `[PATTERN] PATH`, or with -p only `[PATTERN]`, such as `libc:mem*` or `:main`;
     /// `usdt:PATH:*` lists static markers
-    #[arg(value_name = "PATTERN|PATH", num_args = 0..=2)]
+    #[arg(value_name = "PATTERN|PATH", num_args = 0..=2, value_hint = ValueHint::FilePath)]
     words: Vec<String>,
     /// The running process: its number, or its name if only one has it
-    #[arg(short, long, value_name = "PID", value_parser = subject::pid)]
+    #[arg(short, long, value_name = "PID", value_parser = subject::pid, add = completion::processes())]
     pid: Option<u32>,
     /// Count tactics and reasons instead of listing functions
     #[arg(long)]
@@ -86,7 +89,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let path = path.map(|p| subject::existing(&p)).transpose()?;
     let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
-    let selected = select::select(&objects, &planner, &events, Mode::default())?;
+    let selected = timed("functions found, probes planned", || {
+        select::select(&objects, &planner, &events, Mode::default())
+    })?;
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
         (false, false) if arguments.args => args::write(&selected, &mut out)?,

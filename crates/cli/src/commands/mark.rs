@@ -1,10 +1,12 @@
 //! `capriole mark`: writes a message into running recordings, from outside.
 
+use crate::completion;
 use anyhow::{Context, bail};
 use capriole_codegen::fetch::STRING_LIMIT;
 use capriole_patch::outside::sessions;
 use capriole_proc::process::Process;
 use capriole_select::message;
+use capriole_text::output::is_talkative;
 use capriole_text::units;
 use capriole_text::{say, tell};
 use serde_json::json;
@@ -16,7 +18,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Write only into the recording of this process; may be given several times
-    #[arg(short, long, value_name = "PID")]
+    #[arg(short, long, value_name = "PID", add = completion::processes())]
     pid: Vec<u32>,
     /// Also write into the kernel's trace (trace_marker)
     #[arg(short, long)]
@@ -97,14 +99,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             })
         );
     } else {
-        for process in &marked {
+        for process in marked.iter().filter(|_| is_talkative()) {
             say!(
                 "marked in the recording of process {} ({})",
                 process.pid(),
                 process.name()
             );
         }
-        if let Some(path) = &kernel {
+        if let Some(path) = kernel.as_ref().filter(|_| is_talkative()) {
             say!("marked in the kernel's trace ({path})");
         }
         for error in &errors {

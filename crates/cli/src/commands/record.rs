@@ -3,6 +3,7 @@
 use crate::advice;
 use crate::exit::with_remedy;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
+use crate::verbosity::timed;
 use capriole::filtered::Filtered;
 use capriole::machine;
 use capriole::options;
@@ -22,9 +23,10 @@ use capriole_select::select;
 use capriole_select::select::Mode;
 use capriole_text::units;
 use capriole_text::units::{parse_duration, parse_size};
-use capriole_text::{say, tell};
+use capriole_text::{note, say, tell};
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
+use clap::ValueHint;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,8 +35,10 @@ use std::time::Duration;
 /// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
 #[command(
-    override_usage = "capriole record [OPTIONS] -e EVENT... -p PID\n       \
-                      capriole record [OPTIONS] -e EVENT... PROGRAM ARGS..."
+    override_usage = "capriole record [OPTIONS] EVENTS -p PID\n       \
+                      capriole record [OPTIONS] EVENTS -- PROGRAM [ARG]...\n       \
+                      with EVENTS: (-e EVENT | --graph EVENT | -f FILE)...",
+    after_help = "Topics: capriole help events, fields, types, filters, returns, stacks, ..."
 )]
 pub struct Arguments {
     /// Event to record: `LIB:FUNCTION [$arg1 NAME=+0($arg2):string …] [if FILTER]`,
@@ -57,7 +61,7 @@ pub struct Arguments {
     #[command(flatten)]
     run: RunFlags,
     /// The trace directory
-    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace")]
+    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace", value_hint = ValueHint::DirPath)]
     output: PathBuf,
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
@@ -108,7 +112,9 @@ fn prepare(
         keys: 0,
         clock: None,
     };
-    let planned = Planned::new(process, &request)?;
+    let planned = timed("functions found, probes planned", || {
+        Planned::new(process, &request)
+    })?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process, &arguments.output)? {
         tell!("capriole: {}", advice::told(&message));
@@ -121,7 +127,8 @@ fn prepare(
     events.push(message::from_outside(texts));
     let mut recorder = Recorder::create(&arguments.output, process, events, texts, clock)?;
     let geometry = planned.geometry(arguments.buffer_size);
-    match planned.attach(process, Some(&recorder.trace()), geometry) {
+    let attach = || planned.attach(process, Some(&recorder.trace()), geometry);
+    match timed("probes inserted", attach) {
         Ok(probed) => match recorder.begin(&probed.attached) {
             Ok(()) => Ok((probed, recorder)),
             Err(error) => {
@@ -148,14 +155,17 @@ fn record(
         probing::say_begin(&probed, "recording", arguments.run.duration);
     }
     probing::say_dropped(&probed);
+    probing::say_sites(&probed);
     let mut child = program.release();
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
-    let detached = probed.detach();
+    let detached = timed("probes removed", || probed.detach());
     let attached = &probed.attached;
     let end = ended.as_ref().ok();
     let end = end.map(|ended| End::of(*ended, attached.process(), child.as_mut()));
     let status = end.as_ref().and_then(End::status);
-    let summary = recorder.finish(attached, detached.as_ref().ok(), status.map(traced));
+    let summary = timed("trace completed", || {
+        recorder.finish(attached, detached.as_ref().ok(), status.map(traced))
+    });
     // Report the first error, which ended the recording.
     let over = ended.and_then(|ended| Ok((ended, detached?, summary?)));
     let (ended, detached, summary) = match over {
@@ -235,7 +245,7 @@ fn say_summary(
     detached: &Detached,
 ) {
     let output = arguments.output.display();
-    tell!(
+    note!(
         "capriole: {} in {} -> {output} ({}){remark}",
         units::counted(summary.events, "event", "events"),
         units::time(summary.duration),
@@ -275,7 +285,7 @@ fn say_summary(
             None => "a static program has none yet when it starts; attach with -p PID to have them",
             Some(_) => "it is not known where this program's C library keeps them",
         };
-        tell!("capriole: thread ids are unknown: {why}");
+        note!("capriole: thread ids are unknown: {why}");
     }
     probing::say_end(probed, detached);
     if summary.events == 0 && full == 0 {
@@ -286,5 +296,5 @@ fn say_summary(
         Some("capriole.trace") => String::new(),
         _ => format!(" {output}"),
     };
-    tell!("capriole: show it with `capriole report{dir}`");
+    note!("capriole: show it with `capriole report{dir}`");
 }

@@ -1,5 +1,6 @@
 //! `capriole report`: shows a trace.
 
+use crate::verbosity::timed;
 use capriole_report;
 use capriole_report::calls::Functions;
 use capriole_report::{
@@ -7,12 +8,13 @@ use capriole_report::{
     TextOptions,
 };
 use capriole_text::output;
-use capriole_text::tell;
+use capriole_text::{detail, tell};
 use capriole_trace::{Health, Trace, write_file};
+use clap::ValueHint;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use capriole_text::units;
 
@@ -21,7 +23,7 @@ use capriole_text::units;
 #[command(group = clap::ArgGroup::new("form").args(["graph", "summary", "callers", "flame"]))]
 pub struct Arguments {
     /// The trace directory
-    #[arg(default_value = "capriole.trace")]
+    #[arg(default_value = "capriole.trace", value_hint = ValueHint::DirPath)]
     directory: PathBuf,
     /// Show nested calls with the time that each took, instead of every event
     #[arg(long)]
@@ -33,7 +35,7 @@ pub struct Arguments {
     #[arg(long)]
     callers: bool,
     /// Draw a flame graph into this file (SVG)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     flame: Option<PathBuf>,
     /// With --graph: maximum depth of the calls shown
     #[arg(long, value_name = "N", requires = "graph", value_parser = clap::value_parser!(u64).range(1..))]
@@ -81,7 +83,8 @@ enum By {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let trace = Trace::open(&arguments.directory)?;
+    let trace = timed("trace opened", || Trace::open(&arguments.directory))?;
+    let started = Instant::now();
     let functions = Functions::of(&trace.document().events);
     let has_calls = !functions.is_empty();
     let has_stacks = capriole_report::has_call_stacks(trace.document());
@@ -147,6 +150,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         capriole_report::write_text(&trace, &mut out, &options)?
     };
     out.flush()?;
+    detail!(
+        "capriole: trace read and shown: {}",
+        units::time(started.elapsed())
+    );
     for damage in &health.shown {
         tell!("capriole: {damage}");
     }

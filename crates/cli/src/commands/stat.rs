@@ -14,6 +14,7 @@ mod text;
 use crate::advice;
 use crate::exit;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
+use crate::verbosity::timed;
 use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
 use capriole::filtered::Filtered;
@@ -27,6 +28,7 @@ use capriole_ring::layout;
 use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{Mode, Selected};
+use capriole_text::note;
 use capriole_text::output;
 use capriole_text::tell;
 use capriole_text::units;
@@ -44,8 +46,12 @@ use text::{Page, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
-#[command(override_usage = "capriole stat [OPTIONS] -e EVENT... -p PID\n       \
-                      capriole stat [OPTIONS] -e EVENT... PROGRAM ARGS...")]
+#[command(
+    override_usage = "capriole stat [OPTIONS] EVENTS -p PID\n       \
+                      capriole stat [OPTIONS] EVENTS -- PROGRAM [ARG]...\n       \
+                      with EVENTS: (-e EVENT | -f FILE)...",
+    after_help = "Topics: capriole help aggregates, events, fields, filters, returns, ..."
+)]
 pub struct Arguments {
     /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
     /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
@@ -107,9 +113,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             keys: arguments.keys,
             clock: clock.as_ref(),
         };
-        let planned = Planned::new(program.process(), &request)?;
+        let planned = timed("functions found, probes planned", || {
+            Planned::new(program.process(), &request)
+        })?;
         let geometry = planned.geometry(0);
-        planned.attach(program.process(), None, geometry)
+        timed("probes inserted", || {
+            planned.attach(program.process(), None, geometry)
+        })
     };
     let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
@@ -121,6 +131,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
         probing::say_begin(probed, "counting", arguments.run.duration);
     }
     probing::say_dropped(probed);
+    probing::say_sites(probed);
     let source = Source::new(probed);
     let clock_step_ns = source.clock_step_ns();
     let mut shown = Shown::new(arguments, probed);
@@ -129,7 +140,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
     let ended = watch(arguments, probed, &source, &mut shown, started);
     let time = started.elapsed();
     // Calls are counted until the probes are out.
-    let detached = probed.detach();
+    let detached = timed("probes removed", || probed.detach());
     let over = ended.and_then(|ended| Ok((ended, detached?)));
     let (ended, detached) = match over {
         Ok(over) => over,
@@ -160,14 +171,14 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
         false => {
             let printed = shown.finish(&whole);
             let all = whole.calls();
-            tell!(
+            note!(
                 "capriole: {} in {}{}",
                 units::counted(all, "call", "calls"),
                 units::time(time),
                 End::of(ended, probed.attached.process(), child.as_mut()).remark()
             );
             if let Some(step) = clock_step_ns.filter(|step| *step > 1) {
-                tell!("capriole: times are by a clock with steps of {step} ns");
+                note!("capriole: times are by a clock with steps of {step} ns");
             }
             if whole.lost > 0 {
                 tell!(

@@ -7,6 +7,8 @@ use capriole_testkit::{conversation, instructions, probed, programs, uprobe};
 mod limited;
 #[path = "common/target.rs"]
 mod target;
+#[path = "common/tools.rs"]
+mod tools;
 #[path = "common/traces.rs"]
 mod traces;
 
@@ -27,6 +29,7 @@ mod floats;
 mod forwarded;
 mod gotos;
 mod hammered;
+mod help;
 mod hostile;
 mod inlined;
 mod kept;
@@ -46,6 +49,7 @@ mod network;
 mod numbers;
 mod output;
 mod own_storage;
+mod packages;
 mod parked;
 mod places;
 mod probe_examples;

@@ -314,7 +314,7 @@ fn children_have_names() {
     assert!(output.status.success(), "{}", told(&output));
     let report = capriole(&["report", text(&trace)]);
     let shown = String::from_utf8(report.stdout).expect("UTF-8");
-    let lines = shown.lines().filter(|line| line.contains("work"));
+    let lines = shown.lines().filter(|line| line.contains(": talk::work"));
     assert_eq!(lines.count(), 3, "{shown}");
     assert!(!shown.contains("<...>"), "{shown}");
 }

@@ -41,18 +41,21 @@ fn check(result: libc::c_long) -> Result<(), Errno> {
     Ok(())
 }
 
-fn request(request: libc::c_uint, tid: i32, address: usize, data: usize) -> Result<(), Errno> {
+/// Makes a request. Its number is unsigned with glibc, signed with musl.
+fn request(what: impl Into<i64>, tid: i32, address: usize, data: usize) -> Result<(), Errno> {
+    let what = what.into();
     // SAFETY: only requests without pointers into our memory come here; they affect only the
     // tracee's memory, not ours.
-    check(unsafe { libc::ptrace(request, tid, address, data) })
+    check(unsafe { libc::ptrace(what as _, tid, address, data) })
 }
 
 /// Makes a request that reads or writes `value` in our memory.
-fn transfer<T>(what: libc::c_uint, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
+fn transfer<T>(what: impl Into<i64>, tid: i32, address: usize, value: &mut T) -> Result<(), Errno> {
     let data: *mut T = value;
+    let what = what.into();
     // SAFETY: `data` is valid for reads and writes of a `T`, and every caller
     // passes the type that its request transfers.
-    check(unsafe { libc::ptrace(what, tid, address, data.cast::<c_void>()) })
+    check(unsafe { libc::ptrace(what as _, tid, address, data.cast::<c_void>()) })
 }
 
 /// Becomes the tracer of a thread without stopping it.

@@ -6,8 +6,8 @@ use capriole_object::Objects;
 use capriole_select::marker;
 use capriole_select::select::Selected;
 use capriole_text::printable;
-use capriole_text::tell;
 use capriole_text::units;
+use capriole_text::{note, tell};
 use std::io::Write;
 
 /// Writes the markers as a table.
@@ -75,7 +75,7 @@ pub(super) fn mention(arguments: &Arguments, objects: &Objects, selected: &[Sele
             (Some(_), Some(pid)) => format!("-p {pid} 'usdt::*'"),
             _ => format!("'usdt::*' {}", object.path().display()),
         };
-        tell!(
+        note!(
             "capriole: it also has {}: capriole list {whose}",
             units::counted(places, "static marker", "static markers")
         );

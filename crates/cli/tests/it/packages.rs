@@ -1,0 +1,506 @@
+//! What is installed: Debian packages, completions, and the static command.
+
+use crate::programs::{Compiler, build};
+use crate::target::{capriole, is_root, told};
+use crate::tools::{have, run};
+use crate::traces::{scratch, text};
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Builds the packages of the command that is being tested, and returns their paths.
+fn packages(out: &Path) -> Vec<String> {
+    let mut script = Command::new(root().join("scripts/deb.sh"));
+    script
+        .args([
+            "--binary",
+            env!("CARGO_BIN_EXE_capriole"),
+            "--out",
+            text(out),
+        ])
+        .env("DEB_COMPRESSION", "gzip")
+        .stdin(std::process::Stdio::null());
+    for variable in [
+        "CFLAGS",
+        "LDFLAGS",
+        "DEB_REVISION",
+        "SOURCE_DATE_EPOCH",
+        "DEBEMAIL",
+    ] {
+        script.env_remove(variable);
+    }
+    let output = script.output().expect("the script starts");
+    assert!(output.status.success(), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stderr);
+    if said.contains("skipped: lintian") {
+        println!("skipped: no lintian");
+    }
+    let paths = String::from_utf8(output.stdout).expect("UTF-8");
+    paths.lines().map(str::to_owned).collect()
+}
+
+/// Everything below a directory, except dpkg's own files.
+fn all_below(directory: &Path) -> BTreeSet<String> {
+    let mut find = Command::new("find");
+    find.current_dir(directory)
+        .args([".", "-path", "./var/lib/dpkg", "-prune", "-o", "-print"]);
+    run(&mut find).lines().map(str::to_owned).collect()
+}
+
+/// A root directory in which no package is installed but those that this system has of what the
+/// packages depend on, in the words of its own dpkg.
+fn empty_root(directory: &Path) {
+    let database = directory.join("var/lib/dpkg");
+    for part in ["info", "updates", "triggers"] {
+        std::fs::create_dir_all(database.join(part)).expect("a directory");
+    }
+    let mut status = String::new();
+    for package in ["libc6", "libgcc-s1"] {
+        status += &run(Command::new("dpkg-query").args(["-s", package]));
+        status += "\n";
+        std::fs::write(database.join(format!("info/{package}:amd64.list")), "").expect("a list");
+    }
+    std::fs::write(database.join("status"), status).expect("a status");
+    std::fs::write(database.join("available"), "").expect("a list");
+}
+
+fn dpkg(directory: &Path, arguments: &[&str]) {
+    let mut dpkg = Command::new("dpkg");
+    dpkg.arg(format!("--root={}", directory.display()))
+        .args(["--force-script-chrootless", "--log=/dev/null"])
+        .args(arguments)
+        .env(
+            "PATH",
+            "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        )
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    run(&mut dpkg);
+}
+
+#[test]
+fn debian_packages_can_be_installed_used_and_removed() {
+    if !have("dpkg-deb") || !have("dpkg-query") {
+        return println!("skipped: no dpkg");
+    }
+    if !is_root("install packages") {
+        return;
+    }
+    let scratch = scratch();
+    let packages = packages(&scratch.path().join("packages"));
+    let names = ["capriole", "libcapriole0", "libcapriole-dev"];
+    assert_eq!(packages.len(), names.len(), "{packages:?}");
+    for (name, path) in names.iter().zip(&packages) {
+        let field = |field: &str| run(Command::new("dpkg-deb").args(["-f", path, field]));
+        assert_eq!(field("Package").trim(), *name);
+        let version = field("Version");
+        assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+        // Files belong to root, whoever has built them.
+        let contents = run(Command::new("dpkg-deb").args(["-c", path]));
+        assert!(
+            contents.lines().all(|line| line.contains(" root/root ")),
+            "{contents}"
+        );
+    }
+
+    let place = scratch.path().join("root");
+    empty_root(&place);
+    let before = all_below(&place);
+    let paths: Vec<&str> = packages.iter().map(String::as_str).collect();
+    dpkg(&place, &[&["--install"], &paths[..]].concat());
+    dpkg(
+        &place,
+        &["--verify", "capriole", "libcapriole0", "libcapriole-dev"],
+    );
+    let installed = place.join("usr/bin/capriole");
+    the_installed_command_works(&installed, scratch.path());
+    the_installed_pages_are_found(&place.join("usr/share/man"));
+    completes_in_bash(
+        &installed,
+        &place.join("usr/share/bash-completion/completions/capriole"),
+    );
+    the_installed_library_works(&place, scratch.path());
+
+    dpkg(
+        &place,
+        &["--purge", "libcapriole-dev", "libcapriole0", "capriole"],
+    );
+    let left: Vec<String> = all_below(&place).difference(&before).cloned().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+fn the_installed_command_works(installed: &Path, directory: &Path) {
+    let mode = installed
+        .metadata()
+        .expect("it is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o7777, 0o755);
+    let own = run(Command::new(installed).arg("--version"));
+    assert_eq!(
+        own,
+        run(Command::new(env!("CARGO_BIN_EXE_capriole")).arg("--version"))
+    );
+    let sections = run(Command::new("objdump").arg("-h").arg(installed));
+    assert!(
+        sections.contains(".text")
+            && !sections.contains(".debug_info")
+            && !sections.contains(".debug_line"),
+        "{sections}"
+    );
+    records(installed, directory);
+}
+
+/// Records and counts calls of a program, with this command, and reads the trace with it.
+fn records(command: &Path, directory: &Path) {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let trace = directory.join("t");
+    let run_with = |words: &[&str]| {
+        run(Command::new(command)
+            .args(words)
+            .stdin(std::process::Stdio::null()))
+    };
+    run_with(&[
+        "record",
+        "-o",
+        text(&trace),
+        "-e",
+        ":counted_work",
+        "--",
+        text(&program),
+    ]);
+    let summary = run_with(&["report", "--summary", "--json", text(&trace)]);
+    let summary: serde_json::Value = serde_json::from_str(&summary).expect("JSON");
+    let calls = &summary["by_event"][0]["calls"];
+    assert!(calls.as_u64().is_some_and(|calls| calls > 0), "{summary}");
+    assert_eq!(summary["lost_events"], 0, "{summary}");
+    let counted = run_with(&[
+        "stat",
+        "--json",
+        "-e",
+        ":counted_work",
+        "--",
+        text(&program),
+    ]);
+    // The program's own output comes first.
+    let counted = counted
+        .lines()
+        .find(|line| line.starts_with('{'))
+        .expect("JSON");
+    let counted: serde_json::Value = serde_json::from_str(counted).expect("JSON");
+    assert_eq!(&counted["events"][0]["calls"], calls, "{counted}");
+    std::fs::remove_dir_all(&trace).expect("a trace");
+}
+
+fn the_installed_pages_are_found(directory: &Path) {
+    if !have("man") {
+        return println!("skipped: no man");
+    }
+    let man = |words: &[&str]| {
+        let mut man = Command::new("man");
+        man.arg("-M").arg(directory).args(words);
+        man.env("MANPAGER", "cat")
+            .env("MANWIDTH", "80")
+            .env("LC_ALL", "C.UTF-8");
+        run(&mut man)
+    };
+    for (words, wanted) in [
+        (&["capriole"][..], "CAPRIOLE(1)"),
+        (&["capriole-record"], "--buffer-size SIZE"),
+        (&["capriole-events"], "Names of variables"),
+        (&["7", "capriole"], "capriole/probe.h"),
+        (&["capriole-probe"], "capriole_probe_register"),
+    ] {
+        let page = man(words);
+        assert!(
+            page.contains(wanted) || page.contains(&wanted.to_uppercase()),
+            "{words:?}: {page}"
+        );
+    }
+}
+
+fn the_installed_library_works(place: &Path, directory: &Path) {
+    if !have("pkg-config") {
+        return println!("skipped: no pkg-config");
+    }
+    let libraries = place.join("usr/lib/x86_64-linux-gnu");
+    let flags = run(Command::new("pkg-config")
+        .args(["--cflags", "--libs", "capriole"])
+        .env("PKG_CONFIG_LIBDIR", libraries.join("pkgconfig"))
+        .env("PKG_CONFIG_PATH", "")
+        .env("PKG_CONFIG_SYSROOT_DIR", place));
+    let program = directory.join("first");
+    run(Command::new("cc")
+        .arg(root().join("crates/probe/tests/it/programs/first.c"))
+        .args(flags.split_whitespace())
+        .arg("-o")
+        .arg(&program));
+    let said = run(Command::new(&program)
+        .env("LD_LIBRARY_PATH", &libraries)
+        .env("CAPRIOLE_HELPER", place.join("usr/bin/capriole")));
+    assert!(said.contains("hits 145 words 7 sum 3454: "), "{said}");
+}
+
+/// A process to be completed; killed when dropped.
+struct Sleeper(Child);
+
+impl Sleeper {
+    fn start() -> Sleeper {
+        Sleeper(
+            Command::new("sleep")
+                .arg("300")
+                .spawn()
+                .expect("sleep starts"),
+        )
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// PATH with the directory of this command first.
+fn path_with(command: &Path) -> String {
+    let own = command.parent().expect("it is in a directory");
+    format!(
+        "{}:{}",
+        own.display(),
+        std::env::var("PATH").unwrap_or_default()
+    )
+}
+
+/// Words of a command line, the last one to be completed; candidates that are wanted, and others that
+/// must not be there.
+type Case = (
+    &'static [&'static str],
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// In a directory with the trace `one.trace`, the file `two events`, and the file `three.events`.
+const CASES: &[Case] = &[
+    (&["re"], &["record", "report"], &["stat", "generate"]),
+    (&[""], &["detach", "help"], &["generate", "probe-helper"]),
+    (&["record", "--du"], &["--duration"], &["--depth"]),
+    (&["record", "--return", ""], &["exits", "stack"], &[]),
+    (
+        &["record", "--return=st"],
+        &["--return=stack"],
+        &["--return=exits"],
+    ),
+    (&["report", "--sort", ""], &["self", "total", "calls"], &[]),
+    (&["report", "on"], &["one.trace/"], &["three.events"]),
+    (&["record", "-f", "th"], &["three.events"], &["one.trace/"]),
+    (
+        &["help", "fi"],
+        &["files", "filters"],
+        &["record", "returns"],
+    ),
+    (&["help", "rec"], &["record"], &["report"]),
+    (
+        &["record", "-e", ":x", "--", "dpkg-qu"],
+        &["dpkg-query"],
+        &["dpkg-deb"],
+    ),
+    (&["--"], &["--version", "--quiet"], &["--json"]),
+];
+
+/// A directory for [`CASES`].
+fn with_files(directory: &Path) {
+    std::fs::create_dir(directory.join("one.trace")).expect("a directory");
+    for name in ["two events", "three.events"] {
+        std::fs::write(directory.join(name), "").expect("a file");
+    }
+}
+
+/// Checks candidates that a shell has shown, one per line, perhaps with a description behind a blank.
+fn check(shell: &str, case: &Case, shown: &str) {
+    let (words, wanted, others) = case;
+    // The engine writes a directory with its slash, and shells may add it themselves.
+    let shown: Vec<&str> = shown
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .map(|word| word.trim_end_matches('/'))
+        .collect();
+    let has = |word: &&&str| shown.contains(&word.trim_end_matches('/'));
+    let missing: Vec<_> = wanted.iter().filter(|word| !has(word)).collect();
+    let surplus: Vec<_> = others.iter().filter(has).collect();
+    assert!(
+        missing.is_empty() && surplus.is_empty(),
+        "{shell}: {words:?}: {shown:?} lacks {missing:?}, has {surplus:?}"
+    );
+}
+
+fn completes_in_bash(command: &Path, script: &Path) {
+    if !have("bash") {
+        return println!("skipped: no bash");
+    }
+    let scratch = scratch();
+    with_files(scratch.path());
+    let sleeper = Sleeper::start();
+    let complete = |words: &[&str]| {
+        // As bash calls the function that is registered for the command.
+        let text = r#"
+            source "$1"; shift
+            function=$(complete -p capriole | sed 's/.* -F \([^ ]*\) .*/\1/')
+            COMP_WORDS=(capriole "$@") COMP_CWORD=$# COMP_TYPE=9 COMPREPLY=()
+            $function capriole "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+            printf '%s\n' "${COMPREPLY[@]}"
+        "#;
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "-c", text, "bash"])
+            .arg(script)
+            .args(words);
+        bash.current_dir(scratch.path())
+            .env("PATH", path_with(command));
+        run(&mut bash)
+    };
+    for case in CASES {
+        check("bash", case, &complete(case.0));
+    }
+    let pids = complete(&["stat", "-p", ""]);
+    let own = sleeper.0.id().to_string();
+    assert!(pids.lines().any(|line| line == own), "{own}: {pids}");
+    assert!(complete(&["detach", ""]).lines().any(|line| line == own));
+}
+
+/// Generates the completions, and returns the path of one of them.
+fn generated(directory: &Path, path: &str) -> PathBuf {
+    let output = capriole(&["generate", "completions", text(directory)]);
+    assert!(output.status.success(), "{}", told(&output));
+    directory.join(path)
+}
+
+#[test]
+fn bash_completes() {
+    let scratch = scratch();
+    let script = generated(scratch.path(), "share/bash-completion/completions/capriole");
+    completes_in_bash(Path::new(env!("CARGO_BIN_EXE_capriole")), &script);
+}
+
+#[test]
+fn fish_completes() {
+    if !have("fish") {
+        return println!("skipped: no fish");
+    }
+    let scratch = scratch();
+    let script = generated(
+        scratch.path(),
+        "share/fish/vendor_completions.d/capriole.fish",
+    );
+    let place = scratch.path().join("files");
+    std::fs::create_dir(&place).expect("a directory");
+    with_files(&place);
+    for case in CASES {
+        let line = format!("capriole {}", case.0.join(" "));
+        let mut fish = Command::new("fish");
+        fish.args(["-c", "source $argv[1]; complete -C $argv[2]"])
+            .arg(&script)
+            .arg(line);
+        fish.current_dir(&place)
+            .env("HOME", scratch.path())
+            .env("PATH", path_with(Path::new(env!("CARGO_BIN_EXE_capriole"))));
+        check("fish", case, &run(&mut fish));
+    }
+}
+
+#[test]
+fn zsh_completes() {
+    if !have("zsh") {
+        return println!("skipped: no zsh");
+    }
+    let scratch = scratch();
+    let script = generated(scratch.path(), "share/zsh/site-functions/_capriole");
+    let place = scratch.path().join("files");
+    std::fs::create_dir(&place).expect("a directory");
+    with_files(&place);
+    // zsh completes in its line editor only, so it gets a terminal. Ctrl-X completes the word and
+    // prints the line. The first line is completed by the file that zsh loads then.
+    let text = r#"
+        zmodload zsh/zpty
+        TERM=dumb zpty shell zsh -f -i
+        zpty -w shell "PS1=; fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -d $2"
+        zpty -w shell 'show() { zle complete-word; BUFFER="print -r -- \"<<$BUFFER>>\""; zle accept-line }'
+        zpty -w shell 'zle -N show; bindkey "^X" show; print re""ady'
+        zpty -r -m shell line '*ready*'
+        for typed in "${@[3,-1]}"; do
+            zpty -w -n shell "$typed"$'\x18'
+            zpty -r -m shell line $'*\n<<*>>*'
+            print -r -- "$line"
+        done
+        zpty -d shell
+    "#;
+    let lines = [
+        ("capriole rec", "<<capriole record >>"),
+        ("capriole record --dur", "<<capriole record --duration >>"),
+        (
+            "capriole record --return st",
+            "<<capriole record --return stack >>",
+        ),
+        ("capriole help filt", "<<capriole help filters >>"),
+        ("capriole report one", "<<capriole report one.trace/>>"),
+        (
+            "capriole record -f thr",
+            "<<capriole record -f three.events >>",
+        ),
+    ];
+    let mut zsh = Command::new("timeout");
+    zsh.args(["120", "zsh", "-f", "-c", text, "zsh"])
+        .arg(script.parent().expect("its directory"))
+        .arg(scratch.path().join("dump"))
+        .args(lines.map(|(typed, _)| typed))
+        .current_dir(&place)
+        .env("HOME", scratch.path())
+        .env("PATH", path_with(Path::new(env!("CARGO_BIN_EXE_capriole"))));
+    let shown = run(&mut zsh);
+    for (typed, wanted) in lines {
+        assert!(
+            shown.contains(wanted),
+            "{typed}: {wanted} is not in {shown:?}"
+        );
+    }
+}
+
+#[test]
+fn the_static_command_records_and_reports() {
+    // Beside the build that is being tested: target/debug, and target/TARGET/debug.
+    let own = Path::new(env!("CARGO_BIN_EXE_capriole"));
+    let profile = own
+        .parent()
+        .and_then(Path::file_name)
+        .expect("target/PROFILE");
+    let target = own.ancestors().nth(2).expect("the target directory");
+    let command = target
+        .join("x86_64-unknown-linux-musl")
+        .join(profile)
+        .join("capriole");
+    let built = |path: &Path| Some(run(Command::new(path).arg("-V")));
+    if !command.exists() || built(&command) != built(own) {
+        return println!("skipped: no static command of this commit (scripts/static.sh debug)");
+    }
+    let headers = run(Command::new("objdump").arg("-p").arg(&command));
+    assert!(
+        !headers.contains("NEEDED") && !headers.contains("INTERP"),
+        "{headers}"
+    );
+    let long = run(Command::new(&command).arg("--version"));
+    assert!(
+        long.contains("\ntarget: x86_64-unknown-linux-musl\n"),
+        "{long}"
+    );
+    records(&command, scratch().path());
+    let list = run(Command::new(&command).args(["list", "--summary"]).arg(own));
+    assert_eq!(
+        list,
+        run(Command::new(own).args(["list", "--summary"]).arg(own))
+    );
+}

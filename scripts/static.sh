@@ -1,0 +1,26 @@
+#!/bin/bash
+# Builds target/static/capriole: the command, linked statically with musl, stripped. With `debug` as $1
+# it is the build of the tests, with debug information, and stays where cargo puts it.
+set -eu
+cd "$(dirname "$0")/.."
+target=x86_64-unknown-linux-musl
+
+# shellcheck source=scripts/apt.sh
+. scripts/apt.sh static
+
+# The standard library for that target comes with rustup; distributions have packages of it.
+if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+	have rustup && rustup target add "$target" >&2 || {
+		say "rust has no standard library for $target; get it with: rustup target add $target"
+		exit 1
+	}
+fi
+if [ "${1-}" = debug ]; then
+	exec cargo build -p capriole-cli --target "$target"
+fi
+cargo build --release -p capriole-cli --target "$target"
+built=$(scripts/binary.sh)
+built=${built%/release/capriole}/$target/release/capriole
+mkdir -p target/static
+${STRIP:-strip} -o target/static/capriole "$built"
+ls -l target/static/capriole | awk '{ printf "target/static/capriole: %.1f MB\n", $5 / 1e6 }'
