@@ -11,12 +11,13 @@ use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ptrace;
 use capriole_host::{Host, TargetError, signals};
+use capriole_ledger::Kind;
 use capriole_ledger::remains::TraceId;
 use capriole_object::Objects;
-use capriole_patch::attach::{Attached, How, Running, SiteState, attach_recorded};
+use capriole_patch::attach::{Attached, How, Running, SiteState, Who, attach_as};
 use capriole_patch::detach::Detached;
 use capriole_patch::guards::Guards;
-use capriole_patch::recover::detach_all;
+use capriole_patch::recover::remove_own;
 use capriole_planner::guards;
 use capriole_planner::planner::Planner;
 use capriole_planner::unwinders;
@@ -43,6 +44,8 @@ pub struct Planned {
     pub(crate) maps: Maps,
     /// The tables of these events' own maps.
     pub own: Vec<Own>,
+    /// The kind of the session that they are for.
+    kind: Kind,
     /// True if some work needs packets, to record or to assemble values.
     fetches: bool,
     probes: Probes,
@@ -97,21 +100,22 @@ impl Planned {
     /// tables.
     pub fn new(process: &Process, request: &Request<'_>) -> Result<Planned> {
         let objects = Objects::of_process(process)?;
-        Planned::of(&objects, process, request, true, Maps::default())
+        let kind = Kind::Recorder;
+        Planned::of(&objects, process, request, (kind, true), Maps::default())
     }
 
-    /// Does the work of [`Planned::new`] with these objects of the process, and these maps of the
-    /// session. Probes that are added to a session need no guards (`guarded`): they have those of
+    /// Does the work of [`Planned::new`] for a session of this kind, with these objects of the process,
+    /// and these maps of the session. Probes that are added to a session need no guards (`guarded`): they have those of
     /// its attach.
     pub(crate) fn of(
         objects: &Objects,
         process: &Process,
         request: &Request<'_>,
-        guarded: bool,
+        (kind, guarded): (Kind, bool),
         mut maps: Maps,
     ) -> Result<Planned> {
         let Request { options, mode, .. } = *request;
-        let planner = Planner::of_process(process)
+        let planner = Planner::of_session(process, kind)
             .with_breakpoints(options.breakpoints)
             .with_trusted_addresses(options.trust_address)
             .with_one_instruction(options.one_instruction);
@@ -176,6 +180,7 @@ impl Planned {
             impossible,
             maps,
             own,
+            kind,
             fetches,
             probes,
             guards,
@@ -242,8 +247,12 @@ impl Planned {
         // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach_recorded(host, probes, &self.guards, self.clock, geometry, trace)
-            .map_err(|error| failed(host.process(), error))?;
+        let who = Who {
+            kind: self.kind,
+            trace,
+        };
+        let attached = attach_as(host, probes, &self.guards, self.clock, geometry, who)
+            .map_err(|error| failed(&**host, self.kind, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {
             for index in events {
@@ -362,13 +371,13 @@ pub(crate) struct More {
 }
 
 /// Converts the error of an attach, and removes what the attach left in the program.
-fn failed(process: &Process, error: TargetError) -> Error {
+fn failed(host: &dyn Host, kind: Kind, error: TargetError) -> Error {
     // Memory that was already mapped is useless now.
     if matches!(
         error,
         TargetError::NoSpace { .. } | TargetError::Refused { .. }
     ) {
-        let _ = detach_all(&*ptrace::host(process));
+        let _ = remove_own(host, kind);
     }
     error.into()
 }

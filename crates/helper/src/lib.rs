@@ -37,7 +37,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Serves the program at the other end of a connection, until one of both ends.
 ///

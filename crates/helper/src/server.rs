@@ -820,7 +820,9 @@ impl Server {
             true => {
                 "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program"
             }
-            false => "SIGTRAP was blocked or ignored, or is used by nobody here",
+            false => {
+                "SIGTRAP was blocked or ignored, or is used by nobody here, or the program is recorded"
+            }
         };
         format!(", although {wish}: no breakpoint may be used here ({reason})")
     }
@@ -994,14 +996,22 @@ impl Server {
     }
 
     /// Answers with the handlers that stand before the program's own, and these: the library puts one
-    /// of its own before both, and the kernel does not tell it about the first.
+    /// of its own before both, and the kernel does not tell it about the first. Then, those of a recorder,
+    /// and the actions that they have replaced: the library takes the latter for the program's.
     fn faults(&mut self) -> Answered {
         let mut answer = Answer::default();
+        self.session()?.begin()?;
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
             let session = self.session.as_ref();
             let found = session.and_then(|session| session.fault_handler(signal));
             let (handler, own) = found.unwrap_or_default();
             answer.word(handler).word(own);
+            let other = session.and_then(|session| session.other_fault_handler(signal));
+            let (handler, replaced) = other.unwrap_or_default();
+            answer.word(handler);
+            for word in replaced {
+                answer.word(word);
+            }
         }
         Ok(answer)
     }

@@ -299,6 +299,7 @@ fn advice_of_target(error: &TargetError) -> Option<Advice> {
         TargetError::Process(ref error) => advice_of_process(error),
         TargetError::Vanished { .. } => Some(Advice::LaunchInstead),
         TargetError::Occupied { .. } => Some(Advice::LeaveOutReturnStackIfUsed),
+        TargetError::ReturnsBeside { .. } => Some(Advice::LeaveOutReturnStack),
         TargetError::AlreadyRecorded { pid, .. } => Some(Advice::DetachOther { pid }),
         TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
             if errno == Errno::FBIG =>
@@ -490,7 +491,10 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::TooMany { .. } => Code::Limit,
         TargetError::Damaged { .. } => Code::Damaged,
         TargetError::Launch { .. } => Code::Launch,
-        TargetError::NothingAttached { .. } => Code::NothingAttached,
+        TargetError::NothingAttached { .. } | TargetError::ProbesItself { .. } => {
+            Code::NothingAttached
+        }
+        TargetError::ReturnsBeside { .. } => Code::NoReturnStack,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
 use capriole_host::{Host, ptrace};
+use capriole_ledger::Kind;
 use capriole_patch::attach::{Attached, Running};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
@@ -111,9 +112,11 @@ pub(super) struct Active {
 pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
+    /// Its kind.
+    pub(super) kind: Kind,
     pub(super) process: Process,
     /// Host by which the process is changed.
-    host: Arc<dyn Host>,
+    pub(super) host: Arc<dyn Host>,
     /// The program, if the session has started it.
     child: Option<Child>,
     pub(super) options: Options,
@@ -141,11 +144,16 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn of(process: Process, child: Option<Child>, options: Options) -> Result<Inner> {
-        Inner::by(ptrace::host(&process), child, options)
+        Inner::by(ptrace::host(&process), Kind::Recorder, child, options)
     }
 
     /// As [`Inner::of`], of a process that is changed by this host.
-    pub(super) fn by(host: Arc<dyn Host>, child: Option<Child>, options: Options) -> Result<Inner> {
+    pub(super) fn by(
+        host: Arc<dyn Host>,
+        kind: Kind,
+        child: Option<Child>,
+        options: Options,
+    ) -> Result<Inner> {
         let process = host.process().clone();
         let clock = match options::clock() {
             Ok(clock) => clock,
@@ -156,6 +164,7 @@ impl Inner {
         };
         Ok(Inner {
             number: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            kind,
             process,
             host,
             child,
@@ -292,7 +301,8 @@ impl Inner {
         let process = self.process.clone();
         let objects = self.known.objects(&process)?;
         let guarded = self.active.is_none();
-        let planned = Planned::of(objects, &process, &request, guarded, self.maps.clone())?;
+        let of = (self.kind, guarded);
+        let planned = Planned::of(objects, &process, &request, of, self.maps.clone())?;
         if !self.host.can_stop() {
             let more = planned.written_in_stops();
             if !more.is_subset(breakpoints) {

@@ -38,10 +38,7 @@ use super::code::{self, Facts, Made};
 use super::places::{AskedProbe, Place};
 use super::round::{Entry, Occupied, Part, neighbours};
 use super::running::Way;
-use super::{
-    Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls,
-    stub_addresses,
-};
+use super::{Attached, Point, Probe, SiteError, SiteState, make_no_calls, stub_addresses};
 use crate::guards::uses_of;
 use crate::patch::Batch;
 use crate::recover;
@@ -504,7 +501,7 @@ impl Attached {
         if !arriving.iter().any(needs) {
             return;
         }
-        let Err(reason) = breakpoints_allowed(&*self.host) else {
+        let Err(reason) = self.check_breakpoints() else {
             return;
         };
         let refused = arriving.iter().filter(|arrival| needs(arrival));
@@ -711,6 +708,7 @@ impl Attached {
         let least = FIRST_ENTRIES << (number - 1).min(MOST_DOUBLINGS);
         let room = entries.max(least).min(MAX_ENTRIES as usize - promised);
         let identity = Identity {
+            kind: self.kind(),
             target: (self.process().pid(), self.process().start_time()),
             owner: recover::own_identity(),
         };

@@ -3,7 +3,8 @@
 
 use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
-use crate::guards::Guarded;
+use crate::guards::{Guarded, bytes_of};
+use crate::other::check_action;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory, write};
 use crate::stubs::{Row, Stubs};
@@ -16,12 +17,12 @@ use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_host::survey::{Survey, own_tid};
 use capriole_insn::liveness::Live;
-use capriole_ledger::change::{Change, INT3};
+use capriole_ledger::change::{Change, INT3, Uses};
 use capriole_ledger::counter;
 use capriole_ledger::counter::Reference;
 use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_resident as resident;
-use capriole_tactic::site::{JUMP, Patch, Placed, StubTo};
+use capriole_tactic::site::{JUMP, Patch, Placed, Shape, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,6 +36,8 @@ const RETURN_ROOM: u64 = 512;
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
 const PAGE: u64 = 4096;
+/// Attempts to replace the action of a signal that the program sets at the same time.
+const ACTION_TRIES: u32 = 8;
 
 /// Probes whose objects can share an arena.
 pub(super) struct Cluster {
@@ -284,6 +287,7 @@ impl Traps {
             old,
         };
         ledger.note_action(remote, &action)?;
+        check_action(ledger, remote, libc::SIGTRAP)?;
         // Keep the program's own choice of stack and mask, but not SA_RESETHAND, which would remove
         // our handler at the first hit. SIGTRAP is never blocked while a handler runs: a breakpoint in
         // a function that the program's own handler calls would kill the program, and a later check
@@ -329,6 +333,7 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         before: [0; journal::MAX_BYTES],
         after: [0; journal::MAX_BYTES],
         detour,
+        uses: Uses::default(),
         phase,
         guard: false,
         unwinder: false,
@@ -381,6 +386,9 @@ fn compile_into(
     let mut compiler = Compiler::new(facts.runtime(arena), arena.start, head);
     for &index in &cluster.probes {
         let mut one = make(&probes[index], &mut compiler, facts.region);
+        if let Ok(made) = &mut one {
+            claim(&probes[index].shape, &mut made.changes);
+        }
         for change in one.iter_mut().flat_map(|made| &mut made.changes) {
             change.breakpoint |= probes[index].stand_in;
         }
@@ -392,6 +400,30 @@ fn compile_into(
         "the arena was sized for its detours"
     );
     bytes
+}
+
+/// Notes in the changes of a probe which bytes it needs, so that no other session changes them: those
+/// that it covers, displaces or relies on belong to the change before them.
+fn claim(shape: &Shape, changes: &mut [Change]) {
+    let displaced = shape.displaced.iter().map(|i| i.ip()..i.next_ip());
+    for bytes in bytes_of(shape).chain(displaced) {
+        let before = changes.iter_mut().filter(|c| c.address <= bytes.start);
+        let nearest = match before.max_by_key(|change| change.address) {
+            Some(nearest) => nearest,
+            None => match changes.iter_mut().min_by_key(|change| change.address) {
+                Some(first) => first,
+                None => return,
+            },
+        };
+        let at = nearest.address;
+        let distance =
+            |from: u64, to: u64| u16::try_from(to.saturating_sub(from)).unwrap_or(u16::MAX);
+        let Uses { back, ahead } = nearest.uses;
+        nearest.uses = Uses {
+            back: back.max(distance(bytes.start, at)),
+            ahead: ahead.max(distance(at, bytes.end)),
+        };
+    }
 }
 
 /// Compiles one probe's detour, and all that belongs to it.
@@ -846,16 +878,45 @@ impl Code {
         remote: &dyn TargetMemory,
         memory: &SessionMemory,
     ) -> Result<(), TargetError> {
+        let ledger = &memory.ledger;
+        for (index, signal) in FAULTS.into_iter().enumerate() {
+            // Keep the default action and SIG_IGN, and a handler that runs only once.
+            let once = libc::SA_RESETHAND as u64;
+            let is_kept = |old: &[u64; 4]| old[0] <= 1 || old[1] & once == once;
+            let mut old = agent.signal_action(remote, ledger, signal, None)?;
+            for _ in 0..ACTION_TRIES {
+                if is_kept(&old) {
+                    break;
+                }
+                let was = self.install_fault(agent, remote, memory, (index, signal), &old)?;
+                if was == old {
+                    break;
+                }
+                // Another thread has set an action in between.
+                old = was;
+                if is_kept(&old) {
+                    agent.signal_action(remote, ledger, signal, Some(old))?;
+                    ledger.forget_action(remote, signal)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs the resident's handler of one fault, number `index`, in front of the action `old`; returns
+    /// the action that it has replaced.
+    fn install_fault(
+        &self,
+        agent: &Agent,
+        remote: &dyn TargetMemory,
+        memory: &SessionMemory,
+        (index, signal): (usize, i32),
+        old: &[u64; 4],
+    ) -> Result<[u64; 4], TargetError> {
         let pid = agent.pid();
         let entries = self.entries();
         let ledger = &memory.ledger;
-        for (index, signal) in FAULTS.into_iter().enumerate() {
-            let old = agent.signal_action(remote, ledger, signal, None)?;
-            // Keep the default action and SIG_IGN, and a handler that runs only once.
-            let once = libc::SA_RESETHAND as u64;
-            if old[0] <= 1 || old[1] & once == once {
-                continue;
-            }
+        {
             let place = entries.copies + 8 + index as u64 * 8;
             write(pid, remote, place, &old[0].to_le_bytes())?;
             let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -863,16 +924,17 @@ impl Code {
             let action = Action {
                 signal,
                 handler: entries.fault,
-                old,
+                old: *old,
             };
             ledger.note_action(remote, &action)?;
+            check_action(ledger, remote, signal)?;
             // Keep the stack, the mask and the restarting of calls as the program set them.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
-            agent.signal_action(remote, ledger, signal, Some(new))?;
+            let was = agent.signal_action(remote, ledger, signal, Some(new))?;
             step("fault handler installed");
+            Ok(was)
         }
-        Ok(())
     }
 
     /// Tells the resident the previous action for SIGTRAP.

@@ -13,10 +13,11 @@
 
 use super::code::{Code, Made, Traps};
 use super::places::{Asked, AskedProbe};
-use super::{Attached, Probe, Site, SiteError, SiteState, breakpoints_allowed};
+use super::{Attached, Probe, Site, SiteError, SiteState};
 use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
+use crate::other::Other;
 use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
@@ -152,6 +153,12 @@ pub(super) struct Round {
     pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
+}
+
+/// Returns an error if the other session claims bytes of a change.
+pub(super) fn claimed(other: Option<&Other>, change: &Change) -> Option<SiteError> {
+    let other = other.filter(|other| other.claims_any(change.claim()));
+    other.map(|other| SiteError::Claimed(other.owner))
 }
 
 /// Returns [`Entry::builds_on`] for each of the entries from `first` on. Computed before the process
@@ -334,6 +341,25 @@ impl Round {
         }
     }
 
+    /// Drops sites that are to be written where the other session claims bytes.
+    fn verify_claims(&mut self, other: &Other) {
+        let mut claims = Vec::new();
+        for index in &self.waiting {
+            let entry = &self.entries[*index];
+            // What is in the program was claimed before the other session could claim it.
+            let is_in = entry.from.is_some() || entry.is_written();
+            let mut errors = entry.changes().iter();
+            let error = errors.find_map(|change| claimed(Some(other), change));
+            if let (false, Some(error)) = (is_in, error) {
+                claims.push((*index, error));
+            }
+        }
+        for (index, error) in claims {
+            self.fail(index, error);
+            self.waiting.retain(|waiting| *waiting != index);
+        }
+    }
+
     /// Drops sites that build on dropped ones.
     fn verify_neighbours(&mut self) {
         let entries = &self.entries;
@@ -454,7 +480,12 @@ impl Round {
     ) -> Result<bool, TargetError> {
         let pid = stopped.pid();
         let mut batch = Batch::new(pid, remote);
+        // No thread of the program maps anything meanwhile, so no session can begin or end.
+        let other = || Other::among(pid, maps, remote, installed.ledger.kind);
         self.verify(&mut batch);
+        if let Some(other) = other()? {
+            self.verify_claims(&other);
+        }
         self.verify_neighbours();
         let (mut occupied, moves) = self.occupied(stopped, remote, maps);
         // A site that builds on another site's jump waits for that jump.
@@ -473,14 +504,14 @@ impl Round {
             let guards_only = policy == Occupied::GuardsOnly;
             !occupied.contains(index) && (!guards_only || self.guarded.guards.contains(index))
         };
-        let (ready, later): (Vec<usize>, Vec<usize>) = self.waiting.iter().partition(is_turn);
+        let (mut ready, later): (Vec<usize>, Vec<usize>) = self.waiting.iter().partition(is_turn);
         let entries = &self.entries;
         let stands =
             |i: &usize| entries[*i].state == SiteState::Final || ready.binary_search(i).is_ok();
         if !self.guarded.guards.iter().all(stands) {
             return Ok(false);
         }
-        let stand_ins: Vec<usize> = later
+        let mut stand_ins: Vec<usize> = later
             .iter()
             .copied()
             .filter(|index| {
@@ -488,7 +519,8 @@ impl Round {
                 policy == Occupied::StandIn && entry.stand_in && entry.state == SiteState::Waiting
             })
             .collect();
-        let arriving: Vec<usize> = ready.iter().chain(&stand_ins).copied().collect();
+        let mut changed = Vec::new();
+        let mut arriving: Vec<usize> = ready.iter().chain(&stand_ins).copied().collect();
         self.lower(pid, remote, maps, &arriving)?;
         self.take_out(&mut batch)?;
         // Write all entries at once: every thread is stopped meanwhile.
@@ -501,12 +533,29 @@ impl Round {
             let part = &mut self.parts[number];
             part.ledger.append(remote, part.len, &journal)?;
             part.len += journal.len();
-            installed.changes.extend(new);
+            changed.extend(new);
         }
         for index in &arriving {
             self.entries[*index].journalled = true;
         }
         step("journal written");
+        // A tracer that cannot stop threads writes breakpoints all the same.
+        if let Some(other) = other()? {
+            let waiting = self.waiting.len();
+            self.verify_claims(&other);
+            if self.waiting.len() != waiting {
+                let is_left = |index: &usize| self.waiting.binary_search(index).is_ok();
+                ready.retain(is_left);
+                stand_ins.retain(is_left);
+                arriving.retain(is_left);
+                let guards = self.guarded.guards.iter();
+                let failed = |index: &usize| self.entries[*index].state == SiteState::Disarmed;
+                if guards.copied().any(|index| failed(&index)) {
+                    return Ok(false);
+                }
+            }
+        }
+        installed.changes.extend(changed);
         self.lead_stubs(pid, remote, &arriving)?;
         // Threads first: a copy in a detour behaves like the original with or without the jump in
         // place, but the middle of a written jump is not code.
@@ -818,7 +867,7 @@ impl Attached {
 
     /// Puts breakpoints at occupied sites; these lead to the same detours.
     pub(super) fn stand_in(&mut self) -> Result<(), TargetError> {
-        if breakpoints_allowed(&*self.host).is_err() {
+        if self.check_breakpoints().is_err() {
             self.round.traps_refused = true;
             return Ok(());
         }

@@ -33,8 +33,10 @@
 //! - Nobody else takes the session out meanwhile, and unmaps what the breakpoint leads to: one thread
 //!   of the program is held by ptrace, and a process has one tracer.
 
-use super::{Attached, Probe, SiteState, breakpoints_allowed};
+use super::{Attached, Probe, SiteState};
 use crate::attach::SiteError;
+use crate::attach::round::claimed;
+use crate::other::Other;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
@@ -226,7 +228,7 @@ impl Attached {
         });
         arriving.iter().all(arrives)
             && leaving.iter().all(leaves)
-            && ((arriving.is_empty() && !jumps) || breakpoints_allowed(&*self.host).is_ok())
+            && ((arriving.is_empty() && !jumps) || self.check_breakpoints().is_ok())
     }
 
     /// Writes entries as breakpoints, and takes others out, while the program runs.
@@ -259,19 +261,20 @@ impl Attached {
             self.round.waiting.retain(|waiting| waiting != index);
         }
         let mut ready = Vec::new();
+        let other = Other::find(self.process(), &remote, self.kind())?;
         for index in arriving {
             let change = self.round.entries[*index].changes()[0];
-            match look(&remote, &change) {
-                Some(Found::Before) => ready.push((*index, change)),
-                found => {
-                    let error = match found {
-                        Some(_) => SiteError::Modified,
-                        None => SiteError::Unmapped,
-                    };
-                    self.round.fail(*index, error);
-                    self.round.waiting.retain(|waiting| waiting != index);
+            let error = match (look(&remote, &change), claimed(other.as_ref(), &change)) {
+                (_, Some(error)) => error,
+                (Some(Found::Before), None) => {
+                    ready.push((*index, change));
+                    continue;
                 }
-            }
+                (Some(_), None) => SiteError::Modified,
+                (None, None) => SiteError::Unmapped,
+            };
+            self.round.fail(*index, error);
+            self.round.waiting.retain(|waiting| waiting != index);
         }
         for (index, change) in &ready {
             let entry = &mut self.round.entries[*index];
@@ -285,6 +288,16 @@ impl Attached {
             }
         }
         step("journal of breakpoints written");
+        // The other session may have claimed these bytes meanwhile, and will see our claims next.
+        let other = Other::find(self.process(), &remote, self.kind())?;
+        ready.retain(|(index, change)| {
+            let Some(error) = claimed(other.as_ref(), change) else {
+                return true;
+            };
+            self.round.fail(*index, error);
+            self.round.waiting.retain(|waiting| waiting != index);
+            false
+        });
         for (index, change) in &ready {
             write(pid, &remote, change.address, &[INT3])?;
             step("breakpoint written while the program runs");

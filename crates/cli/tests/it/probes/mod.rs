@@ -4,6 +4,7 @@
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
 mod arguments;
+mod beside;
 mod branches;
 mod dlopen;
 mod documents;
