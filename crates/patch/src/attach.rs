@@ -22,6 +22,7 @@
 mod arming;
 mod beside;
 mod code;
+mod indexes;
 mod leaving;
 mod over;
 mod places;

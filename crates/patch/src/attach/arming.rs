@@ -191,15 +191,7 @@ impl Attached {
                     round.asked.place(&probe, &guards, &round.entries, before)
                 }
             };
-            let asked = &mut self.round.asked;
-            if let Ok(place) = place {
-                asked.places[place].members.push(asked.probes.len());
-            }
-            asked.probes.push(AskedProbe {
-                probe,
-                place,
-                armed: false,
-            });
+            self.round.asked.add(probe, place);
         }
         let all = first..self.round.asked.probes.len();
         let mut stale = self.round.asked.keep_what_is_read(first);
