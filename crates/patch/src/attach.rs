@@ -22,6 +22,7 @@
 mod arming;
 mod beside;
 mod code;
+mod indexes;
 mod leaving;
 mod over;
 mod places;
@@ -149,8 +150,6 @@ pub struct Attached {
     pub host: Arc<dyn Host>,
     /// Session memory.
     pub memory: SessionMemory,
-    /// Outcome for each requested probe.
-    pub outcomes: Vec<Result<Site, SiteError>>,
     /// Time for which the process was paused.
     pub standstill: Standstill,
     /// The moment just before the first probes were written.
@@ -709,7 +708,6 @@ fn prepare_and_write(
         clock,
         in_use,
         memory,
-        outcomes: Vec::new(),
         standstill,
         since: Instant::now(),
         survey,
@@ -747,7 +745,6 @@ fn prepare_and_write(
     let round = &mut attached.round;
     let probes = std::mem::take(probes);
     round.asked = Asked::of(probes, &mut round.entries, &round.guarded.guards);
-    attached.outcomes = attached.round.outcomes();
     attached.begun = true;
     Ok(Some(attached))
 }

@@ -84,6 +84,8 @@ pub struct AddedSite {
     pub original: u64,
     /// The reasons why it is not reached in a better way.
     pub refusals: Vec<(Tactic, Refusal)>,
+    /// The reason why no breakpoint may be there, if there is one.
+    pub no_breakpoint: Option<Refusal>,
 }
 
 /// An instruction that a jump may cover, and the address at which a thread goes on there.
@@ -344,6 +346,7 @@ impl Inner {
                 address: instruction,
                 original: original.unwrap_or_default(),
                 refusals: placed.refusals,
+                no_breakpoint: placed.no_breakpoint,
             };
             if sites[placed.definition].replace(site).is_some() {
                 return Err(err!(Unsuitable, "`{label}` is at more than one place"));
@@ -380,7 +383,10 @@ impl Inner {
 
     fn site(&self, site: SiteId) -> Option<SiteStatus> {
         let attached = &self.active.as_ref()?.attached;
-        let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
+        if site.0 >= attached.probes() {
+            return None;
+        }
+        let outcome = attached.outcome(site.0).ok()?;
         let reached = match (outcome.state, outcome.tactic.patch()) {
             _ if attached.is_gone(site.0) => Reached::Gone,
             (SiteState::Final, Patch::Jump) => Reached::Optimised,
