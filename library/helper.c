@@ -29,7 +29,7 @@
 #include <sys/auxv.h>
 #include <time.h>
 
-#define VERSION 2
+#define VERSION 3
 #define STACK (64 << 10)
 /* Number of the descriptor that the helper finds its end of the connection at: standard input. */
 #define CONNECTION 0

@@ -259,21 +259,27 @@ HIDDEN int watch_faults(void)
 		return failed;
 	}
 	for (unsigned i = 0; i < 4; i++) {
+		u64 first = take(&message), program = take(&message), recorder = take(&message);
+		struct action replaced, was, own = { (void *)(u64)faulted, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
+				      (void *)(u64)restore, 0 };
+		replaced.handler = (void *)take(&message);
+		replaced.flags = take(&message);
+		replaced.restorer = (void *)take(&message);
+		replaced.mask = take(&message);
 		if (watching[i])
 			continue;
-		struct action own = { (void *)(u64)faulted, SA_SIGINFO | SA_ONSTACK | SA_NODEFER | 0x04000000,
-				      (void *)(u64)restore, 0 };
-		SYS4(SYS_rt_sigaction, signals[i], NULL, &before[i], 8);
+		SYS4(SYS_rt_sigaction, signals[i], NULL, &was, 8);
+		/* A recorder goes whenever it likes, and its handler with it: never call that. */
+		before[i] = recorder && was.handler == (void *)recorder ? replaced : was;
 		own.mask = before[i].mask;
-		long result = SYS4(SYS_rt_sigaction, signals[i], &own, NULL, 8);
+		long result = SYS4(SYS_rt_sigaction, signals[i], &own, &was, 8);
 		if (result < 0) {
 			drop_message(&message);
 			return fail((int)result, "the handlers of faults cannot be installed", NULL);
 		}
 		watching[i] = 1;
-	}
-	for (unsigned i = 0; i < 4; i++) {
-		u64 first = take(&message), program = take(&message);
+		if (!(recorder && was.handler == (void *)recorder) && was.handler != before[i].handler)
+			before[i] = was;	/* set in between */
 		if (first && program == (u64)before[i].handler)
 			__atomic_store_n(&session_handlers[i], first, __ATOMIC_RELAXED);
 	}

@@ -1,6 +1,7 @@
 /*
  * Registers and unregisters probes at random instructions while threads run through them:
- * `probes_hammer SITES CYCLES SEED`. SITES is a file with the offset of an instruction in a line, from
+ * `probes_hammer SITES CYCLES SEED [beside]`. With the last word recorders may have probes at some of
+ * these, and "ready" is printed. SITES is a file with the offset of an instruction in a line, from
  * the function `work_begin` on, which begins before all others of the section.
  *
  * Each of the threads gets a thousand signals a second, whose handler does the same as they do. All
@@ -211,6 +212,12 @@ static unsigned below(unsigned limit)
 	return (unsigned)(mix(random_state += 0x9e3779b97f4a7c15u) >> 16) % limit;
 }
 
+/* True if a probe is refused because of a recorder that is there too. */
+static int is_recorders(int result, int beside)
+{
+	return beside && (result == -EOPNOTSUPP || result == -EAGAIN) && strstr(capriole_error(), "a recorder");
+}
+
 int main(int argc, char **argv)
 {
 	static struct capriole_probe first = { .pre = always }, probes[PROBES];
@@ -218,6 +225,8 @@ int main(int argc, char **argv)
 	unsigned in[PROBES] = { 0 };
 	unsigned long refused = 0, made = 0, switched = 0;
 	CHECK(argc > 3);
+	int beside = argc > 4;
+	unsigned long recorders = 0;
 	read_sites(argv[1]);
 	long cycles = atol(argv[2]);
 	random_state = strtoull(argv[3], NULL, 10);
@@ -235,6 +244,8 @@ int main(int argc, char **argv)
 	pthread_t threads[THREADS];
 	for (size_t i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, run, (void *)i));
+	if (beside)
+		ready();
 	uint64_t start = now_ns();
 	for (long cycle = 0; cycle < cycles; cycle++) {
 		unsigned i = below(PROBES);
@@ -242,6 +253,8 @@ int main(int argc, char **argv)
 		if (in[i] && below(4) == 0) {
 			if (below(2))
 				OK(capriole_probe_disable(p));
+			else if (is_recorders(capriole_probe_enable(p), beside))
+				recorders++;
 			else
 				OK(capriole_probe_enable(p));
 			switched++;
@@ -254,7 +267,9 @@ int main(int argc, char **argv)
 			p->post = below(4) ? NULL : some_post;
 			p->flags = (below(8) ? 0 : CAPRIOLE_NO_OPTIMIZE) | (below(16) ? 0 : CAPRIOLE_DISABLED);
 			int result = capriole_probe_register(p);
-			if (result == -EOPNOTSUPP) {
+			if (is_recorders(result, beside)) {
+				recorders++;
+			} else if (result == -EOPNOTSUPP) {
 				if (refused++ < 3)
 					printf("refused: %s\n", capriole_error());
 			} else {
@@ -287,6 +302,8 @@ int main(int argc, char **argv)
 		signals += counts[i].signals;
 	}
 	unsigned long missed = capriole_probe_missed(&first);
+	if (beside)
+		printf("%lu refused because of a recorder\n", recorders);
 	printf("%ld cycles in %.1f s: %lu registered, %lu refused, %lu switched; %lu calls, %lu hits, "
 	       "%lu missed; %lu other hits, %lu posts, %lu signals\n",
 	       cycles, seconds, made, refused, switched, calls, hits, missed, others, posts, signals);

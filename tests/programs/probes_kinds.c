@@ -526,6 +526,78 @@ static void come_and_go(void)
 		BAD("380 return probes have left %ld KiB", more);
 }
 
+#define SHARED 200
+#define SHARED_BYTES 7
+void shared(void);
+__asm__(".pushsection .text\n.balign 16\n.type shared, @function\nshared:\n"
+	".rept 200\n push %rbp\n mov %rsp, %rbp\n nop\n nop\n pop %rbp\n.endr\n ret\n"
+	".size shared, . - shared\n.popsection\n");
+
+/* Nor do probes that share a jump, and are there alone and together in turns. */
+static void come_and_go_in_turns(void)
+{
+	static struct capriole_probe first[SHARED], second[SHARED], *lists[2][SHARED];
+	long before = 0;
+	for (int i = 0; i < SHARED; i++) {
+		first[i].address = (char *)shared + SHARED_BYTES * i;
+		second[i].address = (char *)first[i].address + 1;
+		first[i].pre = second[i].pre = count;
+		lists[0][i] = &first[i];
+		lists[1][i] = &second[i];
+	}
+	for (int i = 0; i < 50; i++) {
+		hits = 0;
+		OK(capriole_probes_register(lists[0], SHARED));
+		shared();
+		IS(hits, SHARED);
+		OK(capriole_probes_register(lists[1], SHARED));
+		shared();
+		IS(hits, 3 * SHARED);
+		OK(capriole_probes_unregister(lists[0], SHARED));
+		shared();
+		IS(hits, 4 * SHARED);
+		OK(capriole_probes_register(lists[0], SHARED));
+		shared();
+		IS(hits, 6 * SHARED);
+		OK(capriole_probes_unregister(lists[1], SHARED));
+		OK(capriole_probes_unregister(lists[0], SHARED));
+		if (i == 10)
+			before = resident();
+	}
+	long more = resident() - before;
+	if (more > 128)
+		BAD("39 times two lists have left %ld KiB", more);
+}
+
+/* What may be a return address into the bytes of a jump keeps it out, in a function where no breakpoint
+ * may be used. */
+static volatile char *saved;
+__attribute__((noinline)) static void occupy(volatile uint64_t *word)
+{
+	*word = (uint64_t)saved + 3; /* known here and there only */
+}
+
+static void occupied(void)
+{
+	static struct capriole_probe p = { .object = "libc", .symbol = "labs", .pre = count };
+	long (*volatile function)(long) = labs;
+	volatile uint64_t word = 0;
+	OK(capriole_probe_register(&p));
+	OK(capriole_probe_unregister(&p));
+	saved = p.address;
+	occupy(&word);
+	OK(capriole_probe_register(&p));
+	is_in_state(&p, CAPRIOLE_OCCUPIED, "the C library runs parts of itself with all signals blocked");
+	IS(function(-7), 7);
+	IS(hits, 0);
+	IS(capriole_optimize(10), 1);
+	word = 0;
+	optimize(&p);
+	IS(function(-7), 7);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&p));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -541,6 +613,8 @@ int main(int argc, char **argv)
 		{ "indirect", indirect },
 		{ "held_no_longer", held_no_longer },
 		{ "come_and_go", come_and_go },
+		{ "come_and_go_in_turns", come_and_go_in_turns },
+		{ "occupied", occupied },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -11,12 +11,13 @@ use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ptrace;
 use capriole_host::{Host, TargetError, signals};
+use capriole_ledger::Kind;
 use capriole_ledger::remains::TraceId;
 use capriole_object::Objects;
-use capriole_patch::attach::{Attached, How, Running, SiteState, attach_recorded};
+use capriole_patch::attach::{Attached, How, Running, SiteState, Who, attach_as};
 use capriole_patch::detach::Detached;
 use capriole_patch::guards::Guards;
-use capriole_patch::recover::detach_all;
+use capriole_patch::recover::remove_own;
 use capriole_planner::guards;
 use capriole_planner::planner::Planner;
 use capriole_planner::unwinders;
@@ -43,6 +44,8 @@ pub struct Planned {
     pub(crate) maps: Maps,
     /// The tables of these events' own maps.
     pub own: Vec<Own>,
+    /// The kind of the session that they are for.
+    kind: Kind,
     /// True if some work needs packets, to record or to assemble values.
     fetches: bool,
     probes: Probes,
@@ -97,21 +100,22 @@ impl Planned {
     /// tables.
     pub fn new(process: &Process, request: &Request<'_>) -> Result<Planned> {
         let objects = Objects::of_process(process)?;
-        Planned::of(&objects, process, request, true, Maps::default())
+        let kind = Kind::Recorder;
+        Planned::of(&objects, process, request, (kind, true), Maps::default())
     }
 
-    /// Does the work of [`Planned::new`] with these objects of the process, and these maps of the
-    /// session. Probes that are added to a session need no guards (`guarded`): they have those of
+    /// Does the work of [`Planned::new`] for a session of this kind, with these objects of the process,
+    /// and these maps of the session. Probes that are added to a session need no guards (`guarded`): they have those of
     /// its attach.
     pub(crate) fn of(
         objects: &Objects,
         process: &Process,
         request: &Request<'_>,
-        guarded: bool,
+        (kind, guarded): (Kind, bool),
         mut maps: Maps,
     ) -> Result<Planned> {
         let Request { options, mode, .. } = *request;
-        let planner = Planner::of_process(process)
+        let planner = Planner::of_session(process, kind)
             .with_breakpoints(options.breakpoints)
             .with_trusted_addresses(options.trust_address)
             .with_one_instruction(options.one_instruction);
@@ -176,6 +180,7 @@ impl Planned {
             impossible,
             maps,
             own,
+            kind,
             fetches,
             probes,
             guards,
@@ -242,13 +247,17 @@ impl Planned {
         // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let attached = attach_recorded(host, probes, &self.guards, self.clock, geometry, trace)
-            .map_err(|error| failed(host.process(), error))?;
+        let who = Who {
+            kind: self.kind,
+            trace,
+        };
+        let attached = attach_as(host, probes, &self.guards, self.clock, geometry, who)
+            .map_err(|error| failed(&**host, self.kind, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {
             for index in events {
                 probe_of[index] = Some(number);
-                if let Err(error) = &attached.outcomes[number] {
+                if let Err(error) = attached.outcome(number) {
                     self.dropped[index] = Some(error.to_string().into());
                 }
             }
@@ -281,14 +290,14 @@ impl Planned {
     ) -> Result<More, Box<NotAdded>> {
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let first = attached.outcomes.len();
+        let first = attached.probes();
         let added = match pace {
             Pace::Paused => attached.add(probes),
             Pace::Running(tid) => attached.add_running(probes, &Running { tid }),
             Pace::Later => attached.add_disarmed(probes),
         };
         let mut probe_of = vec![None; self.selected.len()];
-        let numbers = first..attached.outcomes.len();
+        let numbers = first..attached.probes();
         let mut names = Vec::new();
         for (number, events) in numbers.clone().zip(events) {
             names.push(
@@ -298,7 +307,7 @@ impl Planned {
             );
             for index in events {
                 probe_of[index] = Some(number);
-                if let Err(error) = &attached.outcomes[number] {
+                if let Err(error) = attached.outcome(number) {
                     self.dropped[index] = Some(error.to_string().into());
                 }
             }
@@ -362,13 +371,13 @@ pub(crate) struct More {
 }
 
 /// Converts the error of an attach, and removes what the attach left in the program.
-fn failed(process: &Process, error: TargetError) -> Error {
+fn failed(host: &dyn Host, kind: Kind, error: TargetError) -> Error {
     // Memory that was already mapped is useless now.
     if matches!(
         error,
         TargetError::NoSpace { .. } | TargetError::Refused { .. }
     ) {
-        let _ = detach_all(&*ptrace::host(process));
+        let _ = remove_own(host, kind);
     }
     error.into()
 }
@@ -403,7 +412,7 @@ impl Probed {
             disturbances.iter().map(|d| (d.probe, &d.how)).collect();
         let site = |((event, dropped), probe): ((&Selected, &Option<Message>), &Option<usize>)| {
             let mut site = event.json(words);
-            let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
+            let outcome = probe.and_then(|number| self.attached.outcome(number).ok());
             site["state"] = match (dropped, outcome) {
                 (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
                 _ => json!("not probed"),
@@ -431,7 +440,7 @@ impl Probed {
 
     /// Returns, for each probe, the name of its first event.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = vec![String::new(); self.attached.outcomes.len()];
+        let mut names: Vec<String> = vec![String::new(); self.attached.probes()];
         for (event, number) in self.selected.iter().zip(&self.probe_of) {
             let Some(name) = number.map(|number| &mut names[number]) else {
                 continue;
@@ -445,7 +454,7 @@ impl Probed {
 
     /// Returns the number of events that lost their probes to other tools.
     pub fn taken_out(&self) -> usize {
-        let outcome = |number: &usize| self.attached.outcomes[*number].as_ref();
+        let outcome = |number: &usize| self.attached.outcome(*number);
         let is_out = |number: &usize| outcome(number).is_ok_and(|s| s.state == SiteState::TakenOut);
         let numbers = self.probe_of.iter().flatten();
         numbers.filter(|number| is_out(number)).count()

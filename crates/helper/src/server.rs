@@ -37,8 +37,6 @@ const KEPT: usize = 100_000;
 /// Address space that is enough for a session and the records of threads, bytes; most of it is never
 /// touched.
 const ADDRESS_SPACE: u64 = 1 << 30;
-/// Starts of the file names of C libraries.
-const C_LIBRARIES: [&str; 3] = ["libc.so", "libc-", "ld-musl"];
 
 /// What a site does.
 const BEFORE: u64 = 0;
@@ -67,13 +65,20 @@ struct Site {
     own: u64,
 }
 
+/// The mappings of the program when a request was begun, once they were needed, and the files that were
+/// opened since.
+#[derive(Default)]
+struct Known {
+    maps: Option<Vec<Mapping>>,
+    files: BTreeMap<String, Option<File>>,
+}
+
 pub struct Server {
     pid: u32,
     process: Option<Process>,
     line: Arc<Line>,
-    /// The mappings of the program when a request was begun, once they were needed: there may be
-    /// thousands of addresses in one.
-    maps: RefCell<Option<Vec<Mapping>>>,
+    /// What is known of the program until the next request: there may be thousands of addresses in one.
+    known: RefCell<Known>,
     host: Option<Arc<Volunteer>>,
     /// The thread that waits for an answer.
     tid: i32,
@@ -84,6 +89,8 @@ pub struct Server {
     own: Range<u64>,
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
+    /// The sites of each patch, by their indices.
+    of_patch: BTreeMap<SiteId, Vec<usize>>,
     events: BTreeMap<u64, EventId>,
     records: Vec<String>,
     /// Number of records that were dropped because nobody read them.
@@ -101,12 +108,16 @@ fn failure(code: i32, message: impl Into<String>) -> Failure {
     Failure {
         code,
         message: message.into(),
+        recorder: None,
     }
 }
 
 impl From<capriole::Error> for Failure {
     fn from(error: capriole::Error) -> Failure {
-        failure(errno(error.code()), one_line(&error.full()))
+        Failure {
+            recorder: error.recorder(),
+            ..failure(errno(error.code()), one_line(&error.full()))
+        }
     }
 }
 
@@ -142,13 +153,14 @@ impl Server {
             pid,
             line,
             host: None,
-            maps: RefCell::default(),
+            known: RefCell::default(),
             tid: 0,
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
             own: 0..0,
             sites: Vec::new(),
+            of_patch: BTreeMap::new(),
             events: BTreeMap::new(),
             records: Vec::new(),
             dropped: 0,
@@ -251,7 +263,7 @@ impl Server {
 
     pub fn answer(&mut self, request: Request) -> Answered {
         // The program waits meanwhile, and with it who loads its libraries, usually.
-        *self.maps.borrow_mut() = None;
+        *self.known.borrow_mut() = Known::default();
         self.answer_plainly(request)
             .map_err(|failure| self.explained(failure))
     }
@@ -262,7 +274,7 @@ impl Server {
         let memory = File::open(format!("/proc/{}/mem", self.pid));
         let is_closed = memory.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         let is_narrow = address_space_left(self.pid).is_some_and(|left| left < ADDRESS_SPACE);
-        if failure.code == libc::EBUSY && recorder(&failure.message).is_some_and(is_helper) {
+        if failure.recorder.is_some_and(is_helper) {
             let message = "another libcapriole in this process has probes: there is a copy of it in the program \
                            or in a library; link all of them with libcapriole.so, or have the other one call \
                            capriole_finish first";
@@ -391,16 +403,16 @@ impl Server {
     /// Returns the mapping at an address of the program.
     fn mapping_at(&self, address: u64) -> Result<Option<Mapping>, Failure> {
         let gone = || failure(libc::ESRCH, "the program is gone");
-        let mut known = self.maps.borrow_mut();
-        if known.is_none() {
+        let maps = &mut self.known.borrow_mut().maps;
+        if maps.is_none() {
             let process = self.process.as_ref().ok_or_else(gone)?;
-            *known = Some(process.maps().map_err(|_| gone())?);
+            *maps = Some(process.maps().map_err(|_| gone())?);
         }
-        let maps = known.as_deref().unwrap_or_default();
-        Ok(maps
-            .iter()
-            .find(|mapping| mapping.contains(address))
-            .cloned())
+        let maps = maps.as_deref().unwrap_or_default();
+        // They are in the order of their addresses.
+        let first = maps.partition_point(|mapping| mapping.end <= address);
+        let mapping = maps.get(first);
+        Ok(mapping.filter(|mapping| mapping.contains(address)).cloned())
     }
 
     /// Returns the file and the offset in it of an address of the program.
@@ -563,6 +575,8 @@ impl Server {
             answer.word(self.sites.len() as u64 + 1);
             answer.word(self.next(added.address));
             answer.word(added.address);
+            let of_patch = self.of_patch.entry(added.id).or_default();
+            of_patch.push(self.sites.len());
             self.sites.push(Site {
                 added,
                 armed: false,
@@ -580,19 +594,24 @@ impl Server {
         let Some(session) = &self.session else {
             return;
         };
-        for site in &self.sites {
+        for site in self.sites_of(patches) {
+            let site = &self.sites[site];
             let id = site.added.id;
-            if patches.contains(&id) {
-                let original = session.original(id, site.added.address);
-                let covered = session.inside(id);
-                answer.word(site.own).word(original.unwrap_or_default());
-                answer.word(covered.len() as u64);
-                for (address, goes_on) in covered {
-                    answer.word(address).word(goes_on);
-                }
+            let original = session.original(id, site.added.address);
+            let covered = session.inside(id);
+            answer.word(site.own).word(original.unwrap_or_default());
+            answer.word(covered.len() as u64);
+            for (address, goes_on) in covered {
+                answer.word(address).word(goes_on);
             }
         }
         answer.word(0);
+    }
+
+    /// Returns the indices of the sites of some patches.
+    fn sites_of<'a>(&'a self, patches: &'a BTreeSet<SiteId>) -> impl Iterator<Item = usize> + 'a {
+        let sites = patches.iter().filter_map(|id| self.of_patch.get(id));
+        sites.flatten().copied()
     }
 
     fn hold(&mut self, sites: &[SiteId], tid: i32) -> Result<(), Failure> {
@@ -602,10 +621,10 @@ impl Server {
         }
     }
 
-    /// Has breakpoints stay where a probe is not to be optimised, or none is.
-    fn hold_some(&mut self, from: usize, tid: i32) -> Result<(), Failure> {
-        let new = self.sites[from..].iter();
-        let held = new.filter(|site| site.armed && (site.held || !self.allowed));
+    /// Has the breakpoints of those of some patches stay where a probe is not to be optimised, or none is.
+    fn hold_some(&mut self, patches: &BTreeSet<SiteId>, tid: i32) -> Result<(), Failure> {
+        let sites = self.sites_of(patches).map(|site| &self.sites[site]);
+        let held = sites.filter(|site| site.armed && (site.held || !self.allowed));
         let held: Vec<SiteId> = held.map(|site| site.added.id).collect();
         self.hold(&held, tid)
     }
@@ -619,8 +638,11 @@ impl Server {
     fn bytes(&self, address: u64) -> Option<Vec<u8>> {
         let (path, offset) = self.file_at(address).ok()?;
         let mut bytes = vec![0; 15];
-        let path = self.process.as_ref()?.in_root(path.as_ref());
-        let len = File::open(path).ok()?.read_at(&mut bytes, offset).ok()?;
+        let process = self.process.as_ref()?;
+        let open = |path: &String| File::open(process.in_root(path.as_ref())).ok();
+        let files = &mut self.known.borrow_mut().files;
+        let file = files.entry(path).or_insert_with_key(open).as_ref()?;
+        let len = file.read_at(&mut bytes, offset).ok()?;
         bytes.truncate(len);
         Some(bytes)
     }
@@ -670,12 +692,13 @@ impl Server {
 
     fn arm(&mut self, request: &mut Request, tid: i32) -> Answered {
         let count = request.word()?;
-        let mut ids = Vec::new();
+        let (mut ids, mut before) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let index = self.numbered(request.word()?)?;
             let held = request.word()? != 0;
-            self.sites[index].held = held;
-            ids.push((index, self.sites[index].added.id));
+            let site = &mut self.sites[index];
+            before.push((site.armed, std::mem::replace(&mut site.held, held)));
+            ids.push((index, site.added.id));
         }
         let pace = self.pace(tid);
         let sites: Vec<SiteId> = ids.iter().map(|(_, id)| *id).collect();
@@ -686,20 +709,41 @@ impl Server {
         if !gone.is_empty() {
             self.session()?.disarm_sites(&gone, pace)?;
         }
-        let refused = self.session()?.arm_sites(&sites, pace)?;
-        if let Some((_, reason)) = refused.first() {
-            let reason = reason.clone();
-            self.disarm_idle(&sites, pace)?;
-            return Err(failure(libc::EAGAIN, reason));
+        let patches = sites.iter().copied().collect();
+        let armed = self.arm_all(&ids, &patches, tid);
+        if let Err(failure) = armed {
+            for ((index, _), (armed, held)) in ids.iter().zip(before) {
+                self.sites[*index].armed = armed;
+                self.sites[*index].held = held;
+            }
+            // Of two errors the first says why.
+            let _ = self.disarm_idle(&sites, pace);
+            return Err(failure);
         }
-        for (index, _) in ids {
-            self.sites[index].armed = true;
-        }
-        self.hold_some(0, tid)?;
         self.wait_for_batch();
         let mut answer = Answer::default();
-        self.tell_ways(&sites.into_iter().collect(), &mut answer);
+        self.tell_ways(&patches, &mut answer);
         Ok(answer)
+    }
+
+    /// Arms sites, given by index and patch, and has those breakpoints stay that are not to be optimised.
+    /// After an error some may be armed.
+    fn arm_all(
+        &mut self,
+        sites: &[(usize, SiteId)],
+        patches: &BTreeSet<SiteId>,
+        tid: i32,
+    ) -> Result<(), Failure> {
+        let ids: Vec<SiteId> = sites.iter().map(|(_, id)| *id).collect();
+        let pace = self.pace(tid);
+        let refused = self.session()?.arm_sites(&ids, pace)?;
+        if let Some((_, reason)) = refused.first() {
+            return Err(failure(libc::EAGAIN, reason.clone()));
+        }
+        for (index, _) in sites {
+            self.sites[*index].armed = true;
+        }
+        self.hold_some(patches, tid)
     }
 
     fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {
@@ -724,17 +768,11 @@ impl Server {
 
     /// Disarms those patches of which no instruction is wanted any more.
     fn disarm_idle(&mut self, ids: &[SiteId], pace: Pace) -> Result<(), Failure> {
-        let wanted: BTreeSet<SiteId> = self
-            .sites
-            .iter()
-            .filter(|s| s.armed)
-            .map(|s| s.added.id)
-            .collect();
-        let idle: Vec<SiteId> = ids
-            .iter()
-            .copied()
-            .filter(|id| !wanted.contains(id))
-            .collect();
+        let is_wanted = |id: &SiteId| {
+            let mut sites = self.of_patch.get(id).into_iter().flatten();
+            sites.any(|site| self.sites[*site].armed)
+        };
+        let idle: Vec<SiteId> = ids.iter().copied().filter(|id| !is_wanted(id)).collect();
         if !idle.is_empty() {
             self.session()?.disarm_sites(&idle, pace)?;
         }
@@ -754,10 +792,10 @@ impl Server {
             }
             let waits = |index: &usize| {
                 let site = &self.sites[*index];
-                let reached = self.reached(*index);
+                let reached = || self.reached(*index);
                 site.armed
                     && !site.held
-                    && matches!(reached, Some(Reached::Waiting | Reached::Occupied))
+                    && matches!(reached(), Some(Reached::Waiting | Reached::Occupied))
             };
             let waiting = (0..self.sites.len()).filter(waits).count();
             if waiting == 0 || !self.allowed || Instant::now() >= limit {
@@ -785,14 +823,37 @@ impl Server {
             return Ok(answer);
         };
         let (state, mut why) = match status.reached {
-            Reached::Optimised => (OPTIMIZED, format!("a jump ({}){}", status.tactic, self.why_not_held(site))),
-            Reached::Waiting if site.held => (BREAKPOINT, "a breakpoint; the probe is not to be optimized".to_owned()),
-            Reached::Waiting if !self.allowed => (BREAKPOINT, "a breakpoint; optimization is off".to_owned()),
-            Reached::Waiting => (WAITING, format!("a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})", status.tactic)),
+            Reached::Optimised => (
+                OPTIMIZED,
+                format!("a jump ({}){}", status.tactic, self.why_not_held(site)),
+            ),
+            Reached::Waiting if site.held => (
+                BREAKPOINT,
+                "a breakpoint; the probe is not to be optimized".to_owned(),
+            ),
+            Reached::Waiting if !self.allowed => {
+                (BREAKPOINT, "a breakpoint; optimization is off".to_owned())
+            }
+            Reached::Waiting => (
+                WAITING,
+                format!(
+                    "a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})",
+                    status.tactic
+                ),
+            ),
             Reached::Breakpoint => (BREAKPOINT, "a breakpoint".to_owned()),
             Reached::Disarmed => (OFF, "disarmed".to_owned()),
-            Reached::Occupied => (OCCUPIED, "not in yet: a thread is inside the bytes that change, and no breakpoint may be used".to_owned()),
-            _ => (GONE, "another tool has changed the place, or its library is unmapped".to_owned()),
+            Reached::Occupied => (
+                OCCUPIED,
+                format!(
+                    "not in yet: a thread is inside the bytes that change; {}",
+                    Server::why_no_breakpoint(site)
+                ),
+            ),
+            _ => (
+                GONE,
+                "another tool has changed the place, or its library is unmapped".to_owned(),
+            ),
         };
         for (tactic, refusal) in &site.added.refusals {
             let _ = write!(why, "; no {tactic}: {refusal}");
@@ -806,6 +867,15 @@ impl Server {
         Ok(answer)
     }
 
+    /// Returns the reason why no breakpoint is at a site.
+    fn why_no_breakpoint(site: &Site) -> String {
+        match &site.added.no_breakpoint {
+            Some(refusal) => refusal.to_string(),
+            None => "breakpoints cannot be used: SIGTRAP was blocked or ignored when the probe was put in"
+                .to_owned(),
+        }
+    }
+
     /// Explains why a site is reached by a jump that is to have a breakpoint.
     fn why_not_held(&self, site: &Site) -> String {
         let wish = match (site.held, self.allowed) {
@@ -813,16 +883,7 @@ impl Server {
             (false, false) => "optimization is off",
             (false, true) => return String::new(),
         };
-        let path = self.file_at(site.added.address).map(|(path, _)| path);
-        let path = path.unwrap_or_default();
-        let file = path.rsplit('/').next().unwrap_or_default();
-        let reason = match C_LIBRARIES.iter().any(|name| file.starts_with(name)) {
-            true => {
-                "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program"
-            }
-            false => "SIGTRAP was blocked or ignored, or is used by nobody here",
-        };
-        format!(", although {wish}: no breakpoint may be used here ({reason})")
+        format!(", although {wish}: {}", Server::why_no_breakpoint(site))
     }
 
     fn exits(&mut self, request: &mut Request) -> Answered {
@@ -968,7 +1029,11 @@ impl Server {
         } else {
             let armed = self.sites.iter().filter(|site| site.armed);
             let armed: Vec<SiteId> = armed.map(|site| site.added.id).collect();
-            self.hold(&armed, tid)?;
+            if let Err(failure) = self.hold(&armed, tid) {
+                self.allowed = before;
+                self.wait_for_batch();
+                return Err(failure);
+            }
         }
         let mut answer = Answer::default();
         answer.word(before.into());
@@ -994,14 +1059,22 @@ impl Server {
     }
 
     /// Answers with the handlers that stand before the program's own, and these: the library puts one
-    /// of its own before both, and the kernel does not tell it about the first.
+    /// of its own before both, and the kernel does not tell it about the first. Then, those of a recorder,
+    /// and the actions that they have replaced: the library takes the latter for the program's.
     fn faults(&mut self) -> Answered {
         let mut answer = Answer::default();
+        self.session()?.begin()?;
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL] {
             let session = self.session.as_ref();
             let found = session.and_then(|session| session.fault_handler(signal));
             let (handler, own) = found.unwrap_or_default();
             answer.word(handler).word(own);
+            let other = session.and_then(|session| session.other_fault_handler(signal));
+            let (handler, replaced) = other.unwrap_or_default();
+            answer.word(handler);
+            for word in replaced {
+                answer.word(word);
+            }
         }
         Ok(answer)
     }
@@ -1032,15 +1105,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         std::mem::forget(self.session.take());
     }
-}
-
-/// Returns the process that a message names last: the one that has recorded a program already.
-fn recorder(message: &str) -> Option<u32> {
-    let (_, rest) = message.rsplit_once("process ")?;
-    rest.split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
 }
 
 /// True for a process that is the helper of some program.

@@ -97,6 +97,24 @@ pub enum TargetError {
         /// Pid of the other capriole.
         owner: i32,
     },
+    /// A program that probes itself may replace its own return addresses.
+    #[error(
+        "return addresses cannot be replaced in process {pid}: it probes itself, and only one of the two may do that"
+    )]
+    ReturnsBeside {
+        /// The process.
+        pid: i32,
+    },
+    /// All probes in the process are those that it has put into itself.
+    #[error(
+        "process {pid} has no probes but those that it has put into itself, which stay as long as its helper, process {helper}, lives"
+    )]
+    ProbesItself {
+        /// The process.
+        pid: i32,
+        /// Its helper.
+        helper: i32,
+    },
     /// The process's seccomp filter could kill it, and we are not permitted to suspend the filter.
     #[error(
         "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo"

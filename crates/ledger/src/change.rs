@@ -22,6 +22,8 @@ pub struct Change {
     pub after: [u8; MAX_BYTES],
     /// Address of the detour.
     pub detour: u64,
+    /// Bytes around the change that no other session may change.
+    pub uses: Uses,
     /// Order among the changes of one site, which are made one after the other: lower ones first.
     /// They are reverted in the opposite order.
     pub phase: u8,
@@ -36,6 +38,15 @@ pub struct Change {
     /// True for a guard through which the program sees its own signal actions: reverted when none
     /// is replaced any more.
     pub action: bool,
+}
+
+/// Bytes that a probe changes, displaces or relies on, from the address of one of its changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Uses {
+    /// Number of bytes before the address.
+    pub back: u16,
+    /// Number of bytes from the address on.
+    pub ahead: u16,
 }
 
 /// State of a site's bytes.
@@ -57,6 +68,13 @@ pub enum Found {
 }
 
 impl Change {
+    /// Returns the bytes that no other session may change while this change is in a journal.
+    #[must_use]
+    pub fn claim(&self) -> Range<u64> {
+        let end = u64::from(self.uses.ahead).max(self.len as u64);
+        self.address.saturating_sub(self.uses.back.into())..self.address.saturating_add(end)
+    }
+
     /// True if it is reverted after the signal actions.
     #[must_use]
     pub fn is_late(&self) -> bool {
@@ -127,6 +145,7 @@ mod tests {
             before: [0; MAX_BYTES],
             after: [0; MAX_BYTES],
             detour: 0,
+            uses: Uses::default(),
             phase: 0,
             guard: false,
             unwinder: false,
@@ -153,6 +172,7 @@ mod tests {
             before: bytes([0x55, 0x48, 0x89, 0xe5, 0x41]),
             after: bytes([0xe9, 0x10, 0x89, 0x30, 0xff]),
             detour: 0,
+            uses: Uses::default(),
             phase: 0,
             guard: false,
             unwinder: false,

@@ -45,7 +45,7 @@
 //! the first ledger is unmapped last. An extension has a version of its own, so that an older
 //! capriole, which would take it for a session by itself, refuses it.
 
-use crate::change::Change;
+use crate::change::{Change, Uses};
 use crate::counter::{Reference, ReferenceCounter};
 use crate::remains::TraceId;
 use capriole_host::error::TargetError;
@@ -56,8 +56,59 @@ use capriole_proc::process::Process;
 use capriole_ring::layout::State;
 use std::ops::Range;
 
-/// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole-ledger (deleted)`.
+/// Name of a recorder's memfd; /proc/PID/maps shows it as `/memfd:capriole-ledger (deleted)`.
 pub const LEDGER_NAME: &str = "capriole-ledger";
+
+/// Owner of a session: a process has at most one living session of each kind. The kind shows in the
+/// names of all memory of the session, from the moment when it is created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// A recorder, which the program knows nothing of.
+    Recorder,
+    /// The helper of a program that probes itself.
+    Library,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 2] = [Kind::Recorder, Kind::Library];
+
+    /// Returns the other kind.
+    #[must_use]
+    pub fn other(self) -> Kind {
+        match self {
+            Kind::Recorder => Kind::Library,
+            Kind::Library => Kind::Recorder,
+        }
+    }
+
+    /// Name of the memfd of a ledger.
+    #[must_use]
+    pub const fn ledger_name(self) -> &'static str {
+        match self {
+            Kind::Recorder => LEDGER_NAME,
+            Kind::Library => "capriole-library-ledger",
+        }
+    }
+
+    /// Name of the memfd of session memory.
+    #[must_use]
+    pub const fn memory_name(self) -> &'static str {
+        match self {
+            Kind::Recorder => "capriole",
+            Kind::Library => "capriole-library",
+        }
+    }
+
+    /// Name of the memfd that stubs are mapped from.
+    #[must_use]
+    pub const fn stubs_name(self) -> &'static str {
+        match self {
+            Kind::Recorder => "capriole-stubs",
+            Kind::Library => "capriole-library-stubs",
+        }
+    }
+}
 
 /// First word of a ledger: `CAPRLEDG` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
@@ -152,6 +203,9 @@ pub mod journal {
     pub const KIND: usize = 10;
     /// u8: 1 if the first byte never holds a breakpoint of Capriole's own.
     pub const NO_BREAKPOINT: usize = 11;
+    /// u16, u16: numbers of bytes before `ADDRESS`, and from there on, that the probe changes, displaces
+    /// or relies on. No other session may change them.
+    pub const USES: usize = 12;
     /// [`MAX_BYTES`] × u8: the bytes before.
     pub const BEFORE: usize = 16;
     /// [`MAX_BYTES`] × u8: the bytes while probed.
@@ -188,6 +242,8 @@ const STRETCH: u64 = 64 << 10;
 /// The processes of a session: target and tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
+    /// The kind of the tracer.
+    pub kind: Kind,
     /// The target's process id and start time (clock ticks since boot).
     pub target: (u32, u64),
     /// The tracer's process id and start time (clock ticks since boot).
@@ -208,6 +264,8 @@ pub struct MemoryAt {
 /// A ledger that is mapped in a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
+    /// The kind of the session.
+    pub kind: Kind,
     /// The process.
     pub pid: i32,
     /// Its address.
@@ -247,9 +305,15 @@ impl Arena {
 
 /// True if a mapping is a ledger.
 pub fn is_ledger(mapping: &Mapping) -> bool {
-    mapping.path.as_encoded_bytes() == format!("/memfd:{LEDGER_NAME}").as_bytes()
-        && !mapping.perms.shared
-        && mapping.offset == 0
+    kind_of(mapping).is_some()
+}
+
+/// Returns the kind of the session whose ledger a mapping is.
+fn kind_of(mapping: &Mapping) -> Option<Kind> {
+    let name = mapping.path.as_encoded_bytes().strip_prefix(b"/memfd:")?;
+    let mut kinds = Kind::ALL.into_iter();
+    let kind = kinds.find(|kind| kind.ledger_name().as_bytes() == name)?;
+    (!mapping.perms.shared && mapping.offset == 0).then_some(kind)
 }
 
 impl Ledger {
@@ -265,13 +329,21 @@ impl Ledger {
 
     /// Returns all ledgers that are mapped in process `pid`.
     pub fn all(pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
-        let ledgers = maps.iter().filter(|m| is_ledger(m));
-        ledgers.map(move |mapping| Ledger {
-            pid,
-            start: mapping.start,
-            len: mapping.end - mapping.start,
-            inode: mapping.inode,
-        })
+        let ledger = move |mapping: &Mapping| {
+            Some(Ledger {
+                kind: kind_of(mapping)?,
+                pid,
+                start: mapping.start,
+                len: mapping.end - mapping.start,
+                inode: mapping.inode,
+            })
+        };
+        maps.iter().filter_map(ledger)
+    }
+
+    /// Returns the ledgers of sessions of this kind that are mapped in process `pid`.
+    pub fn of(kind: Kind, pid: i32, maps: &[Mapping]) -> impl Iterator<Item = Ledger> {
+        Ledger::all(pid, maps).filter(move |ledger| ledger.kind == kind)
     }
 
     /// Returns true if the ledger is still mapped: not after exec, nor after another process has
@@ -442,6 +514,15 @@ impl Ledger {
     pub fn mark(&self, remote: &dyn TargetMemory, word: u64) -> Result<u64, TargetError> {
         self.put_words(remote, header::MARK, &[word])?;
         Ok(self.start + header::MARK as u64)
+    }
+
+    /// Records that the action of one signal is not replaced after all.
+    pub fn forget_action(&self, remote: &dyn TargetMemory, signal: i32) -> Result<(), TargetError> {
+        let Some(index) = signals().position(|own| own == signal) else {
+            return Ok(());
+        };
+        let installed = self.header(remote)?.half(header::ACTIONS_INSTALLED) & !(1 << index);
+        self.put_half(remote, header::ACTIONS_INSTALLED, installed)
     }
 
     /// Records that no signal action is replaced any more.
@@ -704,6 +785,8 @@ impl Entry {
                 let no_breakpoint = u8::from(!change.breakpoint);
                 let head = [change.len as u8, change.phase, kind, no_breakpoint];
                 put(journal::LEN, &head);
+                put(journal::USES, &change.uses.back.to_le_bytes());
+                put(journal::USES + 2, &change.uses.ahead.to_le_bytes());
                 put(journal::BEFORE, &change.before);
                 put(journal::AFTER, &change.after);
                 put(journal::DETOUR, &change.detour.to_le_bytes());
@@ -733,6 +816,7 @@ impl Entry {
             return None;
         }
         let address = word(journal::ADDRESS)?;
+        let short = |at: usize| Some(u16::from_le_bytes(entry.get(at..at + 2)?.try_into().ok()?));
         match kind {
             journal::REFERENCE => {
                 let device = word(journal::AFTER)?;
@@ -756,6 +840,11 @@ impl Entry {
                     before: bytes(journal::BEFORE)?,
                     after: bytes(journal::AFTER)?,
                     detour: word(journal::DETOUR)?,
+                    uses: Uses {
+                        back: short(journal::USES)?,
+                        // A ledger of an older version has 0 there.
+                        ahead: short(journal::USES + 2)?.max(len.into()),
+                    },
                     phase: *entry.get(journal::PHASE)?,
                     guard: kind != journal::CODE,
                     unwinder: kind == journal::UNWINDER,
@@ -781,6 +870,7 @@ mod tests {
                 before: *b"before..........",
                 after: *b"after...........",
                 detour: 0x4242,
+                uses: Uses { back: 7, ahead: 19 },
                 phase: 3,
                 guard,
                 unwinder,

@@ -15,6 +15,6 @@ mod ledger;
 pub mod remains;
 
 pub use ledger::{
-    Action, Arena, EXTENSION_VERSION, Entry, FAULTS, Header, Identity, LEDGER_NAME, Ledger, MAGIC,
-    MAX_ARENAS, MAX_ENTRIES, MAX_STUBS, MemoryAt, VERSION, header, is_ledger, journal,
+    Action, Arena, EXTENSION_VERSION, Entry, FAULTS, Header, Identity, Kind, LEDGER_NAME, Ledger,
+    MAGIC, MAX_ARENAS, MAX_ENTRIES, MAX_STUBS, MemoryAt, VERSION, header, is_ledger, journal,
 };

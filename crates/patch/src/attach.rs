@@ -22,6 +22,7 @@
 mod arming;
 mod beside;
 mod code;
+mod indexes;
 mod leaving;
 mod over;
 mod places;
@@ -36,6 +37,7 @@ use self::round::Round;
 pub use self::running::Running;
 use crate::guards::{Guarded, Guards};
 use crate::installed::Installed;
+use crate::other::{Other, Owner};
 pub use crate::probe::{Plan, Point, Probe};
 use crate::recover;
 use crate::recover::InUse;
@@ -51,7 +53,7 @@ use capriole_host::survey::{Survey, has_shadow_stack};
 use capriole_insn::liveness::RegSet;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_ledger::remains::TraceId;
-use capriole_ledger::{FAULTS, Identity, MAX_ENTRIES};
+use capriole_ledger::{FAULTS, Identity, Kind, MAX_ENTRIES};
 use capriole_proc::process::{self, Process, Seccomp};
 use capriole_proc::translator;
 use capriole_ring::layout::{Geometry, State, header, own};
@@ -89,6 +91,9 @@ pub enum SiteError {
     /// The stub's address, which the bytes of the program prescribe, is already mapped.
     #[error("the program has mapped something where the jump would lead")]
     StubTaken,
+    /// The other session of the process has a probe there.
+    #[error("{0} has a probe there, which changes some of the same bytes or relies on them")]
+    Claimed(Owner),
     /// One of Capriole's own guards is at the site.
     #[error(
         "here Capriole itself has a probe, which tells new threads apart behind the system call that makes them"
@@ -145,8 +150,6 @@ pub struct Attached {
     pub host: Arc<dyn Host>,
     /// Session memory.
     pub memory: SessionMemory,
-    /// Outcome for each requested probe.
-    pub outcomes: Vec<Result<Site, SiteError>>,
     /// Time for which the process was paused.
     pub standstill: Standstill,
     /// The moment just before the first probes were written.
@@ -160,6 +163,8 @@ pub struct Attached {
     filtered: bool,
     /// True if all system calls that install a filter are guarded.
     has_filters: bool,
+    /// True if the program sees its own signal actions in place of ours, whichever call it uses.
+    has_actions: bool,
     /// True once all that an attach writes at once is written.
     begun: bool,
     /// Reading of the clock in all detours.
@@ -266,6 +271,27 @@ impl Attached {
     pub fn process(&self) -> &Process {
         self.host.process()
     }
+
+    /// Returns the kind of the session.
+    pub fn kind(&self) -> Kind {
+        self.memory.ledger.kind
+    }
+
+    /// Checks that breakpoints may be used now: those of [`breakpoints_allowed`], and beside the other
+    /// session of the process, if there is one.
+    fn check_breakpoints(&self) -> Result<(), &'static str> {
+        breakpoints_allowed(&*self.host)?;
+        if self.installed.handles_traps() {
+            return Ok(());
+        }
+        let remote = self.host.memory();
+        let other = remote.and_then(|r| Other::find(self.process(), &r, self.kind()));
+        match other {
+            Ok(Some(other)) => other.check_breakpoints(self.has_actions),
+            Ok(None) => Ok(()),
+            Err(_) => Err("it cannot be seen whether another session handles breakpoints"),
+        }
+    }
 }
 
 /// Checks that breakpoints may be used in a process now: no thread blocks SIGTRAP, and the program
@@ -352,26 +378,40 @@ pub fn attach(
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
-    attach_recorded(host, probes, guards, clock, geometry, None)
+    let who = Who {
+        kind: Kind::Recorder,
+        trace: None,
+    };
+    attach_as(host, probes, guards, clock, geometry, who)
 }
 
-/// Attaches as [`attach`] does, and records in the process which trace its records go to.
+/// Owner of a session that is to be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Who<'a> {
+    /// Its kind.
+    pub kind: Kind,
+    /// The trace that its records go to.
+    pub trace: Option<&'a TraceId>,
+}
+
+/// Attaches as [`attach`] does, for this owner. There may be a session of the other kind in the process:
+/// see [`other`](crate::other).
 ///
 /// # Errors
 /// See [`attach`].
-pub fn attach_recorded(
+pub fn attach_as(
     host: &Arc<dyn Host>,
     probes: Vec<Probe>,
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
-    trace: Option<&TraceId>,
+    who: Who<'_>,
 ) -> Result<Attached, TargetError> {
     let process = host.process();
     host.preflight()?;
     translator::refuse(process)?;
     host.check_stops()?;
-    let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, trace));
+    let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, who));
     attached.map_err(|error| match process.is_over() {
         // The process has ended, which explains any other error but one that says how it ended.
         true if matches!(error, TargetError::Killed { .. }) => error,
@@ -388,17 +428,17 @@ fn attach_living(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
-    trace: Option<&TraceId>,
+    who: Who<'_>,
 ) -> Result<Attached, TargetError> {
     let process = host.process();
     let mut guards = guards.clone();
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(host, &probes, &guards, clock, &geometry, trace);
+        let attached = prepare_and_write(host, &probes, &guards, clock, &geometry, who);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; a later `capriole detach` removes anything left behind here.
-            let _ = recover::remove_own(&**host);
+            let _ = recover::remove_own(&**host, who.kind);
         }
         if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
             // The next attempt sees the result of the thread's call.
@@ -437,7 +477,7 @@ struct Examined {
 fn examine(
     host: &Arc<dyn Host>,
     probes: &mut Vec<Probe>,
-    guards: &Guards,
+    (guards, kind): (&Guards, Kind),
     remote: &dyn TargetMemory,
     standstill: &mut Standstill,
 ) -> Result<Examined, TargetError> {
@@ -446,7 +486,7 @@ fn examine(
     if recover::send_home(&mut *stopped, &**host, remote)? {
         // The calls that these threads made for a dead tracer may only now have mapped something.
         standstill.all += stopped.resume();
-        recover::clear_the_way(&**host)?;
+        recover::clear_the_way(&**host, kind)?;
         stopped = host.stop()?;
     }
     states::refuse_alignment_check(&*stopped)?;
@@ -520,15 +560,21 @@ fn prepare_and_write(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
-    trace: Option<&TraceId>,
+    who: Who<'_>,
 ) -> Result<Option<Attached>, TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
     let probes = &mut asked.to_vec();
-    recover::clear_the_way(&**host)?;
+    recover::clear_the_way(&**host, who.kind)?;
     host.check_calls()?;
     let remote = host.memory()?;
+    // Planned before, maybe, than the other session was made.
+    let guards = &match Other::find(process, &remote, who.kind)? {
+        Some(other) => guards.beside(&other),
+        None => guards.clone(),
+    };
     let identity = Identity {
+        kind: who.kind,
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),
     };
@@ -548,7 +594,7 @@ fn prepare_and_write(
     let unguarded = Guards::default();
     let (examined, guards) = match host.can_stop() {
         true => (
-            examine(host, probes, guards, &remote, &mut standstill)?,
+            examine(host, probes, (guards, who.kind), &remote, &mut standstill)?,
             guards,
         ),
         false => (not_examined(host, probes, &remote)?, &unguarded),
@@ -565,7 +611,13 @@ fn prepare_and_write(
     let hint = out_of_reach(probes);
     let memory = agent.create_memory(process, &remote, geometry, &identity, hint)?;
     agent.refuse_forbidden_clock(&remote, &memory.ledger)?;
+    // From here on another session sees this one: of two that begin at the same moment, one at least
+    // knows of the other.
+    let other = Other::find(process, &remote, who.kind)?;
     let follows = probes.iter().any(Probe::follows);
+    if follows && other.is_some() {
+        return Err(TargetError::ReturnsBeside { pid });
+    }
     let region = match follows || !guarded.unwinders.is_empty() {
         true => Some(Region::create(&agent, process, &remote, &memory)?),
         false => None,
@@ -611,10 +663,13 @@ fn prepare_and_write(
     if filtered {
         code.refuse_calls(probes);
     }
-    let traps = code.traps(probes, breakpoints_allowed(&**host));
+    let beside = |other: &Other| other.check_breakpoints(guards.have_actions());
+    let allowed = other.as_ref().map_or(Ok(()), beside);
+    let traps = code.traps(probes, allowed.and_then(|()| breakpoints_allowed(&**host)));
     code.write(pid, &remote, &traps)?;
     let stubs = code.stubs();
-    let handles_faults = guards.have_actions() && handles_faults(process)?;
+    let is_free = other.is_none_or(|other| !other.handles(&FAULTS));
+    let handles_faults = is_free && guards.have_actions() && handles_faults(process)?;
     if !stubs.rows.is_empty() {
         let agent = Agent::hire(&**host, &remote)?;
         let batch = (!filtered).then(|| code.batch(code.table_room()));
@@ -636,8 +691,9 @@ fn prepare_and_write(
         changes: Vec::new(),
         references: Vec::new(),
         actions: noted.actions(),
+        stays: false,
     };
-    if let Some(trace) = trace {
+    if let Some(trace) = who.trace {
         memory.ledger.note_trace(&remote, trace)?;
     }
     memory.ledger.note_state(&remote, State::Armed)?;
@@ -647,11 +703,11 @@ fn prepare_and_write(
     let mut attached = Attached {
         host: host.clone(),
         has_filters: guards.have_filters(),
+        has_actions: guards.have_actions(),
         begun: false,
         clock,
         in_use,
         memory,
-        outcomes: Vec::new(),
         standstill,
         since: Instant::now(),
         survey,
@@ -689,7 +745,6 @@ fn prepare_and_write(
     let round = &mut attached.round;
     let probes = std::mem::take(probes);
     round.asked = Asked::of(probes, &mut round.entries, &round.guarded.guards);
-    attached.outcomes = attached.round.outcomes();
     attached.begun = true;
     Ok(Some(attached))
 }

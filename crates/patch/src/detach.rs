@@ -159,6 +159,7 @@ fn detach_living(
                 drop(stopped);
                 save_remains(process, &remote, installed, save)?;
             }
+            None if installed.stays => break,
             None => {
                 unmap(host, &remote, installed, stopped)?;
                 return Ok(report);

@@ -69,9 +69,9 @@ impl Family {
                 // memory would remove them from its parent's.
                 Ok(true) => self.members.push(stranger),
                 Ok(false) => {
+                    let host = attached.host.other(&stranger);
                     let result =
-                        recover::detach_sharing(&*attached.host.other(&stranger), memory.inode)
-                            .map(|_| ());
+                        recover::detach_sharing(&*host, attached.kind(), memory.inode).map(|_| ());
                     if !stranger.is_over() {
                         let keeps = recover::shares(&stranger, &memory);
                         parted.push(Stranger {

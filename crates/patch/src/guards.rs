@@ -11,6 +11,7 @@
 //! after the last is restored. If the bytes of a guard are occupied, the attach starts again,
 //! up to eight times within half a second, and then drops kinds of guards one after the other.
 
+use crate::other::Other;
 use crate::probe::{Point, Probe};
 use crate::returns::Region;
 use capriole_codegen::work::Work;
@@ -189,6 +190,22 @@ impl Guards {
         }
     }
 
+    /// Returns the guards that are possible beside the other session of the process. Without the others
+    /// each kind is incomplete, see [`with_less`](Self::with_less).
+    pub(crate) fn beside(&self, other: &Other) -> Guards {
+        let mut guards = self.clone();
+        let is_free = |probe: &Probe| !bytes_of(&probe.shape).any(|bytes| other.claims_any(bytes));
+        let keep = |probes: &mut Vec<Probe>| {
+            let before = probes.len();
+            probes.retain(is_free);
+            probes.len() == before
+        };
+        guards.missing |= !keep(&mut guards.threads);
+        guards.filters_complete &= keep(&mut guards.filters);
+        guards.actions_complete &= keep(&mut guards.actions);
+        guards
+    }
+
     /// Adds the guards to `probes`.
     pub(crate) fn join(&self, probes: &mut Vec<Probe>) -> Guarded {
         let asked = probes.len();
@@ -272,8 +289,14 @@ pub(crate) fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
     uses_of(&probe.shape)
 }
 
-/// Returns the bytes that a probe of this shape changes, displaces or relies on.
+/// Returns the bytes that a probe of this shape changes, displaces or relies on, with its stubs.
 pub(crate) fn uses_of(shape: &Shape) -> impl Iterator<Item = Range<u64>> {
+    let stubs = shape.placed.iter().flat_map(|placed| &placed.stubs);
+    bytes_of(shape).chain(stubs.map(|stub| stub.address..stub.address + STUB))
+}
+
+/// Returns the bytes of the program that a probe of this shape changes, evicts or relies on.
+pub(crate) fn bytes_of(shape: &Shape) -> impl Iterator<Item = Range<u64>> {
     let range = |at: u64, bytes: &[u8]| at..at + bytes.len() as u64;
     let placed = shape.placed.iter().flat_map(move |placed| {
         let writes = placed
@@ -285,8 +308,7 @@ pub(crate) fn uses_of(shape: &Shape) -> impl Iterator<Item = Range<u64>> {
             .iter()
             .map(move |(at, bytes)| range(*at, bytes));
         let evicted = placed.evicted.iter().map(|i| i.ip()..i.next_ip());
-        let stubs = placed.stubs.iter().map(|s| s.address..s.address + STUB);
-        writes.chain(relied).chain(evicted).chain(stubs)
+        writes.chain(relied).chain(evicted)
     });
     std::iter::once(covered(shape)).chain(placed)
 }

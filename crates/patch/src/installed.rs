@@ -31,6 +31,8 @@ pub struct Installed {
     pub(crate) references: Vec<Reference>,
     /// The replaced signal actions.
     pub actions: Vec<Action>,
+    /// True if the memory has to stay when the probes are taken out: the program may have addresses in it.
+    pub stays: bool,
 }
 
 impl Installed {

@@ -6,6 +6,7 @@
 //!   threads that ended
 //! - [`attach`] (also probes that are added, disarmed and armed later), [`guards`], `probe`: probes in
 //! - [`recover`], [`detach`]: probes out, also after the tracer was killed
+//! - [`other`]: the session of another kind beside one
 //! - `installed`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
 //!   the system calls that put it there
 //! - [`stubs`], [`patch`]: pages of stubs, and the bytes of sites
@@ -23,6 +24,7 @@ mod installed;
 pub mod lanes;
 #[cfg(test)]
 mod layers;
+pub mod other;
 pub mod outside;
 pub mod patch;
 mod probe;

@@ -3,9 +3,10 @@
 
 use crate::recover;
 use crate::recover::FoundSession;
-use crate::session::{MEMFD_NAME, is_session};
+use crate::session::is_of_session;
 use capriole_host::error::TargetError;
 use capriole_host::{memfd, ptrace};
+use capriole_ledger::Kind;
 use capriole_proc::process::Process;
 use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
@@ -13,6 +14,9 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+
+/// Name of the command, as its process has it.
+const NAME: &str = "capriole";
 
 /// Finds the sessions of recorders that run as the caller's user, each with the oldest of the
 /// processes that share it.
@@ -25,14 +29,14 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     let uid = rustix::process::geteuid().as_raw();
     let is_recorder = |process: &Process| {
         let name = process.name();
-        let named = name == MEMFD_NAME || own.as_ref().is_ok_and(|own| own.name() == name);
+        let named = name == NAME || own.as_ref().is_ok_and(|own| own.name() == name);
         named && process.status().is_ok_and(|status| status.uid == uid)
     };
     // Inodes and the processes that hold them: the recorder, and perhaps writers of messages.
     let mut held: BTreeSet<(u64, u32)> = BTreeSet::new();
     for recorder in own.iter().cloned().chain(Process::others()) {
         if is_recorder(&recorder) {
-            let files = memfd::descriptors(recorder.pid(), &[MEMFD_NAME]);
+            let files = memfd::descriptors(recorder.pid(), &[Kind::Recorder.memory_name()]);
             held.extend(files.iter().map(|file| (file.inode, recorder.pid())));
         }
     }
@@ -47,12 +51,12 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
         let maps = process.maps().unwrap_or_default();
         if !maps
             .iter()
-            .any(|m| is_session(m) && inodes.contains(&m.inode))
+            .any(|m| is_of_session(m, Kind::Recorder) && inodes.contains(&m.inode))
         {
             continue;
         }
         // Empty if the process has just ended, or is not ours.
-        let sessions = recover::find(&*ptrace::host(&process))
+        let sessions = recover::find_of(&*ptrace::host(&process), Kind::Recorder)
             .unwrap_or_default()
             .into_iter();
         for session in sessions.filter(|session| session.inode != 0) {
@@ -105,7 +109,7 @@ fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
 /// Returns the paths in `/proc` of the descriptors of a process that have the name of session
 /// memory.
 fn descriptors(pid: u32) -> rustix::io::Result<impl Iterator<Item = PathBuf>> {
-    let name = format!("/memfd:{MEMFD_NAME} (deleted)");
+    let name = format!("/memfd:{} (deleted)", Kind::Recorder.memory_name());
     let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     Ok(entries.filter_map(move |entry| {

@@ -1,5 +1,9 @@
 //! Sessions found in a process: another tracer's, or left by a dead one.
 //!
+//! Each kind of session is found, refused and cleared away by itself: a recorder has nothing to do with
+//! the library's session beside it ([`other`](crate::other)), living or dead, and the other way round.
+//! Only `capriole detach` removes the remains of both.
+//!
 //! A session in another process may be any memory with that name. It must be on the kernel's
 //! own device for memfds, which cannot be mounted. Journals are bounded
 //! ([`MAX_ENTRIES`](capriole_ledger::MAX_ENTRIES)); journals and arenas are read in pieces, from
@@ -9,12 +13,12 @@
 use crate::detach::{Detached, detach, detach_and_save};
 use crate::installed::Installed;
 use crate::returns::Region;
-use crate::session::{Agent, MEMFD_NAME, STUBS_NAME, is_session};
+use crate::session::{Agent, is_of_session, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
 use capriole_ledger::remains::{Save, TraceId};
-use capriole_ledger::{Arena, Entry, LEDGER_NAME, Ledger, MemoryAt, is_ledger};
+use capriole_ledger::{Arena, Entry, Kind, Ledger, MemoryAt, is_ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
@@ -47,6 +51,9 @@ const MAX_ENTRIES: u64 = 1 << 22;
 /// Maximum number of bytes of a process's arenas that are compared with zero.
 const MAX_UNWRITTEN: u64 = 1 << 30;
 
+/// Attempts to read sessions that are just being taken out.
+const FIND_TRIES: u32 = 5;
+
 /// Number of searches for the children of a program that keeps forking.
 const FORK_ROUNDS: usize = 10;
 
@@ -56,19 +63,46 @@ pub(crate) fn own_identity() -> (u32, u64) {
     (pid, Process::open(pid).map_or(0, |p| p.start_time()))
 }
 
-/// Finds all sessions mapped in a process, by its ledgers. Memory that a process has mapped by a
+/// Finds all sessions mapped in a process, of both kinds.
+///
+/// # Errors
+/// See [`find_of`].
+pub fn find(host: &dyn Host) -> Result<Vec<FoundSession>, TargetError> {
+    let mut found = find_of(host, Kind::Recorder)?;
+    found.extend(find_of(host, Kind::Library)?);
+    Ok(found)
+}
+
+/// Finds all sessions of one kind mapped in a process, by its ledgers. Memory that a process has mapped by a
 /// descriptor of its own is skipped: a recorder, and a writer of messages
 /// ([`outside::writer`](crate::outside::writer)), have the memory of sessions in other processes.
 ///
 /// # Errors
 /// The memory cannot be read, a ledger is invalid, or there is session memory without a ledger:
 /// then it is unknown what else is installed.
-pub fn find(host: &dyn Host) -> Result<Vec<FoundSession>, TargetError> {
+pub fn find_of(host: &dyn Host, kind: Kind) -> Result<Vec<FoundSession>, TargetError> {
+    let ledgers = || -> Result<Vec<Ledger>, TargetError> {
+        let process = host.process();
+        Ok(Ledger::of(kind, process.pid() as i32, &process.maps()?).collect())
+    };
+    let mut tries = 0;
+    loop {
+        let before = ledgers()?;
+        let found = find_now(host, kind);
+        tries += 1;
+        // Its owner may just be taking it out.
+        if found.is_ok() || tries == FIND_TRIES || ledgers()? == before {
+            return found;
+        }
+    }
+}
+
+fn find_now(host: &dyn Host, kind: Kind) -> Result<Vec<FoundSession>, TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
     let maps = process.maps()?;
-    let mut memories: Vec<&Mapping> = maps.iter().filter(|m| is_session(m)).collect();
-    let ledgers: Vec<Ledger> = Ledger::all(pid, &maps).collect();
+    let mut memories: Vec<&Mapping> = maps.iter().filter(|m| is_of_session(m, kind)).collect();
+    let ledgers: Vec<Ledger> = Ledger::of(kind, pid, &maps).collect();
     if memories.is_empty() && ledgers.is_empty() {
         return Ok(Vec::new());
     }
@@ -158,7 +192,8 @@ fn together(found: Vec<Found>) -> Vec<Found> {
 
 /// Returns the inodes of session memory that a process has opened itself.
 fn reopened(pid: u32) -> BTreeSet<u64> {
-    let held = memfd::descriptors(pid, &[MEMFD_NAME]).into_iter();
+    let names = Kind::ALL.map(Kind::memory_name);
+    let held = memfd::descriptors(pid, &names).into_iter();
     let reopened = held.filter(|descriptor| descriptor.reopened);
     reopened.map(|descriptor| descriptor.inode).collect()
 }
@@ -181,6 +216,7 @@ fn read_session(
             changes: Vec::new(),
             references: Vec::new(),
             actions: Vec::new(),
+            stays: false,
         },
         owner: None,
         state: State::Building,
@@ -254,10 +290,13 @@ pub fn is_probed(host: &dyn Host) -> Result<bool, TargetError> {
 /// Returns the ranges where a session's stubs are mapped, by the inodes of their memory;
 /// adjacent mappings are merged.
 pub(crate) fn stubs_in(maps: &[Mapping], inodes: &[u64]) -> Vec<Range<u64>> {
-    let name = format!("/memfd:{STUBS_NAME}");
-    let is_stub = |m: &&Mapping| {
-        m.inode != 0 && inodes.contains(&m.inode) && m.path.as_encoded_bytes() == name.as_bytes()
+    let names = Kind::ALL.map(|kind| format!("/memfd:{}", kind.stubs_name()));
+    let is_named = |m: &Mapping| {
+        names
+            .iter()
+            .any(|n| m.path.as_encoded_bytes() == n.as_bytes())
     };
+    let is_stub = |m: &&Mapping| m.inode != 0 && inodes.contains(&m.inode) && is_named(m);
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for mapping in maps.iter().filter(is_stub) {
         match ranges.last_mut() {
@@ -376,24 +415,30 @@ fn in_use() -> MutexGuard<'static, BTreeSet<u64>> {
 }
 
 impl FoundSession {
+    /// Returns the kind of the session.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.installed.ledger.kind
+    }
+
     /// True if our own process has made it, and does not use it.
     fn is_own_remains(&self) -> bool {
         self.owner == Some(std::process::id()) && !in_use().contains(&self.inode)
     }
 }
 
-/// Removes all remains of dead tracers from a process, before a new attach.
+/// Removes all remains of dead tracers of one kind from a process, before a new attach.
 ///
 /// # Errors
-/// [`TargetError::AlreadyRecorded`] if a living capriole has probes there, also if that is our own
+/// [`TargetError::AlreadyRecorded`] if a living one of that kind has probes there, also if that is our own
 /// process: further probes are [added](crate::attach::Attached::add) to its session.
-pub(crate) fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
+pub(crate) fn clear_the_way(host: &dyn Host, kind: Kind) -> Result<(), TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
-    if !find(host)?.is_empty() {
+    if !find_of(host, kind)?.is_empty() {
         wait_for_orphans(host)?;
     }
-    let sessions = find(host)?;
+    let sessions = find_of(host, kind)?;
     // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
     // living one is just adding to its session. This includes the time in which it removes its probes.
     // What a child has inherited and taken out stays mapped while something on a stack leads there.
@@ -414,17 +459,20 @@ pub(crate) fn clear_the_way(host: &dyn Host) -> Result<(), TargetError> {
     for session in sessions {
         detach(host, &session.installed)?;
     }
-    close_leaked(host)
+    close_leaked(host, kind)
 }
 
-/// Removes the sessions that our own process has made in a process and does not use.
-pub(crate) fn remove_own(host: &dyn Host) -> Result<(), TargetError> {
-    for session in find(host)? {
+/// Removes the sessions of one kind that our own process has made in a process and does not use.
+///
+/// # Errors
+/// See [`detach`].
+pub fn remove_own(host: &dyn Host, kind: Kind) -> Result<(), TargetError> {
+    for session in find_of(host, kind)? {
         if session.is_own_remains() {
             detach(host, &session.installed)?;
         }
     }
-    close_leaked(host)
+    close_leaked(host, kind)
 }
 
 /// Time for which a descriptor must have been there before it is closed: a recorder has
@@ -433,10 +481,10 @@ const LEAKED_FOR: Duration = Duration::from_millis(50);
 
 /// Closes memfds of ours that a tracer left open because it was killed at just that moment, but not
 /// those that the process, being a recorder, has opened itself.
-fn close_leaked(host: &dyn Host) -> Result<(), TargetError> {
+fn close_leaked(host: &dyn Host, kind: Kind) -> Result<(), TargetError> {
     let process = host.process();
     let find = || {
-        let names = [MEMFD_NAME, LEDGER_NAME, STUBS_NAME];
+        let names = [kind.memory_name(), kind.ledger_name(), kind.stubs_name()];
         let mut found = memfd::descriptors(process.pid(), &names);
         found.retain(|descriptor| !descriptor.reopened);
         found
@@ -460,15 +508,17 @@ fn close_leaked(host: &dyn Host) -> Result<(), TargetError> {
 }
 
 /// Removes every probe, including a dead tracer's, from a process and from the processes that
-/// share its session: its forked children, or a child's parent.
+/// share its session: its forked children, or a child's parent. Probes that the program has put into
+/// itself stay as long as its helper lives.
 ///
 /// # Errors
-/// [`TargetError::NothingAttached`] if there are none.
+/// [`TargetError::NothingAttached`] if there are none, [`TargetError::ProbesItself`] if there are no
+/// others.
 pub fn detach_all(host: &dyn Host) -> Result<Detached, TargetError> {
-    detach_all_and_save(host, None)
+    detach_all_and_save(host, &Kind::ALL, None)
 }
 
-/// Detaches as [`detach_all`] does, and saves the records that dead recorders have left in
+/// Detaches as [`detach_all`] does, sessions of these kinds, and saves the records that dead recorders have left in
 /// session memory before that memory is unmapped. (A living recorder writes them to its trace
 /// itself.)
 ///
@@ -476,29 +526,51 @@ pub fn detach_all(host: &dyn Host) -> Result<Detached, TargetError> {
 /// See [`detach_all`].
 pub fn detach_all_and_save(
     host: &dyn Host,
+    kinds: &[Kind],
     save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let process = host.process();
     process.preflight()?;
     host.check_stops()?;
-    host.apart(|| detach_living(host, save))
+    host.apart(|| detach_living(host, kinds, save))
 }
 
 fn detach_living(
     host: &dyn Host,
+    kinds: &[Kind],
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let process = host.process();
+    let pid = process.pid() as i32;
     wait_for_orphans(host)?;
-    let sessions = find(host)?;
+    let mut sessions = Vec::new();
+    for kind in kinds {
+        sessions.extend(find_of(host, *kind)?);
+    }
+    let mut helper = None;
+    sessions.retain(|session| {
+        let owner = session.owner.filter(|_| session.kind() == Kind::Library);
+        helper = helper.or(owner);
+        owner.is_none()
+    });
     if sessions.is_empty() {
-        close_leaked(host)?;
-        return Err(TargetError::NothingAttached {
-            pid: process.pid() as i32,
+        close_leaked(host, Kind::Recorder)?;
+        return Err(match helper {
+            Some(helper) => TargetError::ProbesItself {
+                pid,
+                helper: helper as i32,
+            },
+            None => {
+                close_leaked(host, Kind::Library)?;
+                TargetError::NothingAttached { pid }
+            }
         });
     }
     let mut total = Detached::default();
-    for session in sessions {
+    for mut session in sessions {
+        // The program's library has the addresses of copies and handlers, until its next helper has given
+        // it others, or it is told to forget them.
+        session.installed.stays = session.kind() == Kind::Library;
         // Reborrow for each call.
         let mut save =
             reborrow(&mut save).filter(|_| session.owner.is_none() && session.trace.is_some());
@@ -510,7 +582,8 @@ fn detach_living(
         {
             let save = reborrow(&mut save);
             // A child that fails here is tried again after the process, and reported then.
-            if let Ok(children) = detach_children(host, memory, process.pid(), save) {
+            let kind = session.kind();
+            if let Ok(children) = detach_children(host, kind, memory, process.pid(), save) {
                 total.add_children(&Detached {
                     lingering: false,
                     damaged: 0,
@@ -527,13 +600,14 @@ fn detach_living(
         if let Some(memory) = &memory {
             total.add_children(&detach_children(
                 host,
+                session.kind(),
                 memory,
                 process.pid(),
                 reborrow(&mut save),
             )?);
         }
     }
-    close_leaked(host)?;
+    close_leaked(host, Kind::Recorder)?;
     Ok(total)
 }
 
@@ -572,6 +646,7 @@ pub(crate) fn shares(process: &Process, memory: &MemoryAt) -> bool {
 /// The first error of a process, after all the others were done.
 pub(crate) fn detach_children(
     host: &dyn Host,
+    kind: Kind,
     memory: &MemoryAt,
     except: u32,
     mut save: Option<&mut Save<'_>>,
@@ -586,7 +661,8 @@ pub(crate) fn detach_children(
             break;
         }
         for child in children {
-            match detach_child(&*host.other(&child), memory.inode, reborrow(&mut save)) {
+            let host = host.other(&child);
+            match detach_child(&*host, kind, memory.inode, reborrow(&mut save)) {
                 Ok(one) => report.add_children(&one),
                 Err(_) if child.is_over() => {}
                 // The child has damaged its own ledger, and cannot be restored.
@@ -598,8 +674,8 @@ pub(crate) fn detach_children(
     result.map(|()| report)
 }
 
-/// Removes the probes that a process has inherited by fork from it alone: those of sessions that
-/// were made for another process. Its parent keeps them.
+/// Removes the probes that a program has put into itself and a process has inherited from it by fork,
+/// from that process alone. Its parent keeps them, and a recorder those that it has in the child.
 ///
 /// # Errors
 /// See [`detach_all`]; that there are none is no error.
@@ -609,7 +685,7 @@ pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
     let remote = host.memory()?;
     let inherited = || -> Result<Vec<FoundSession>, TargetError> {
         let mut found = Vec::new();
-        for session in find(host)? {
+        for session in find_of(host, Kind::Library)? {
             if session.installed.ledger.header(&remote)?.pid() != process.pid() {
                 found.push(session);
             }
@@ -633,17 +709,22 @@ pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
 ///
 /// # Errors
 /// See [`detach`] and [`find`].
-pub(crate) fn detach_sharing(host: &dyn Host, inode: u64) -> Result<Detached, TargetError> {
-    detach_child(host, inode, None)
+pub(crate) fn detach_sharing(
+    host: &dyn Host,
+    kind: Kind,
+    inode: u64,
+) -> Result<Detached, TargetError> {
+    detach_child(host, kind, inode, None)
 }
 
 fn detach_child(
     host: &dyn Host,
+    kind: Kind,
     inode: u64,
     mut save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let mut report = Detached::default();
-    for session in find(host)? {
+    for session in find_of(host, kind)? {
         if session.inode == inode {
             let save = reborrow(&mut save);
             report.add_children(&detach_and_save(host, &session.installed, save)?);

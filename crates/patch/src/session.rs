@@ -7,7 +7,7 @@ use capriole_host::host::{
 };
 use capriole_host::memfd;
 use capriole_host::steps::step;
-use capriole_ledger::{Arena, Identity, LEDGER_NAME, Ledger, MAX_ARENAS, MemoryAt};
+use capriole_ledger::{Arena, Identity, Kind, Ledger, MAX_ARENAS, MemoryAt};
 use capriole_proc::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
 use capriole_proc::process::Process;
 use capriole_ring::Memory;
@@ -19,14 +19,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Name of the memfd; /proc/PID/maps shows it as `/memfd:capriole (deleted)`.
-pub(crate) const MEMFD_NAME: &str = "capriole";
-/// Name of the memory that stubs are mapped from.
-pub const STUBS_NAME: &str = "capriole-stubs";
+/// Name of the memory that a recorder's stubs are mapped from.
+pub const STUBS_NAME: &str = Kind::Recorder.stubs_name();
 
-/// True if a mapping is a session's memory.
+/// True if a mapping is a session's memory, of either kind.
 pub fn is_session(mapping: &Mapping) -> bool {
-    mapping.path.as_encoded_bytes() == format!("/memfd:{MEMFD_NAME}").as_bytes()
+    Kind::ALL
+        .into_iter()
+        .any(|kind| is_of_session(mapping, kind))
+}
+
+/// True if a mapping is the memory of a session of this kind.
+pub(crate) fn is_of_session(mapping: &Mapping, kind: Kind) -> bool {
+    mapping.path.as_encoded_bytes() == format!("/memfd:{}", kind.memory_name()).as_bytes()
         && mapping.perms.shared
         && mapping.offset == 0
         && memfd::device().is_none_or(|device| mapping.dev == device)
@@ -196,7 +201,8 @@ impl Agent {
         let mapped = std::cell::RefCell::new(Vec::new());
         let map = |i: &mut dyn Calls| {
             let name = if name == 0 { i.below_frame() } else { name };
-            let ledger = self.map_ledger(i, remote, name, hint, len, "ledger mapped")?;
+            let at = (name, hint);
+            let ledger = self.map_ledger(i, remote, identity.kind, at, len, "ledger mapped")?;
             mapped.borrow_mut().push((ledger.start, len));
             let fail = |errno| TargetError::Share { pid, errno };
             if !ledger.is_in(process)? {
@@ -204,8 +210,9 @@ impl Agent {
             }
             ledger.begin(remote, identity, None)?;
 
+            let own_name = identity.kind.memory_name();
             let (fd, file) =
-                self.create_file(i, remote, name, MEMFD_NAME, |fd| share(pid, fd, shared))?;
+                self.create_file(i, remote, name, own_name, |fd| share(pid, fd, shared))?;
             let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
             // Noted before the memory is mapped: if we die in between, `recover` tells it by its inode
             // from memory of other processes' sessions, which the target has mapped if it is a recorder.
@@ -296,7 +303,8 @@ impl Agent {
         let len = Ledger::size(entries);
         self.with(remote, place, |i| {
             let mapped = "extension of the ledger mapped";
-            let ledger = self.map_ledger(i, remote, name, base.start, len, mapped)?;
+            let at = (name, base.start);
+            let ledger = self.map_ledger(i, remote, base.kind, at, len, mapped)?;
             // Another thread may have replaced the descriptor by another file before it was mapped.
             let begun = match ledger.is_in(process)? {
                 true => ledger.begin(remote, identity, Some((base, memory))),
@@ -313,19 +321,21 @@ impl Agent {
     }
 
     /// Creates an empty ledger of `len` bytes in the target, with the name of its memfd written at
-    /// `name`, and maps it below `end`, if there is room; then takes the step `mapped`.
+    /// `name`, and maps it below `end` (the second of the addresses), if there is room; then takes the
+    /// step `mapped`.
     fn map_ledger(
         &self,
         i: &mut dyn Calls,
         remote: &dyn TargetMemory,
-        name: u64,
-        end: u64,
+        kind: Kind,
+        (name, end): (u64, u64),
         len: u64,
         mapped: &'static str,
     ) -> Result<Ledger, TargetError> {
         let pid = self.pid();
-        let (fd, inode) =
-            self.create_file(i, remote, name, LEDGER_NAME, |fd| empty(pid, fd, len))?;
+        let (fd, inode) = self.create_file(i, remote, name, kind.ledger_name(), |fd| {
+            empty(pid, fd, len)
+        })?;
         let prot = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let flags = (libc::MAP_PRIVATE | libc::MAP_NORESERVE) as u64;
         let below = end.saturating_sub(len);
@@ -334,6 +344,7 @@ impl Agent {
         let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
         let start = start.map_err(self.refused("map memory for a journal"))?;
         Ok(Ledger {
+            kind,
             pid,
             start,
             len,
@@ -518,7 +529,7 @@ impl Agent {
     ) -> Result<Vec<Row>, TargetError> {
         let pid = self.pid();
         let (place, name) = self.scratch_and_more(ledger);
-        let text = [STUBS_NAME.as_bytes(), b"\0"].concat();
+        let text = [ledger.kind.stubs_name().as_bytes(), b"\0"].concat();
         write(pid, remote, name, &text)?;
         self.with(remote, place, |i| {
             const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said

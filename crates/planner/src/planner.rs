@@ -8,12 +8,14 @@ use self::together::wants_placing;
 use capriole_dwarf::DebugInfo as _;
 pub use capriole_patch::attach::Plan;
 use capriole_patch::attach::{CLUSTER, breakpoints_allowed};
+use capriole_patch::other::Other;
 use capriole_proc::maps::{Layout, PAGE_SIZE, free_stretches, max_map_count};
 
 use crate::resolve::{Body, Site};
 use capriole_host::ptrace;
 use capriole_host::survey::has_shadow_stack;
 use capriole_insn::{Extent, FunctionFlow, Hints};
+use capriole_ledger::Kind;
 use capriole_object::symbols::display;
 use capriole_object::{Object, ObjectCode, ObjectFile, ObjectKind};
 use capriole_proc::process::Process;
@@ -35,6 +37,10 @@ pub struct Planner {
     /// Addresses available for stubs; `None` for a file, which is treated as if it were loaded
     /// alone.
     space: Option<Space>,
+    /// The other session of the process, whose probes stay as they are.
+    other: Option<Other>,
+    /// The kind of the session that is to probe the sites.
+    kind: Kind,
 }
 
 /// The plan of a site, or the reasons why there is none.
@@ -53,6 +59,10 @@ const C_LIBRARIES: [&str; 5] = [
     "libc.musl",
     "ld-musl",
 ];
+/// Prefix of the soname of the library by which programs probe themselves.
+const LIBRARY: &str = "libcapriole.so";
+/// Section with the code of that library, also in a program that it is linked into.
+const LIBRARY_CODE: &str = "capriole_text";
 /// Prefixes of the names of functions that Go's signal handlers may run.
 const GO_RUNTIME: [&str; 6] = [
     "runtime.",
@@ -194,11 +204,24 @@ impl Site {
 }
 
 impl Planner {
-    /// Makes a planner for sites of a running process.
+    /// Makes a planner for sites of a running process that a recorder is to probe.
     pub fn of_process(process: &Process) -> Planner {
+        Planner::of_session(process, Kind::Recorder)
+    }
+
+    /// Makes a planner for sites of a running process that a session of this kind is to probe.
+    pub fn of_session(process: &Process, kind: Kind) -> Planner {
+        let host = ptrace::host(process);
+        // What cannot be seen now is found when the probes are written.
+        let remote = host.memory().ok();
+        let other = remote.and_then(|remote| Other::find(process, &remote, kind).ok()?);
+        let beside = |other: &Other| other.check_breakpoints(other.leaves_actions());
+        let breakpoints = other.as_ref().map_or(Ok(()), beside);
+        let breakpoints = breakpoints.and_then(|()| breakpoints_allowed(&*host));
         Planner {
-            breakpoints: breakpoints_allowed(&*ptrace::host(process))
-                .map_err(Refusal::TrapUnusable),
+            breakpoints: breakpoints.map_err(Refusal::TrapUnusable),
+            other,
+            kind,
             shadow_stack: has_shadow_stack(process),
             one_instruction: false,
             trusted: false,
@@ -214,6 +237,8 @@ impl Planner {
             one_instruction: false,
             trusted: false,
             space: None,
+            other: None,
+            kind: Kind::Recorder,
         }
     }
 
@@ -332,6 +357,7 @@ impl Planner {
     fn placer(&self, site: &Site) -> Placer {
         let space = self.space.clone();
         let mut placer = Placer::new(space.unwrap_or_else(|| space_around(site)));
+        self.leave_to_other(&mut placer);
         want_markers(&mut placer, &site.object);
         placer
     }
@@ -354,12 +380,66 @@ impl Planner {
             space.keep_free(near, count * DETOUR + RESIDENT);
         }
         let mut placer = Placer::new(space);
+        self.leave_to_other(&mut placer);
         let mut objects: Vec<&Arc<Object>> = sites.iter().map(|site| &site.object).collect();
         objects.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for object in objects {
             want_markers(&mut placer, object);
         }
         placer
+    }
+
+    /// Has no probe change bytes that the other session claims, or rely on them.
+    fn leave_to_other(&self, placer: &mut Placer) {
+        let claims = self.other.iter().flat_map(Other::claims);
+        claims.for_each(|bytes| placer.claim(bytes));
+    }
+
+    /// Returns the bytes that the other session claims in reach of an extent.
+    fn claimed_near(&self, extent: Extent) -> Vec<Extent> {
+        /// As in [`ObjectCode::forbidden_near`].
+        const NEAR: u64 = 512;
+        let near = extent.start.saturating_sub(NEAR)..extent.end.saturating_add(NEAR);
+        let claims = self
+            .other
+            .iter()
+            .flat_map(|other| other.claims_in(near.clone()));
+        claims
+            .map(|bytes| Extent::new(bytes.start, bytes.end))
+            .collect()
+    }
+
+    /// Names the other session where its bytes are the reason of a refusal.
+    fn name_other(&self, refusals: &mut [(Tactic, Refusal)], claimed: &[Extent]) {
+        let Some(owner) = self.other.as_ref().map(|other| other.owner) else {
+            return;
+        };
+        for (_, refusal) in refusals {
+            if let Refusal::Forbidden { range } = *refusal
+                && claimed.contains(&range)
+            {
+                *refusal = match (owner.kind, owner.tracer) {
+                    (Kind::Library, _) => Refusal::ProbedByProgram { range },
+                    (Kind::Recorder, Some(pid)) => Refusal::ProbedByRecorder { range, pid },
+                    (Kind::Recorder, None) => Refusal::ProbedBefore { range },
+                };
+            }
+        }
+    }
+
+    /// Refuses to record code of the library by which a program probes itself: each of its probes would
+    /// hit one there. The library has probes of its own there, for records.
+    fn check_own_code(&self, site: &Site) -> Result<(), Refused> {
+        let file = site.object.file();
+        let soname = file.soname();
+        let name = soname.map_or_else(|| site.object.name(), str::to_owned);
+        let section = file.section(LIBRARY_CODE);
+        let is_in = |section: Range<u64>| section.contains(&site.link_address);
+        let is_own = name.starts_with(LIBRARY) || section.is_some_and(is_in);
+        match is_own && self.kind == Kind::Recorder {
+            true => Err(refused(Refusal::LibraryCode)),
+            false => Ok(()),
+        }
     }
 
     /// Plans one site on its own.
@@ -379,6 +459,7 @@ impl Planner {
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
     pub fn plan_each(&self, function: &Site, from: u64) -> Result<Vec<Planned>, Refused> {
+        self.check_own_code(function)?;
         let flow = self.analyse(&[function])?;
         let placer = self.placer(function);
         let plan = |site: Site| {
@@ -468,7 +549,9 @@ impl Planner {
         let others = others.iter().filter(|other| **other != site.address);
         let others = others.map(|other| Extent::new(*other, other + 1));
         let near = object.forbidden_near(site.extent);
-        let kept: Vec<Extent> = near.iter().copied().chain(others).collect();
+        let claimed = self.claimed_near(site.extent);
+        let kept = near.iter().chain(&claimed).copied().chain(others);
+        let kept: Vec<Extent> = kept.collect();
         let input = SiteInput {
             code: &code,
             flow,
@@ -486,7 +569,12 @@ impl Planner {
             go: object.is_go(),
             split_part,
         };
-        let mut plan = then(&input, near.len())?;
+        let plan = then(&input, near.len() + claimed.len());
+        let mut plan = plan.map_err(|mut refused| {
+            self.name_other(&mut refused.refusals, &claimed);
+            refused
+        })?;
+        self.name_other(&mut plan.shape.refusals, &claimed);
         plan.called = plan.shape.at_entry;
         plan.shape.at_entry &= !in_use;
         Ok(plan)
@@ -501,7 +589,7 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     Ok(Plan {
         before: before.ok_or_else(|| outside(site))?.to_vec(),
         shape,
-        breakpoint: input.int3.is_ok(),
+        breakpoint: input.int3,
         called: false,
     })
 }

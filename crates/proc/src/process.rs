@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 pub use auxv::Auxv;
 pub use error::{Permission, ProcessError};
@@ -140,12 +141,21 @@ impl Process {
                 name: stat.comm,
             });
         }
-        let status = self.status()?;
+        let mut status = self.status()?;
         if matches!(status.state, State::Zombie | State::Dead) {
             return Err(ProcessError::Zombie {
                 pid: self.pid,
                 name: stat.comm,
             });
+        }
+        let until = Instant::now() + TRACER_PATIENCE;
+        while status.tracer != 0
+            && !is_own_thread(status.tracer)
+            && is_passing_tracer(status.tracer)
+            && Instant::now() < until
+        {
+            std::thread::sleep(Duration::from_millis(1));
+            status = self.status()?;
         }
         let tracer = status.tracer;
         if tracer != 0 && !is_own_thread(tracer) {
@@ -375,6 +385,18 @@ impl Process {
             _ => Err(ProcessError::ForeignArchitecture { pid, name, machine }),
         }
     }
+}
+
+/// Name of a thread that is a tracer only for moments: a thread of Capriole's.
+pub const TRACER_NAME: &str = "capriole-tracer";
+/// Time for which such a thread of another process is waited for.
+pub const TRACER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// True if `tid`, which traces a thread, is going to stop that in a moment, or has ended.
+#[must_use]
+pub fn is_passing_tracer(tid: u32) -> bool {
+    let name = fs::read_to_string(format!("/proc/{tid}/comm"));
+    name.map_or(true, |name| name.trim_end() == TRACER_NAME)
 }
 
 /// True if `tid` is a thread of the calling process: a process that we launched and still hold

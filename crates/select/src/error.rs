@@ -140,6 +140,7 @@ pub struct Error {
     code: Code,
     message: Message,
     cause: Option<Cause>,
+    recorder: Option<u32>,
 }
 
 impl Error {
@@ -149,6 +150,7 @@ impl Error {
             code,
             message: message.into(),
             cause: None,
+            recorder: None,
         }
     }
 
@@ -158,6 +160,7 @@ impl Error {
             code,
             message: message.into(),
             cause: Some(cause.into()),
+            recorder: None,
         }
     }
 
@@ -167,12 +170,19 @@ impl Error {
         self.code
     }
 
+    /// Returns the process that has probes in the program already, if that is the error.
+    #[must_use]
+    pub fn recorder(&self) -> Option<u32> {
+        self.recorder
+    }
+
     /// Puts a message in front of this error, which becomes its cause. The code stays.
     #[must_use]
     pub fn context(self, message: impl Into<Message>) -> Error {
         Error {
             code: self.code,
             message: message.into(),
+            recorder: self.recorder,
             cause: Some(Box::new(self)),
         }
     }
@@ -299,6 +309,7 @@ fn advice_of_target(error: &TargetError) -> Option<Advice> {
         TargetError::Process(ref error) => advice_of_process(error),
         TargetError::Vanished { .. } => Some(Advice::LaunchInstead),
         TargetError::Occupied { .. } => Some(Advice::LeaveOutReturnStackIfUsed),
+        TargetError::ReturnsBeside { .. } => Some(Advice::LeaveOutReturnStack),
         TargetError::AlreadyRecorded { pid, .. } => Some(Advice::DetachOther { pid }),
         TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
             if errno == Errno::FBIG =>
@@ -390,6 +401,7 @@ macro_rules! from {
                     code: Code::$code,
                     message: message_of(&error),
                     cause: std::error::Error::source(&error).map(|cause| cause.to_string().into()),
+                    recorder: None,
                 }
             }
         }
@@ -419,6 +431,7 @@ impl From<ProcessError> for Error {
             code: code_of_process(&error),
             message: with_advice(&error, advice_of_process(&error)),
             cause: None,
+            recorder: None,
         }
     }
 }
@@ -429,6 +442,10 @@ impl From<TargetError> for Error {
             code: code_of_target(&error),
             message: with_advice(&error, advice_of_target(&error)),
             cause: None,
+            recorder: match error {
+                TargetError::AlreadyRecorded { owner, .. } => u32::try_from(owner).ok(),
+                _ => None,
+            },
         }
     }
 }
@@ -439,6 +456,7 @@ impl From<ResolveError> for Error {
             code: code_of_resolve(&error),
             message: with_advice(&error, advice_of_resolve(&error)),
             cause: None,
+            recorder: None,
         }
     }
 }
@@ -490,7 +508,10 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::TooMany { .. } => Code::Limit,
         TargetError::Damaged { .. } => Code::Damaged,
         TargetError::Launch { .. } => Code::Launch,
-        TargetError::NothingAttached { .. } => Code::NothingAttached,
+        TargetError::NothingAttached { .. } | TargetError::ProbesItself { .. } => {
+            Code::NothingAttached
+        }
+        TargetError::ReturnsBeside { .. } => Code::NoReturnStack,
     }
 }
 
@@ -522,6 +543,15 @@ fn code_of_resolve(error: &ResolveError) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_records_a_program_already_is_known_behind_a_message_in_front() {
+        let recorded = TargetError::AlreadyRecorded { pid: 7, owner: 9 };
+        let error = Error::from(recorded).context("it cannot be recorded");
+        assert_eq!(error.recorder(), Some(9));
+        let gone = TargetError::Vanished { pid: 7 };
+        assert_eq!(Error::from(gone).recorder(), None);
+    }
 
     #[test]
     fn a_cause_is_shown_once() {

@@ -7,10 +7,11 @@ use crate::event::Event;
 use capriole_event::{FieldType, ObjectRef, Probe};
 use capriole_host::TargetError;
 use capriole_host::ptrace;
+use capriole_ledger::Kind;
 use capriole_object::Objects;
 use capriole_object::markers::Markers;
 use capriole_patch::outside::writer;
-use capriole_patch::recover::{FoundSession, find};
+use capriole_patch::recover::{FoundSession, find_of};
 use capriole_planner::resolve::{Site, resolve};
 use capriole_proc::process::Process;
 use capriole_ring::writer::WriteError;
@@ -98,7 +99,7 @@ pub fn from_outside(id: u32) -> EventInfo {
 /// Finds the session of a process, even if another tool traces that process.
 pub fn session(pid: u32) -> Result<(Process, FoundSession)> {
     let process = Process::open(pid)?;
-    let found = find(&*ptrace::host(&process));
+    let found = find_of(&*ptrace::host(&process), Kind::Recorder);
     // A reason from the preflight check is clearer than the error of a failed read.
     let found = found.map_err(|error| match process.preflight() {
         Err(reason) => Error::from(reason),

@@ -8,9 +8,10 @@ use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_host::steps::step;
 use capriole_host::survey::own_tid;
+use capriole_ledger::Kind;
 use capriole_ledger::remains::{Remains, TraceId};
 use capriole_patch::detach::Detached;
-use capriole_patch::recover::{detach_all_and_save, find};
+use capriole_patch::recover::{detach_all_and_save, find_of};
 use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader};
 use capriole_text::units;
@@ -85,7 +86,7 @@ impl Saver {
     /// is in the directory `path`; data from the process cannot redirect the writes elsewhere.
     fn of(process: &Process, path: &Path) -> Option<Saver> {
         // Errors are reported when the probes are taken out.
-        let sessions = find(&*ptrace::host(process)).unwrap_or_default();
+        let sessions = find_of(&*ptrace::host(process), Kind::Recorder).unwrap_or_default();
         let dead = sessions.iter().filter(|session| session.owner.is_none());
         let mut opened = dead
             .filter_map(|session| session.trace)
@@ -283,13 +284,22 @@ impl Saved {
 /// # Errors
 /// The errors of [`detach_all_and_save`].
 pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
+    detach_of(&Kind::ALL, process, path)
+}
+
+/// Detaches as [`detach`] does, sessions of these kinds.
+fn detach_of(
+    kinds: &[Kind],
+    process: &Process,
+    path: &Path,
+) -> (Result<Detached, TargetError>, Option<Saved>) {
     let host = ptrace::host(process);
     match Saver::of(process, path) {
         Some(mut saver) => {
             let mut save = |trace: &TraceId, remains: Result<Remains<'_>, TargetError>| {
                 saver.save(trace, remains);
             };
-            let detached = detach_all_and_save(&*host, Some(&mut save));
+            let detached = detach_all_and_save(&*host, kinds, Some(&mut save));
             let saved = match &detached {
                 // Either all of it is in the trace by then, or nothing was read.
                 Err(_) if process.is_over() => saver.finish(Some(&Detached::default())),
@@ -297,7 +307,7 @@ pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>,
             };
             (detached, Some(saved))
         }
-        None => (detach_all_and_save(&*host, None), None),
+        None => (detach_all_and_save(&*host, kinds, None), None),
     }
 }
 
@@ -331,12 +341,12 @@ pub fn check(process: &Process, path: &Path) -> Result<()> {
 /// The errors of [`detach`].
 pub fn take_over(process: &Process, path: &Path) -> Result<Option<Message>, TargetError> {
     // Errors are reported by the attach that follows.
-    let sessions = find(&*ptrace::host(process)).unwrap_or_default();
+    let sessions = find_of(&*ptrace::host(process), Kind::Recorder).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());
     if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
         return Ok(None);
     }
-    let (detached, saved) = detach(process, path);
+    let (detached, saved) = detach_of(&[Kind::Recorder], process, path);
     match detached {
         Ok(_) | Err(TargetError::NothingAttached { .. }) => {}
         Err(error) => return Err(error),

@@ -11,6 +11,7 @@ use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
 use capriole_host::{Host, ptrace};
+use capriole_ledger::Kind;
 use capriole_patch::attach::{Attached, Running};
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, frame};
@@ -70,6 +71,8 @@ pub(super) struct Placed {
     pub(super) instruction: Option<u64>,
     /// The reasons why it is not reached in other ways.
     pub(super) refusals: Vec<(Tactic, Refusal)>,
+    /// The reason why no breakpoint may be there, if there is one.
+    pub(super) no_breakpoint: Option<Refusal>,
     /// Number of its probe in `Attached`; `None` if it has none.
     pub(super) probe: Option<usize>,
     /// The reason why it has none.
@@ -111,9 +114,11 @@ pub(super) struct Active {
 pub(super) struct Inner {
     /// Number of this session in this process.
     number: u64,
+    /// Its kind.
+    pub(super) kind: Kind,
     pub(super) process: Process,
     /// Host by which the process is changed.
-    host: Arc<dyn Host>,
+    pub(super) host: Arc<dyn Host>,
     /// The program, if the session has started it.
     child: Option<Child>,
     pub(super) options: Options,
@@ -124,6 +129,10 @@ pub(super) struct Inner {
     /// The events that are in the session, and those removed ones whose work may not be over. By
     /// their numbers.
     additions: BTreeMap<usize, Addition>,
+    /// The numbers of those that were removed, and whose work may not be over.
+    removed: BTreeSet<usize>,
+    /// The numbers of those whose work is over, and whose last records are still to be read.
+    over: Vec<usize>,
     /// Number of events that were ever added.
     added: usize,
     decoder: LiveDecoder,
@@ -141,11 +150,16 @@ pub(super) struct Inner {
 
 impl Inner {
     pub(super) fn of(process: Process, child: Option<Child>, options: Options) -> Result<Inner> {
-        Inner::by(ptrace::host(&process), child, options)
+        Inner::by(ptrace::host(&process), Kind::Recorder, child, options)
     }
 
     /// As [`Inner::of`], of a process that is changed by this host.
-    pub(super) fn by(host: Arc<dyn Host>, child: Option<Child>, options: Options) -> Result<Inner> {
+    pub(super) fn by(
+        host: Arc<dyn Host>,
+        kind: Kind,
+        child: Option<Child>,
+        options: Options,
+    ) -> Result<Inner> {
         let process = host.process().clone();
         let clock = match options::clock() {
             Ok(clock) => clock,
@@ -156,6 +170,7 @@ impl Inner {
         };
         Ok(Inner {
             number: SESSIONS.fetch_add(1, Ordering::Relaxed),
+            kind,
             process,
             host,
             child,
@@ -165,6 +180,8 @@ impl Inner {
             known: Known::default(),
             active: None,
             additions: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            over: Vec::new(),
             added: 0,
             decoder: LiveDecoder::new(),
             shown: HashMap::new(),
@@ -292,7 +309,8 @@ impl Inner {
         let process = self.process.clone();
         let objects = self.known.objects(&process)?;
         let guarded = self.active.is_none();
-        let planned = Planned::of(objects, &process, &request, guarded, self.maps.clone())?;
+        let of = (self.kind, guarded);
+        let planned = Planned::of(objects, &process, &request, of, self.maps.clone())?;
         if !self.host.can_stop() {
             let more = planned.written_in_stops();
             if !more.is_subset(breakpoints) {
@@ -407,6 +425,11 @@ impl Inner {
             probe: probe.filter(|_| dropped.is_none()),
             instruction: event.fate.plan().ok().map(|plan| plan.shape.site),
             refusals: event.refusals().to_vec(),
+            no_breakpoint: event
+                .fate
+                .plan()
+                .ok()
+                .and_then(|plan| plan.breakpoint.err()),
             reason: dropped.as_ref().map(ToString::to_string),
         });
         let placed = placed.collect();
@@ -433,6 +456,9 @@ impl Inner {
     fn take(&mut self, addition: Addition) {
         self.next = addition.first + addition.selected.len() as u32;
         self.areas |= addition.areas;
+        if addition.life == Life::Removed {
+            self.removed.insert(self.added);
+        }
         self.additions.insert(self.added, addition);
         self.added += 1;
     }
@@ -449,16 +475,16 @@ impl Inner {
         let Some(active) = &mut self.active else {
             return;
         };
-        let removed = |addition: &&Addition| addition.life == Life::Removed;
-        let removed = self.additions.values().filter(removed);
+        let removed = self.removed.iter();
+        let removed = removed.filter_map(|number| self.additions.get(number));
         let probes: Vec<usize> = removed.flat_map(|a| a.probes.iter().copied()).collect();
-        let any = self.additions.values().any(|a| a.life == Life::Removed);
-        if !any || !active.attached.are_over(&probes).unwrap_or(false) {
+        if self.removed.is_empty() || !active.attached.are_over(&probes).unwrap_or(false) {
             return;
         }
-        for addition in self.additions.values_mut() {
-            if addition.life == Life::Removed {
+        for number in std::mem::take(&mut self.removed) {
+            if let Some(addition) = self.additions.get_mut(&number) {
                 addition.life = Life::Over;
+                self.over.push(number);
                 for (table, _) in addition.kept.drain(..) {
                     self.maps.give_back(&table, &active.tables);
                 }
@@ -522,6 +548,7 @@ impl Inner {
         self.disable(event)?;
         if let Some(addition) = self.additions.get_mut(&event.at) {
             addition.life = Life::Removed;
+            self.removed.insert(event.at);
             self.areas &= !addition.areas;
         }
         Ok(())
@@ -578,12 +605,13 @@ impl Inner {
 
     /// Forgets the events whose work is over: their last records were just read.
     fn forget_over(&mut self) {
-        let over = self.additions.values().filter(|a| a.life == Life::Over);
-        for event in over.flat_map(|addition| &addition.selected) {
-            self.shown.remove(&event.id);
-            self.decoder.remove(event.id);
+        for number in self.over.drain(..) {
+            let over = self.additions.remove(&number);
+            for event in over.iter().flat_map(|addition| &addition.selected) {
+                self.shown.remove(&event.id);
+                self.decoder.remove(event.id);
+            }
         }
-        self.additions.retain(|_, a| a.life != Life::Over);
     }
 
     pub(super) fn wait(&mut self, limit: Duration) {

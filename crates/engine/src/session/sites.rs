@@ -10,7 +10,9 @@ use crate::error::{Result, err};
 use capriole_event::Probe;
 use capriole_host::Host;
 use capriole_insn::ExitKind;
+use capriole_ledger::Kind;
 use capriole_patch::attach::{Running, SiteState};
+use capriole_patch::other::Other;
 use capriole_patch::recover::detach_inherited;
 use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_proc::translator;
@@ -82,6 +84,8 @@ pub struct AddedSite {
     pub original: u64,
     /// The reasons why it is not reached in a better way.
     pub refusals: Vec<(Tactic, Refusal)>,
+    /// The reason why no breakpoint may be there, if there is one.
+    pub no_breakpoint: Option<Refusal>,
 }
 
 /// An instruction that a jump may cover, and the address at which a thread goes on there.
@@ -120,11 +124,20 @@ impl Session {
         host.preflight()?;
         translator::refuse(host.process())?;
         let pid = host.process().pid();
-        let inner = Inner::by(host, None, options)?;
+        let inner = Inner::by(host, Kind::Library, None, options)?;
         Ok(Session {
             pid,
             place: Some(Place::Here(Box::new(inner))),
         })
+    }
+
+    /// Attaches to the program without any probe, unless that is done: then a recorder that comes later
+    /// leaves to this session what only one of two can have.
+    ///
+    /// # Errors
+    /// As [`Session::add`] for the first event.
+    pub fn begin(&mut self) -> Result<()> {
+        self.work(Inner::begin)
     }
 
     /// Adds probes that are each at one instruction: all of them, or none.
@@ -154,6 +167,9 @@ impl Session {
         let probe = probe.clone();
         self.work(move |inner| {
             inner.check_running()?;
+            if let Some(reason) = inner.followed_by_another() {
+                return Ok(Some(reason));
+            }
             let objects = inner.known.objects(&inner.process)?;
             let mut sites = followed(objects, &probe)?.into_iter();
             Ok(sites.find_map(|(_, reason)| reason.map(|reason| reason.to_string())))
@@ -263,6 +279,18 @@ impl Session {
         self.look(move |inner| inner.active.as_ref()?.attached.fault_handler(signal))
     }
 
+    /// Returns the handler of a signal that a recorder has put before the program's own, and the action
+    /// that it has replaced. It may go at any time, so nobody but the kernel may have its address.
+    #[must_use]
+    pub fn other_fault_handler(&self, signal: i32) -> Option<(u64, [u64; 4])> {
+        self.look(move |inner| {
+            let remote = inner.host.memory().ok()?;
+            let other = Other::find(&inner.process, &remote, inner.kind).ok()??;
+            let action = other.action(signal)?;
+            Some((action.handler, action.old))
+        })
+    }
+
     /// Returns the state of a site; `None` for one of another session.
     #[must_use]
     pub fn site(&self, site: SiteId) -> Option<SiteStatus> {
@@ -290,6 +318,14 @@ impl Inner {
         }
     }
 
+    /// Returns the reason why no return address must be replaced, if another session does that.
+    fn followed_by_another(&self) -> Option<String> {
+        let remote = self.host.memory().ok()?;
+        let other = Other::find(&self.process, &remote, self.kind).ok()??;
+        let reason = || format!("{} replaces return addresses", other.owner);
+        other.follows.then(reason)
+    }
+
     fn add_sites(&mut self, probes: &[Probe], pace: Pace) -> Result<Vec<AddedSite>> {
         probes.iter().try_for_each(Probe::check)?;
         let events: Vec<Event> = probes.iter().cloned().map(Event::from).collect();
@@ -310,6 +346,7 @@ impl Inner {
                 address: instruction,
                 original: original.unwrap_or_default(),
                 refusals: placed.refusals,
+                no_breakpoint: placed.no_breakpoint,
             };
             if sites[placed.definition].replace(site).is_some() {
                 return Err(err!(Unsuitable, "`{label}` is at more than one place"));
@@ -346,7 +383,10 @@ impl Inner {
 
     fn site(&self, site: SiteId) -> Option<SiteStatus> {
         let attached = &self.active.as_ref()?.attached;
-        let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
+        if site.0 >= attached.probes() {
+            return None;
+        }
+        let outcome = attached.outcome(site.0).ok()?;
         let reached = match (outcome.state, outcome.tactic.patch()) {
             _ if attached.is_gone(site.0) => Reached::Gone,
             (SiteState::Final, Patch::Jump) => Reached::Optimised,

@@ -18,7 +18,7 @@ use crate::ptrace::requests::Event;
 use crate::ptrace::tracer;
 use crate::steps::step;
 use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_call};
-use capriole_proc::process::ProcessError;
+use capriole_proc::process::{ProcessError, TRACER_PATIENCE, is_passing_tracer};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -37,6 +37,10 @@ const LOOK: Duration = Duration::from_micros(500);
 const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
 /// Time spent waiting for a stop without sleeping.
 const SPIN: Duration = Duration::from_micros(30);
+/// Attempts to seize a thread that nobody seems to trace.
+const SEIZE_TRIES: u32 = 10;
+/// Longest pause between two attempts while another Capriole holds a thread.
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Time limit for killed threads to end.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
 
@@ -198,20 +202,44 @@ fn seize(pid: i32, tid: i32) -> Result<bool, TargetError> {
     if is_held(tid) {
         return Ok(true);
     }
-    match requests::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
-        Ok(()) => Ok(true),
-        Err(Errno::SRCH) => Ok(false),
-        Err(Errno::PERM) if matches!(thread_state(tid), 'Z' | 'X') => Ok(false),
-        Err(Errno::PERM) => {
-            let number = |field| status_field(tid, field);
-            match number("TracerPid:").unwrap_or(0) {
-                0 => Err(TargetError::NotPermitted { pid }),
-                // We have seized it already: it did not stop in time at an earlier request, and still has to.
-                us if us == rustix::thread::gettid().as_raw_nonzero().get() => Ok(true),
-                tracer => Err(TargetError::traced_by(pid, tracer)),
+    for _ in 0..SEIZE_TRIES {
+        match requests::seize(tid, libc::PTRACE_O_TRACESYSGOOD) {
+            Ok(()) => return Ok(true),
+            Err(Errno::SRCH) => return Ok(false),
+            Err(Errno::PERM) if matches!(thread_state(tid), 'Z' | 'X') => return Ok(false),
+            Err(Errno::PERM) => {
+                let number = |field| status_field(tid, field);
+                match number("TracerPid:").unwrap_or(0) {
+                    // Another tracer may have let it go in between.
+                    0 => {}
+                    // We have seized it already: it did not stop in time at an earlier request, and still
+                    // has to.
+                    us if us == rustix::thread::gettid().as_raw_nonzero().get() => return Ok(true),
+                    tracer => return Err(TargetError::traced_by(pid, tracer)),
+                }
             }
+            Err(errno) => return Err(TargetError::ptrace("seize", tid, errno)),
         }
-        Err(errno) => Err(TargetError::ptrace("seize", tid, errno)),
+    }
+    Err(TargetError::NotPermitted { pid })
+}
+
+/// Tries to stop threads until no thread of another Capriole holds one of them, for a bounded time.
+/// That one stops threads for moments only, too: the program is recorded and probes itself.
+fn past_others<T>(mut attempt: impl FnMut() -> Result<T, TargetError>) -> Result<T, TargetError> {
+    let until = Instant::now() + TRACER_PATIENCE;
+    // Two that began at the same moment must not go on in step.
+    let mut pause = Duration::from_micros(100 + u64::from(std::process::id() % 64) * 8);
+    loop {
+        match attempt() {
+            Err(TargetError::AlreadyTraced { tracer, .. })
+                if is_passing_tracer(tracer as u32) && Instant::now() < until =>
+            {
+                std::thread::sleep(pause);
+                pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+            }
+            result => return result,
+        }
     }
 }
 
@@ -442,6 +470,11 @@ impl Stopped {
     /// # Errors
     /// [`TargetError::Unstoppable`]: one has not stopped for ten seconds.
     pub fn all(pid: i32) -> Result<Stopped, TargetError> {
+        past_others(|| Stopped::all_now(pid))
+    }
+
+    /// Does the work of [`all`](Self::all), unless another tracer is there.
+    fn all_now(pid: i32) -> Result<Stopped, TargetError> {
         let until = Instant::now() + STOP_LIMIT;
         // Scan now, so that few new ones are left once all are stopped.
         let mut seen = BTreeSet::new();
@@ -543,6 +576,11 @@ impl Stopped {
     /// [`TargetError::Unstoppable`]: it cannot stop now. It resumes, no longer traced, when our own
     /// thread ends, see [`tracer::apart`].
     pub fn one(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
+        past_others(|| Stopped::one_now(pid, tid))
+    }
+
+    /// Does the work of [`one`](Self::one), unless another tracer is there.
+    fn one_now(pid: i32, tid: i32) -> Result<Option<Stopped>, TargetError> {
         let mut stopped = Stopped::of(pid, Vec::new());
         let state = thread_state(tid);
         if state == 'D' {

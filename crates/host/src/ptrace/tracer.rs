@@ -14,7 +14,7 @@ use crate::ptrace::requests;
 use crate::ptrace::requests::Event;
 use crate::ptrace::threads;
 use crate::x86_64::registers::enters_restart_call;
-use capriole_proc::process::{Process, Seccomp};
+use capriole_proc::process::{Process, Seccomp, TRACER_NAME};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -39,12 +39,15 @@ pub fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         return work();
     }
     std::thread::scope(|scope| {
-        let tracer = scope.spawn(|| {
+        // The name tells others that it is worth waiting for us.
+        let tracer = std::thread::Builder::new().name(TRACER_NAME.to_owned());
+        let tracer = tracer.spawn_scoped(scope, || {
             APART.set(true);
             let result = work();
             finish_restarts();
             (result, rustix::thread::gettid())
         });
+        let tracer = tracer.expect("a thread can be created");
         let (result, tid) = match tracer.join() {
             Ok(done) => done,
             Err(panic) => std::panic::resume_unwind(panic),

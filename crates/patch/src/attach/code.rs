@@ -3,7 +3,8 @@
 
 use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
-use crate::guards::Guarded;
+use crate::guards::{Guarded, bytes_of};
+use crate::other::check_action;
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory, write};
 use crate::stubs::{Row, Stubs};
@@ -16,12 +17,12 @@ use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_host::survey::{Survey, own_tid};
 use capriole_insn::liveness::Live;
-use capriole_ledger::change::{Change, INT3};
+use capriole_ledger::change::{Change, INT3, Uses};
 use capriole_ledger::counter;
 use capriole_ledger::counter::Reference;
 use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_resident as resident;
-use capriole_tactic::site::{JUMP, Patch, Placed, StubTo};
+use capriole_tactic::site::{JUMP, Patch, Placed, Shape, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,7 +35,11 @@ const RETURN_ROOM: u64 = 512;
 /// bytes.
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
+/// Alignment of a compiler's image, bytes.
+const DESCRIPTOR: u64 = 32;
 const PAGE: u64 = 4096;
+/// Attempts to replace the action of a signal that the program sets at the same time.
+const ACTION_TRIES: u32 = 8;
 
 /// Probes whose objects can share an arena.
 pub(super) struct Cluster {
@@ -165,7 +170,7 @@ impl Image {
     fn free(&self) -> u64 {
         self.arena
             .len
-            .saturating_sub(self.used.next_multiple_of(ENTRY))
+            .saturating_sub(self.used.next_multiple_of(DESCRIPTOR))
     }
 }
 
@@ -242,6 +247,8 @@ pub(super) struct Code {
     /// The tables of breakpoints in the program, the oldest first: each more than twice as long as
     /// the next.
     tables: Vec<Table>,
+    /// The tables of copies in the program, in the same order.
+    copies: Vec<Copies>,
 }
 
 /// A table of breakpoints in the program.
@@ -249,6 +256,25 @@ pub(super) struct Code {
 struct Table {
     address: u64,
     traps: BTreeMap<u64, u64>,
+}
+
+/// A table of copies of instructions in the program.
+#[derive(Debug)]
+struct Copies {
+    address: u64,
+    rows: Vec<(u64, u64)>,
+}
+
+/// Returns how many of some tables stay as they are when another one is put in front of them, which
+/// is joined with those that are not much longer; and the length of the joined one. `lengths` are
+/// those of the tables, the oldest first, `len` is that of the new one.
+fn joined(lengths: &[usize], mut len: usize) -> (usize, usize) {
+    let mut kept = lengths.len();
+    while kept > 0 && lengths[kept - 1] <= 2 * len {
+        kept -= 1;
+        len += lengths[kept];
+    }
+    (kept, len)
 }
 
 /// Breakpoints: (address, destination).
@@ -284,6 +310,7 @@ impl Traps {
             old,
         };
         ledger.note_action(remote, &action)?;
+        check_action(ledger, remote, libc::SIGTRAP)?;
         // Keep the program's own choice of stack and mask, but not SA_RESETHAND, which would remove
         // our handler at the first hit. SIGTRAP is never blocked while a handler runs: a breakpoint in
         // a function that the program's own handler calls would kill the program, and a later check
@@ -329,6 +356,7 @@ fn change(address: u64, before: &[u8], after: &[u8], detour: u64, phase: u8) -> 
         before: [0; journal::MAX_BYTES],
         after: [0; journal::MAX_BYTES],
         detour,
+        uses: Uses::default(),
         phase,
         guard: false,
         unwinder: false,
@@ -369,18 +397,22 @@ fn all_made(made: Vec<Option<Result<Made, SiteError>>>) -> Vec<Result<Made, Site
         .collect()
 }
 
-/// Compiles the probes of a cluster into the image of `arena`, behind `head`; returns the image.
+/// Compiles the probes of a cluster into `arena`, behind `head`, which is `from` bytes behind the
+/// arena's start; returns the head and the code.
 fn compile_into(
     probes: &[Probe],
     cluster: &Cluster,
-    arena: &Arena,
+    (arena, from): (&Arena, u64),
     head: Vec<u8>,
     facts: &Facts<'_>,
     made: &mut [Option<Result<Made, SiteError>>],
 ) -> Vec<u8> {
-    let mut compiler = Compiler::new(facts.runtime(arena), arena.start, head);
+    let mut compiler = Compiler::new(facts.runtime(arena), arena.start + from, head);
     for &index in &cluster.probes {
         let mut one = make(&probes[index], &mut compiler, facts.region);
+        if let Ok(made) = &mut one {
+            claim(&probes[index].shape, &mut made.changes);
+        }
         for change in one.iter_mut().flat_map(|made| &mut made.changes) {
             change.breakpoint |= probes[index].stand_in;
         }
@@ -388,10 +420,34 @@ fn compile_into(
     }
     let bytes = compiler.into_image();
     assert!(
-        bytes.len() as u64 <= arena.len,
+        from + bytes.len() as u64 <= arena.len,
         "the arena was sized for its detours"
     );
     bytes
+}
+
+/// Notes in the changes of a probe which bytes it needs, so that no other session changes them: those
+/// that it covers, displaces or relies on belong to the change before them.
+fn claim(shape: &Shape, changes: &mut [Change]) {
+    let displaced = shape.displaced.iter().map(|i| i.ip()..i.next_ip());
+    for bytes in bytes_of(shape).chain(displaced) {
+        let before = changes.iter_mut().filter(|c| c.address <= bytes.start);
+        let nearest = match before.max_by_key(|change| change.address) {
+            Some(nearest) => nearest,
+            None => match changes.iter_mut().min_by_key(|change| change.address) {
+                Some(first) => first,
+                None => return,
+            },
+        };
+        let at = nearest.address;
+        let distance =
+            |from: u64, to: u64| u16::try_from(to.saturating_sub(from)).unwrap_or(u16::MAX);
+        let Uses { back, ahead } = nearest.uses;
+        nearest.uses = Uses {
+            back: back.max(distance(bytes.start, at)),
+            ahead: ahead.max(distance(at, bytes.end)),
+        };
+    }
 }
 
 /// Compiles one probe's detour, and all that belongs to it.
@@ -554,7 +610,7 @@ impl Code {
         for (cluster, arena) in clusters.iter().zip(arenas) {
             // Breakpoints between detours: a stray jump must not execute on.
             let head = vec![INT3; resident::size()];
-            let bytes = compile_into(probes, cluster, arena, head, facts, &mut made);
+            let bytes = compile_into(probes, cluster, (arena, 0), head, facts, &mut made);
             images.push(Image {
                 arena: *arena,
                 near: cluster.near.clone(),
@@ -565,6 +621,7 @@ impl Code {
         }
         Code {
             tables: Vec::new(),
+            copies: Vec::new(),
             made: all_made(made),
             images,
             references: counters(probes)
@@ -619,25 +676,25 @@ impl Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
         for (cluster, place) in clusters.iter().zip(places) {
             let image = &mut self.images[*place];
-            let head = vec![INT3; image.used.next_multiple_of(ENTRY) as usize];
-            let mut bytes = compile_into(probes, cluster, &image.arena, head, facts, &mut made);
+            let from = image.used.next_multiple_of(DESCRIPTOR);
+            let at = (&image.arena, from);
+            let mut bytes = compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
             bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
             let own: Vec<Probe> = cluster.probes.iter().map(|i| probes[*i].clone()).collect();
             for counter in counters(&own) {
                 if self.references.iter().any(|known| known.counter == counter) {
                     continue;
                 }
-                let state = image.arena.start + bytes.len() as u64;
+                let state = image.arena.start + from + bytes.len() as u64;
                 bytes.extend([0; counter::STATE_SIZE as usize]);
                 self.references.push(Reference { counter, state });
             }
-            assert!(
-                bytes.len() as u64 <= image.arena.len,
-                "there is room for it"
-            );
-            let at = image.arena.start + image.used;
-            write(pid, remote, at, &bytes[image.used as usize..])?;
-            image.used = bytes.len() as u64;
+            let end = from + bytes.len() as u64;
+            assert!(end <= image.arena.len, "there is room for it");
+            let gap = (from - image.used) as usize;
+            bytes.splice(..0, std::iter::repeat_n(INT3, gap));
+            write(pid, remote, image.arena.start + image.used, &bytes)?;
+            image.used = end;
             step("further detours written");
         }
         Ok(all_made(made))
@@ -756,11 +813,8 @@ impl Code {
         let new = traps.0.iter().copied();
         let new = new.filter(|(site, to)| self.leads_to(*site) != Some(*to));
         let new: BTreeMap<u64, u64> = new.collect();
-        let (mut kept, mut len) = (self.tables.len(), new.len());
-        while kept > 0 && self.tables[kept - 1].traps.len() <= 2 * len {
-            kept -= 1;
-            len += self.tables[kept].traps.len();
-        }
+        let lengths: Vec<usize> = self.tables.iter().map(|t| t.traps.len()).collect();
+        let (kept, len) = joined(&lengths, new.len());
         (new, kept, ENTRY * (1 + len as u64))
     }
 
@@ -820,22 +874,36 @@ impl Code {
             Some(made.copies(&probe.shape.displaced))
         });
         let copies: Vec<(u64, u64)> = copies.flatten().collect();
-        self.replace_copies(pid, remote, &copies)
+        self.add_copies(pid, remote, &copies)
     }
 
-    /// Replaces the table of copies by another, which contains all rows of the first, as
-    /// [`replace_traps`](Self::replace_traps) does.
-    pub(super) fn replace_copies(
+    /// Returns the room that [`add_copies`](Self::add_copies) needs for so many rows, bytes.
+    pub(super) fn new_copies_room(&self, rows: usize) -> u64 {
+        let lengths: Vec<usize> = self.copies.iter().map(|c| c.rows.len()).collect();
+        ENTRY * (1 + joined(&lengths, rows).1 as u64)
+    }
+
+    /// Adds rows of copies to the tables, as [`add_traps`](Self::add_traps) does.
+    pub(super) fn add_copies(
         &mut self,
         pid: i32,
         remote: &dyn TargetMemory,
         copies: &[(u64, u64)],
     ) -> Result<(), TargetError> {
-        let table = resident::trap_table(copies, 0);
+        let lengths: Vec<usize> = self.copies.iter().map(|c| c.rows.len()).collect();
+        let (kept, _) = joined(&lengths, copies.len());
+        let (older, newer) = self.copies.split_at(kept);
+        let older = older.last().map_or(0, |last| last.address);
+        let newer = newer.iter().flat_map(|copies| &copies.rows);
+        let rows: Vec<(u64, u64)> = newer.chain(copies).copied().collect();
+        let table = resident::trap_table(&rows, older);
         let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
         step("table of copies written");
-        write(pid, remote, self.entries().copies, &at.to_le_bytes())
+        write(pid, remote, self.entries().copies, &at.to_le_bytes())?;
+        self.copies.truncate(kept);
+        self.copies.push(Copies { address: at, rows });
+        Ok(())
     }
 
     /// Installs the resident's handlers for faults in front of the program's own, so that these see
@@ -846,16 +914,45 @@ impl Code {
         remote: &dyn TargetMemory,
         memory: &SessionMemory,
     ) -> Result<(), TargetError> {
+        let ledger = &memory.ledger;
+        for (index, signal) in FAULTS.into_iter().enumerate() {
+            // Keep the default action and SIG_IGN, and a handler that runs only once.
+            let once = libc::SA_RESETHAND as u64;
+            let is_kept = |old: &[u64; 4]| old[0] <= 1 || old[1] & once == once;
+            let mut old = agent.signal_action(remote, ledger, signal, None)?;
+            for _ in 0..ACTION_TRIES {
+                if is_kept(&old) {
+                    break;
+                }
+                let was = self.install_fault(agent, remote, memory, (index, signal), &old)?;
+                if was == old {
+                    break;
+                }
+                // Another thread has set an action in between.
+                old = was;
+                if is_kept(&old) {
+                    agent.signal_action(remote, ledger, signal, Some(old))?;
+                    ledger.forget_action(remote, signal)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Installs the resident's handler of one fault, number `index`, in front of the action `old`; returns
+    /// the action that it has replaced.
+    fn install_fault(
+        &self,
+        agent: &Agent,
+        remote: &dyn TargetMemory,
+        memory: &SessionMemory,
+        (index, signal): (usize, i32),
+        old: &[u64; 4],
+    ) -> Result<[u64; 4], TargetError> {
         let pid = agent.pid();
         let entries = self.entries();
         let ledger = &memory.ledger;
-        for (index, signal) in FAULTS.into_iter().enumerate() {
-            let old = agent.signal_action(remote, ledger, signal, None)?;
-            // Keep the default action and SIG_IGN, and a handler that runs only once.
-            let once = libc::SA_RESETHAND as u64;
-            if old[0] <= 1 || old[1] & once == once {
-                continue;
-            }
+        {
             let place = entries.copies + 8 + index as u64 * 8;
             write(pid, remote, place, &old[0].to_le_bytes())?;
             let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -863,16 +960,17 @@ impl Code {
             let action = Action {
                 signal,
                 handler: entries.fault,
-                old,
+                old: *old,
             };
             ledger.note_action(remote, &action)?;
+            check_action(ledger, remote, signal)?;
             // Keep the stack, the mask and the restarting of calls as the program set them.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
-            agent.signal_action(remote, ledger, signal, Some(new))?;
+            let was = agent.signal_action(remote, ledger, signal, Some(new))?;
             step("fault handler installed");
+            Ok(was)
         }
-        Ok(())
     }
 
     /// Tells the resident the previous action for SIGTRAP.

@@ -33,6 +33,7 @@ impl Attached {
         self.in_use.end();
         report.add_children(&detach_children(
             &*self.host,
+            self.kind(),
             &self.memory_at(),
             self.process().pid(),
             None,
@@ -76,7 +77,7 @@ impl Attached {
             let child = self.host.other(&child);
             if waits(&*child) {
                 // If that fails the child continues by itself after some seconds.
-                let _ = detach_sharing(&*child, memory.inode);
+                let _ = detach_sharing(&*child, self.kind(), memory.inode);
             }
         }
         false

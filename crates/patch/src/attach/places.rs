@@ -10,11 +10,10 @@
 //! entries is a detour with the work of some of its probes. All of them have the shape of the place,
 //! so they change the same bytes, and one can replace another within one stop.
 
+use super::indexes::{Functions, Ranges};
 use super::round::Entry;
 use super::{Probe, SiteError};
 use crate::guards::{uses, uses_any};
-use capriole_insn::Extent;
-use capriole_insn::liveness::RegSet;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -48,6 +47,11 @@ pub(super) struct Place {
 pub(super) struct Asked {
     pub(super) probes: Vec<AskedProbe>,
     pub(super) places: Vec<Place>,
+    /// Places by the addresses of their instructions, those that were made first in front.
+    by_instruction: BTreeMap<u64, Vec<usize>>,
+    /// Places by the bytes that they use.
+    by_bytes: Ranges,
+    functions: Functions,
 }
 
 impl Asked {
@@ -58,19 +62,52 @@ impl Asked {
         for (index, probe) in probes.into_iter().enumerate() {
             entries[index].place = Some(index);
             entries[index].members = vec![index];
-            asked.probes.push(AskedProbe {
-                probe,
-                place: Ok(index),
-                armed: true,
-            });
-            asked.places.push(Place {
-                members: vec![index],
-                variants: vec![index],
-                current: Some(index),
-                guard: guards.contains(&index),
-            });
+            asked.open(&probe);
+            let place = &mut asked.places[index];
+            place.variants.push(index);
+            place.current = Some(index);
+            place.guard = guards.contains(&index);
+            for point in &probe.points {
+                asked.functions.add(index, point);
+            }
+            asked.add(probe, Ok(index));
+            asked.probes[index].armed = true;
         }
         asked
+    }
+
+    /// Adds a probe that is not armed, with its place.
+    pub(super) fn add(&mut self, probe: Probe, place: Result<usize, SiteError>) {
+        if let Ok(place) = place {
+            self.places[place].members.push(self.probes.len());
+        }
+        self.probes.push(AskedProbe {
+            probe,
+            place,
+            armed: false,
+        });
+    }
+
+    /// Makes a place for a probe, which is then to be its first member.
+    fn open(&mut self, probe: &Probe) -> usize {
+        let place = self.places.len();
+        let instructions: BTreeSet<u64> = instructions(probe).collect();
+        for instruction in instructions {
+            self.by_instruction
+                .entry(instruction)
+                .or_default()
+                .push(place);
+        }
+        for bytes in uses(probe) {
+            self.by_bytes.insert(bytes, place);
+        }
+        self.places.push(Place {
+            members: Vec::new(),
+            variants: Vec::new(),
+            current: None,
+            guard: false,
+        });
+        place
     }
 
     /// Returns the probe whose shape is that of a place.
@@ -80,17 +117,13 @@ impl Asked {
 
     /// Returns the place that has all points of a probe among its instructions.
     fn with_points(&self, probe: &Probe, before: usize) -> Option<usize> {
-        let has = |shape: &capriole_tactic::site::Shape, site: u64| {
-            let mut displaced = shape.displaced.iter();
-            shape.site == site || displaced.any(|instruction| instruction.ip() == site)
-        };
-        (0..self.places.len()).find(|place| {
+        let first = self.by_instruction.get(&probe.points.first()?.site)?;
+        first.iter().copied().find(|place| {
             let model = self.model(*place);
             // A place of an earlier addition that failed was never there.
             let is_there = *place >= before || self.places[*place].current.is_some();
-            is_there
-                && model.near == probe.near
-                && probe.points.iter().all(|p| has(&model.shape, p.site))
+            let has = |site: u64| instructions(model).any(|at| at == site);
+            is_there && model.near == probe.near && probe.points.iter().all(|p| has(p.site))
         })
     }
 
@@ -127,7 +160,11 @@ impl Asked {
                 writes.any(|write| write.address == *at && write.after.starts_with(bytes))
             })
         };
-        for place in 0..before {
+        let meeting: BTreeSet<usize> = uses(probe)
+            .flat_map(|bytes| self.by_bytes.meeting(bytes))
+            .filter(|place| *place < before)
+            .collect();
+        for place in meeting {
             let current = self.places[place].current.map(|c| &entries[c].made);
             // A place where nothing was ever written has no bytes.
             if !matches!(current, Some(Ok(_))) {
@@ -136,19 +173,10 @@ impl Asked {
             let model = self.model(place);
             let near = model.near.start < probe.near.end && probe.near.start < model.near.end;
             if near && !is_base(model) {
-                let bytes: Vec<Range<u64>> = uses(model).collect();
-                if uses_any(probe, &bytes) {
-                    return Err(SiteError::Shared);
-                }
+                return Err(SiteError::Shared);
             }
         }
-        self.places.push(Place {
-            members: Vec::new(),
-            variants: Vec::new(),
-            current: None,
-            guard: false,
-        });
-        Ok(self.places.len() - 1)
+        Ok(self.open(probe))
     }
 
     /// True if one entry of a place can replace another. The stubs, which lead to the detour, must
@@ -190,29 +218,26 @@ impl Asked {
     /// Only the probes from `first` on are new; if none of them reads a register, nothing changes
     /// for the others.
     pub(super) fn keep_what_is_read(&mut self, first: usize) -> BTreeSet<usize> {
-        let placed = |asked: &&AskedProbe| asked.place.is_ok();
-        let mut reads: BTreeMap<u64, RegSet> = BTreeMap::new();
-        for point in self
-            .probes
-            .iter()
-            .filter(placed)
-            .flat_map(|a| &a.probe.points)
-        {
-            let read = point.reads();
-            if !read.is_empty() {
-                let all = reads.entry(point.site).or_insert(RegSet::EMPTY);
-                *all = *all | read;
+        let mut grown = BTreeSet::new();
+        for (index, asked) in self.probes.iter().enumerate().skip(first) {
+            if asked.place.is_ok() {
+                for point in &asked.probe.points {
+                    let more = self.functions.add(index, point);
+                    grown.extend(more);
+                }
             }
         }
-        let of = |function: Extent| {
-            let inside = reads.range(function.start..function.end);
-            inside.fold(RegSet::EMPTY, |all, (_, set)| all | *set)
-        };
+        let new = first..self.probes.len();
+        let probes = grown
+            .iter()
+            .flat_map(|function| self.functions.probes(*function));
+        let affected: BTreeSet<usize> = probes.copied().chain(new).collect();
         let mut stale = BTreeSet::new();
-        for (index, asked) in self.probes.iter_mut().enumerate() {
+        for index in affected {
+            let asked = &mut self.probes[index];
             let Ok(place) = asked.place else { continue };
             for point in &mut asked.probe.points {
-                let kept = point.live.gprs | of(point.function);
+                let kept = point.live.gprs | self.functions.reads(point.function);
                 if kept != point.live.gprs {
                     point.live.gprs = kept;
                     if index < first && asked.armed {
@@ -223,6 +248,12 @@ impl Asked {
         }
         stale
     }
+}
+
+/// Returns the addresses of the instructions at which a probe's place can have points.
+fn instructions(probe: &Probe) -> impl Iterator<Item = u64> {
+    let displaced = probe.shape.displaced.iter();
+    std::iter::once(probe.shape.site).chain(displaced.map(iced_x86::Instruction::ip))
 }
 
 impl Entry {

@@ -33,13 +33,14 @@
 //! - Nobody else takes the session out meanwhile, and unmaps what the breakpoint leads to: one thread
 //!   of the program is held by ptrace, and a process has one tracer.
 
-use super::{Attached, Probe, SiteState, breakpoints_allowed};
+use super::{Attached, Probe, SiteState};
 use crate::attach::SiteError;
+use crate::attach::round::claimed;
+use crate::other::Other;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_proc::maps::PAGE_SIZE;
 use capriole_tactic::site::Patch;
@@ -103,12 +104,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<(usize, SiteError)>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let known = 0..self.round.asked.probes.len();
-        let wanted = probes
-            .iter()
-            .filter(|p| known.contains(p) && !armed.contains(p));
-        let wanted = wanted.map(|probe| (*probe, true)).collect();
+        let wanted = self.to_arm(probes);
         let host = self.host.clone();
         host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))
     }
@@ -124,13 +120,12 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let wanted = probes.iter().filter(|probe| armed.contains(probe));
-        let wanted = wanted.map(|probe| (*probe, false)).collect();
+        let wanted = self.to_disarm(probes);
+        let mut armed: Vec<usize> = wanted.keys().copied().collect();
         let host = self.host.clone();
         host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))?;
-        let still = self.armed();
-        Ok(armed.difference(&still).copied().collect())
+        armed.retain(|probe| !self.is_armed(*probe));
+        Ok(armed)
     }
 
     /// Lets the breakpoints of probes be replaced by their jumps, in one pause. Those of sites that
@@ -226,7 +221,7 @@ impl Attached {
         });
         arriving.iter().all(arrives)
             && leaving.iter().all(leaves)
-            && ((arriving.is_empty() && !jumps) || breakpoints_allowed(&*self.host).is_ok())
+            && ((arriving.is_empty() && !jumps) || self.check_breakpoints().is_ok())
     }
 
     /// Writes entries as breakpoints, and takes others out, while the program runs.
@@ -256,50 +251,52 @@ impl Attached {
                 step("breakpoint taken out while the program runs");
             }
             self.round.entries[*index].state = SiteState::Disarmed;
-            self.round.waiting.retain(|waiting| waiting != index);
+            self.round.waiting.remove(index);
         }
         let mut ready = Vec::new();
+        let other = Other::find(self.process(), &remote, self.kind())?;
         for index in arriving {
             let change = self.round.entries[*index].changes()[0];
-            match look(&remote, &change) {
-                Some(Found::Before) => ready.push((*index, change)),
-                found => {
-                    let error = match found {
-                        Some(_) => SiteError::Modified,
-                        None => SiteError::Unmapped,
-                    };
-                    self.round.fail(*index, error);
-                    self.round.waiting.retain(|waiting| waiting != index);
+            let error = match (look(&remote, &change), claimed(other.as_ref(), &change)) {
+                (_, Some(error)) => error,
+                (Some(Found::Before), None) => {
+                    ready.push((*index, change));
+                    continue;
                 }
-            }
+                (Some(_), None) => SiteError::Modified,
+                (None, None) => SiteError::Unmapped,
+            };
+            self.round.fail(*index, error);
+            self.round.waiting.remove(index);
         }
-        for (index, change) in &ready {
-            let entry = &mut self.round.entries[*index];
-            if !entry.journalled {
-                let part = &mut self.round.parts[entry.part];
-                let journal = [ledger::Entry::Change(*change)];
-                part.ledger.append(&remote, part.len, &journal)?;
-                part.len += 1;
-                self.installed.changes.push(*change);
-                entry.journalled = true;
-            }
-        }
+        let ready_entries: Vec<usize> = ready.iter().map(|(index, _)| *index).collect();
+        self.round
+            .note_in_journal(&remote, &ready_entries, &mut self.installed)?;
         step("journal of breakpoints written");
+        // The other session may have claimed these bytes meanwhile, and will see our claims next.
+        let other = Other::find(self.process(), &remote, self.kind())?;
+        ready.retain(|(index, change)| {
+            let Some(error) = claimed(other.as_ref(), change) else {
+                return true;
+            };
+            self.round.fail(*index, error);
+            self.round.waiting.remove(index);
+            false
+        });
         for (index, change) in &ready {
             write(pid, &remote, change.address, &[INT3])?;
             step("breakpoint written while the program runs");
             let entry = &mut self.round.entries[*index];
             if entry.shape.tactic.patch() == Patch::Breakpoint {
                 entry.state = SiteState::Final;
-                self.round.waiting.retain(|waiting| waiting != index);
+                self.round.waiting.remove(index);
             } else {
                 entry.state = SiteState::StandIn;
                 entry.held = true;
             }
         }
         if !self.host.can_stop() {
-            let ready: Vec<usize> = ready.into_iter().map(|(index, _)| index).collect();
-            self.breakpoints_to_jumps(&agent, &remote, &ready)?;
+            self.breakpoints_to_jumps(&agent, &remote, &ready_entries)?;
         }
         self.standstill.one += agent.dismiss();
         Ok(())
@@ -338,7 +335,7 @@ impl Attached {
             let entry = &mut self.round.entries[index];
             entry.state = SiteState::Final;
             entry.held = false;
-            self.round.waiting.retain(|waiting| *waiting != index);
+            self.round.waiting.remove(&index);
         }
         Ok(())
     }
@@ -413,13 +410,8 @@ impl Attached {
             self.know_traps(&agent, &remote, jumps.iter())?;
             self.watched = None;
             self.jumps_to_breakpoints(&agent, &remote, &jumps)?;
-            for index in &jumps {
-                if let Err(at) = self.round.waiting.binary_search(index) {
-                    self.round.waiting.insert(at, *index);
-                }
-            }
+            self.round.waiting.extend(&jumps);
             self.standstill.one += agent.dismiss();
-            self.outcomes = self.round.outcomes();
             Ok(())
         })
     }
@@ -429,17 +421,18 @@ impl Attached {
         &mut self,
         agent: &Agent,
         remote: &dyn TargetMemory,
-        mut entries: impl Iterator<Item = &'a usize>,
+        entries: impl Iterator<Item = &'a usize>,
     ) -> Result<(), TargetError> {
+        let entries: Vec<usize> = entries.copied().collect();
         let is_known = |index: &usize| {
             let entry = &self.round.entries[*index];
             let to = self.round.code.leads_to(entry.shape.covered.start);
             let made = entry.made.as_ref();
             made.is_ok_and(|made| to == Some(made.detour.entry()))
         };
-        match entries.all(is_known) && self.installed.handles_traps() {
+        match entries.iter().all(is_known) && self.installed.handles_traps() {
             true => Ok(()),
-            false => self.handle_traps_by(agent, remote),
+            false => self.handle_traps_by(agent, remote, &entries),
         }
     }
 }

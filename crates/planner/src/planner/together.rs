@@ -35,8 +35,18 @@ impl Planner {
         for site in sites {
             let _ = site.object.code();
         }
-        let functions = by_function(sites);
+        let mut functions = by_function(sites);
         let plans: Vec<OnceLock<Planned>> = sites.iter().map(|_| OnceLock::new()).collect();
+        for function in &mut functions {
+            function.retain(|&index| match self.check_own_code(sites[index]) {
+                Ok(()) => true,
+                Err(refused) => {
+                    let _ = plans[index].set(Err(refused));
+                    false
+                }
+            });
+        }
+        functions.retain(|function| !function.is_empty());
         let next = AtomicUsize::new(0);
         let work = || {
             loop {

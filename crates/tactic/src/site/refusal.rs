@@ -60,6 +60,29 @@ pub enum Refusal {
         /// The forbidden range.
         range: Extent,
     },
+    /// The program has put a probe there itself.
+    #[error("the program itself has a probe at {range}")]
+    ProbedByProgram {
+        /// The bytes that this probe needs.
+        range: Extent,
+    },
+    /// A recorder has put a probe there.
+    #[error("a recorder (capriole, process {pid}) has a probe at {range}")]
+    ProbedByRecorder {
+        /// The bytes that this probe needs.
+        range: Extent,
+        /// Its process id.
+        pid: u32,
+    },
+    /// A recorder that has ended has left a probe there.
+    #[error("a recorder has ended without taking its probe at {range} out")]
+    ProbedBefore {
+        /// The bytes that this probe needs.
+        range: Extent,
+    },
+    /// The site is in libcapriole: each probe of the program would hit one there.
+    #[error("this is code of libcapriole, by which the program probes itself")]
+    LibraryCode,
     /// There are no nops at the site that could hold a jump.
     #[error("no nops at the site")]
     NoReservedBytes,
@@ -205,6 +228,10 @@ impl Refusal {
             Self::NotReached { .. } => "not-reached",
             Self::NotShown { .. } => "not-shown",
             Self::Forbidden { .. } => "forbidden",
+            Self::ProbedByProgram { .. } => "probed-by-program",
+            Self::ProbedByRecorder { .. } => "probed-by-recorder",
+            Self::ProbedBefore { .. } => "probed-before",
+            Self::LibraryCode => "library-code",
             Self::NoReservedBytes => "no-reserved-bytes",
             Self::NopsTooShort { .. } => "nops-too-short",
             Self::ShortInstruction { .. } => "short-instruction",

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Returns the offsets of the instructions of a section, but its first, from its first function on.
-fn instructions(program: &Path, section: &str, first: &str) -> Option<Vec<u64>> {
+pub(super) fn instructions(program: &Path, section: &str, first: &str) -> Option<Vec<u64>> {
     let mut objdump = Command::new("objdump");
     objdump
         .args(["-d", "--no-show-raw-insn", "-j", section])
