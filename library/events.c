@@ -104,7 +104,9 @@ static int disable_record(struct capriole_record *record)
 {
 	if (!record || !record->number)
 		return fail(-EINVAL, "the record is not enabled", NULL);
-	unsigned number = (unsigned)(((u64)record->write - (u64)capriole_records) / 16);
+	u64 number = ((u64)record->write - (u64)capriole_records) / 16;
+	if (number >= RECORDS || !taken[number])
+		return fail(-EINVAL, "the record is not initialised, or was written over", NULL);
 	int failed = disable(record->number);
 	if (failed)
 		return failed;

@@ -17,7 +17,8 @@
  *
  * C99 and C++11 and later, GCC 8 or Clang 11 and later, x86-64 Linux. Link with
  * `pkg-config --libs capriole`. All functions may be called by any thread, but not by handlers,
- * unless the function says so. They return 0 or more, or less than 0 for an error: an errno(3)
+ * unless the function says so; and not by a handler of a signal that has interrupted a call of the library
+ * in its own thread (EDEADLK). They return 0 or more, or less than 0 for an error: an errno(3)
  * code with its sign reversed; capriole_error() says more.
  *
  * Written for the Capriole project; MIT or Apache 2.0, as you like.
@@ -93,8 +94,8 @@ struct capriole_probe {
 	void *data;		/* for the handlers */
 	unsigned flags;
 
-	/* Number of hits at which no handler was called: the thread was in a handler already. Read it
-	 * with capriole_probe_missed(). */
+	/* Number of hits since the registration at which no handler was called: the thread was in a handler
+	 * already. Read it with capriole_probe_missed(). */
 	unsigned long missed;
 
 	/* Of the library. */
@@ -187,7 +188,8 @@ struct capriole_return_probe {
 	size_t data_size;		/* at most 1024 */
 	unsigned max_active;		/* calls that are followed at a time; 0: as many as there is room for */
 	unsigned by_address;		/* 1: replace the return address instead of probing all exits */
-	unsigned long missed;		/* calls that could not be followed */
+	unsigned long missed;		/* calls since the registration that could not be followed; read it with
+					   capriole_return_probe_missed() */
 	void *private_[4];
 };
 
@@ -202,6 +204,9 @@ int capriole_return_probes_unregister(struct capriole_return_probe **probes, siz
  * followed to their ends. */
 int capriole_return_probe_disable(struct capriole_return_probe *probe);
 int capriole_return_probe_enable(struct capriole_return_probe *probe);
+
+/* Number of calls that were missed. Handlers may call it. */
+unsigned long capriole_return_probe_missed(const struct capriole_return_probe *probe);
 
 /* State of its probe at the function's entry, as capriole_probe_status(). */
 int capriole_return_probe_status(const struct capriole_return_probe *probe, char *why, size_t size);

@@ -13,6 +13,8 @@ mod processes {
         daemons,
         daemonized,
         helper_ends,
+        helper_killed_in_a_registration,
+        called_in_signal_handlers,
         executed,
         spawned,
         fork_in_a_handler,
