@@ -1,5 +1,6 @@
 /* Events by text, and records that the program writes itself. */
 #include "internal.h"
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 /* Markers in hit.S: sixteen bytes each, a nop of five bytes and a return. */
@@ -56,6 +57,10 @@ static int write_texts(enum request kind, u64 argument, int fd)
 {
 	struct message message;
 	size_t size;
+	/* Before records are taken from the helper that could not be written. */
+	long flags = SYS2(SYS_fcntl, fd, F_GETFL);
+	if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+		return fail(-EBADF, "the text cannot be written to the descriptor", NULL);
 	if (!has_helper())
 		return 0;
 	new_message(&message, kind);

@@ -128,7 +128,7 @@ HIDDEN void wipe(void);
 HIDDEN int same(const char *a, const char *b);
 /* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
 HIDDEN void say(char *text, size_t size, size_t *at, const char *more);
-HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number);
+HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number, unsigned digits);
 HIDDEN void say_number(char *text, size_t size, size_t *at, u64 number);
 
 /* probe.c */

@@ -1474,17 +1474,25 @@ static int list_site(struct site *site, int fd)
 		name = take_text(&message, &name_size);
 	for (struct capriole_probe *p = site->first; p && !failed; p = own(p)->next) {
 		char line[512];
+		const char *place = p->line ? p->line : p->symbol ? p->symbol : "";
 		size_t at = 0;
 		int state = status(p, NULL, 0);
 		if (state < 0) {
 			failed = state;
 			break;
 		}
-		say_hex(line, sizeof line, &at, site->address);
+		say_hex(line, sizeof line, &at, site->address, 16);
 		say(line, sizeof line, &at,
 		    site->replacement ? "  f  " : own(p)->inside ? "  r  " : is_argument_probe(p) ? "  j  " : "  k  ");
 		for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
 			line[at++] = name[i];
+		/* Nothing is there any more: as it was named. */
+		if (!name_size)
+			say(line, sizeof line - 64, &at, place);
+		if (!name_size && *place && p->offset) {
+			say(line, sizeof line, &at, "+0x");
+			say_hex(line, sizeof line, &at, p->offset, 1);
+		}
 		say(line, sizeof line, &at, "    [");
 		say(line, sizeof line, &at, state <= 6 ? names[state] : "?");
 		say(line, sizeof line, &at, "]\n");

@@ -332,18 +332,26 @@ inline void capriole_set_replacement(capriole_replacement &probe, R (*function)(
 #define CAPRIOLE_REPLACE(probe, function, replacement, original)                                   \
 	capriole_set_replacement(*(probe), function, replacement, original)
 #else
+/* To GCC, functions with the attributes `const` and `noreturn` have types of their own, by the qualifiers
+ * const and volatile: abs() and exit(), which no other function could be compared with. */
+#ifdef __clang__
+#define CAPRIOLE_TYPE_(a) __typeof__(&*(a))
+#else
+#define CAPRIOLE_TYPE_(a) const volatile __typeof__(*(a)) *
+#endif
 #define CAPRIOLE_SAME_TYPE_(a, b)                                                                  \
-	(sizeof(char[1 - 2 * !__builtin_types_compatible_p(__typeof__(a), __typeof__(b))]))
+	(sizeof(char[1 - 2 * !__extension__ __builtin_types_compatible_p(CAPRIOLE_TYPE_(a),        \
+									 CAPRIOLE_TYPE_(b))]))
 /* Makes `handler` the argument probe's handler, if it has the type of `function`. */
 #define CAPRIOLE_ARGUMENT_PROBE(probe_, function_, handler_)                                       \
-	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(handler_)),                                   \
+	((void)CAPRIOLE_SAME_TYPE_(function_, handler_),                                   \
 	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->handler = (void (*)(void))(handler_))
 /* Prepares a replacement of `function_`, if all have its type; `original_` is the address of a
  * pointer to such a function. */
 #define CAPRIOLE_REPLACE(probe_, function_, replacement_, original_)                               \
-	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(replacement_)),                               \
-	 (void)CAPRIOLE_SAME_TYPE_(&*(function_), *(original_)),                                   \
+	((void)CAPRIOLE_SAME_TYPE_(function_, replacement_),                               \
+	 (void)CAPRIOLE_SAME_TYPE_(function_, *(original_)),                                   \
 	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->replacement = (void (*)(void))(replacement_),                                   \
 	 (probe_)->original = (void (**)(void))(original_))

@@ -257,6 +257,13 @@ static void events(void)
 	REFUSED(capriole_event_enable(":add count() bogus("), EINVAL, "column");
 	REFUSED(capriole_event_disable(-5), ENOENT, "no event -5");
 	REFUSED(capriole_event_rows(0, 1), ENOENT, "no event 0");
+	REFUSED(capriole_event_read(-1), EBADF, "cannot be written");
+	REFUSED(capriole_event_rows(1, -1), EBADF, "cannot be written");
+	/* Bytes that are no text. */
+	struct capriole_probe p = { .symbol = "ad\xff", .pre = count }, l = { .line = "\xfe.c:1", .pre = count };
+	REFUSED(capriole_event_enable(":add n=\xff"), EINVAL, "is not UTF-8");
+	REFUSED(capriole_probe_register(&p), EINVAL, "is not UTF-8");
+	REFUSED(capriole_probe_register(&l), EINVAL, "is not UTF-8");
 	static struct capriole_record seven = CAPRIOLE_RECORD("seven", "a=$arg1 b=$arg7");
 	static struct capriole_record named = CAPRIOLE_RECORD("a b", "a=$arg1");
 	static struct capriole_record wrong = CAPRIOLE_RECORD("wrong", "a=$arg1:u65");
@@ -381,12 +388,12 @@ static void held_in_the_c_library(void)
 	struct capriole_probe p = { .object = "libc", .symbol = "getppid", .pre = count,
 				    .flags = CAPRIOLE_NO_OPTIMIZE };
 	OK(capriole_probe_register(&p));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: breakpoints cannot be used");
 	OK(capriole_probe_unregister(&p));
 	p.flags = 0;
 	OK(capriole_probe_register(&p));
 	OK(capriole_optimization(0));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: breakpoints cannot be used");
 	is_in_state(&p, CAPRIOLE_OPTIMIZED, "signals blocked");
 	OK(capriole_optimization(1));
 	OK(capriole_probe_unregister(&p));
