@@ -218,7 +218,7 @@ impl Row {
         self.refused = prepared.refused;
         for error in visit
             .attached
-            .outcomes
+            .outcomes()
             .iter()
             .filter_map(|o| o.as_ref().err())
         {
@@ -264,7 +264,7 @@ impl Measured {
     fn of(program: &str, row: &Row) -> Option<Measured> {
         let (_, last) = row.rounds.last()?;
         let mut tactics = BTreeMap::new();
-        for site in last.attached.outcomes.iter().flatten() {
+        for site in last.attached.outcomes().iter().flatten() {
             *tactics.entry(site.tactic.as_str()).or_default() += 1;
         }
         let probed: usize = tactics.values().sum();

@@ -248,7 +248,7 @@ impl Planned {
         for (number, events) in events.into_iter().enumerate() {
             for index in events {
                 probe_of[index] = Some(number);
-                if let Err(error) = &attached.outcomes[number] {
+                if let Err(error) = attached.outcome(number) {
                     self.dropped[index] = Some(error.to_string().into());
                 }
             }
@@ -281,14 +281,14 @@ impl Planned {
     ) -> Result<More, Box<NotAdded>> {
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let first = attached.outcomes.len();
+        let first = attached.probes();
         let added = match pace {
             Pace::Paused => attached.add(probes),
             Pace::Running(tid) => attached.add_running(probes, &Running { tid }),
             Pace::Later => attached.add_disarmed(probes),
         };
         let mut probe_of = vec![None; self.selected.len()];
-        let numbers = first..attached.outcomes.len();
+        let numbers = first..attached.probes();
         let mut names = Vec::new();
         for (number, events) in numbers.clone().zip(events) {
             names.push(
@@ -298,7 +298,7 @@ impl Planned {
             );
             for index in events {
                 probe_of[index] = Some(number);
-                if let Err(error) = &attached.outcomes[number] {
+                if let Err(error) = attached.outcome(number) {
                     self.dropped[index] = Some(error.to_string().into());
                 }
             }
@@ -403,7 +403,7 @@ impl Probed {
             disturbances.iter().map(|d| (d.probe, &d.how)).collect();
         let site = |((event, dropped), probe): ((&Selected, &Option<Message>), &Option<usize>)| {
             let mut site = event.json(words);
-            let outcome = probe.and_then(|number| self.attached.outcomes[number].as_ref().ok());
+            let outcome = probe.and_then(|number| self.attached.outcome(number).ok());
             site["state"] = match (dropped, outcome) {
                 (None, Some(outcome)) => json!(outcome.state.name(outcome.tactic)),
                 _ => json!("not probed"),
@@ -431,7 +431,7 @@ impl Probed {
 
     /// Returns, for each probe, the name of its first event.
     pub fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = vec![String::new(); self.attached.outcomes.len()];
+        let mut names: Vec<String> = vec![String::new(); self.attached.probes()];
         for (event, number) in self.selected.iter().zip(&self.probe_of) {
             let Some(name) = number.map(|number| &mut names[number]) else {
                 continue;
@@ -445,7 +445,7 @@ impl Probed {
 
     /// Returns the number of events that lost their probes to other tools.
     pub fn taken_out(&self) -> usize {
-        let outcome = |number: &usize| self.attached.outcomes[*number].as_ref();
+        let outcome = |number: &usize| self.attached.outcome(*number);
         let is_out = |number: &usize| outcome(number).is_ok_and(|s| s.state == SiteState::TakenOut);
         let numbers = self.probe_of.iter().flatten();
         numbers.filter(|number| is_out(number)).count()

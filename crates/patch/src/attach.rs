@@ -141,8 +141,6 @@ pub struct Attached {
     pub host: Arc<dyn Host>,
     /// Session memory.
     pub memory: SessionMemory,
-    /// Outcome for each requested probe.
-    pub outcomes: Vec<Result<Site, SiteError>>,
     /// Time for which the process was paused.
     pub standstill: Standstill,
     /// The moment just before the first probes were written.
@@ -646,7 +644,6 @@ fn prepare_and_write(
         clock,
         in_use,
         memory,
-        outcomes: Vec::new(),
         standstill,
         since: Instant::now(),
         survey,
@@ -684,7 +681,6 @@ fn prepare_and_write(
     let round = &mut attached.round;
     let probes = std::mem::take(probes);
     round.asked = Asked::of(probes, &mut round.entries, &round.guarded.guards);
-    attached.outcomes = attached.round.outcomes();
     attached.begun = true;
     Ok(Some(attached))
 }

@@ -148,8 +148,7 @@ pub use capriole_ring::numbers::copy::{CHANGED as COPY_CHANGED, EXACT as COPY_EX
 /// long as their originals, address of the first original), or with [`COPY_EXACT`] (start of a
 /// copy, the original's address), both perhaps with [`COPY_CHANGED`]; and (end of a row, 0).
 ///
-/// `older` is the address of the table of breakpoints that are not in this one; 0 for none, and for
-/// tables of copies.
+/// `older` is the address of the table of those that are not in this one; 0 for none.
 pub fn trap_table(traps: &[(u64, u64)], older: u64) -> Vec<u8> {
     let mut sorted = traps.to_vec();
     sorted.sort_unstable();

@@ -1290,13 +1290,15 @@ void capriole_trap(int signal, void *info, void *context)
  * the probe. */
 static u64 copy_of(const struct traps *table, u64 original)
 {
-	for (u64 row = 0; row + 1 < table->count; row++) {
-		u64 flags = table->trap[row].detour & (COPY_EXACT | COPY_CHANGED);
-		u64 first = table->trap[row].detour ^ flags, start = table->trap[row].site;
-		u64 length = flags & COPY_EXACT ? 1 : table->trap[row + 1].site - start;
-		if (!first || original - first >= length)
-			continue;
-		return original == first && flags & COPY_CHANGED ? original : start + (original - first);
+	for (; table; table = (const struct traps *)table->older) {
+		for (u64 row = 0; row + 1 < table->count; row++) {
+			u64 flags = table->trap[row].detour & (COPY_EXACT | COPY_CHANGED);
+			u64 first = table->trap[row].detour ^ flags, start = table->trap[row].site;
+			u64 length = flags & COPY_EXACT ? 1 : table->trap[row + 1].site - start;
+			if (!first || original - first >= length)
+				continue;
+			return original == first && flags & COPY_CHANGED ? original : start + (original - first);
+		}
 	}
 	return original;
 }
@@ -1305,11 +1307,37 @@ static u64 copy_of(const struct traps *table, u64 original)
  * that has a copy. */
 static int is_near_copies(const struct traps *table, u64 at)
 {
-	for (u64 row = 0; row + 1 < table->count; row++) {
-		u64 first = table->trap[row].detour & ~(COPY_EXACT | COPY_CHANGED);
-		u64 length = table->trap[row + 1].site - table->trap[row].site;
-		if (first && at - first + MAX_STEP < length + 2 * MAX_STEP)
-			return 1;
+	for (; table; table = (const struct traps *)table->older) {
+		for (u64 row = 0; row + 1 < table->count; row++) {
+			u64 first = table->trap[row].detour & ~(COPY_EXACT | COPY_CHANGED);
+			u64 length = table->trap[row + 1].site - table->trap[row].site;
+			if (first && at - first + MAX_STEP < length + 2 * MAX_STEP)
+				return 1;
+		}
+	}
+	return 0;
+}
+
+/* Returns the original of the instruction at `at`, if that is a copy; else 0. */
+static u64 original_of(const struct traps *table, u64 at)
+{
+	for (; table; table = (const struct traps *)table->older) {
+		/* The last row of copies that starts at or before `at`; an entry with 0 ends a row. */
+		u64 low = 0, high = table->count;
+		while (low < high) {
+			u64 middle = low + (high - low) / 2;
+			if (table->trap[middle].site <= at)
+				low = middle + 1;
+			else
+				high = middle;
+		}
+		if (!low)
+			continue;
+		u64 original = table->trap[low - 1].detour & ~COPY_CHANGED;
+		if (original & COPY_EXACT)
+			return original & ~COPY_EXACT;
+		if (original)
+			return original + (at - table->trap[low - 1].site);
 	}
 	return 0;
 }
@@ -1322,23 +1350,7 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 {
 	const struct traps *table = (const struct traps *)READ(*(u64 *)&capriole_config.copies);
 	u64 at = UCONTEXT_RIP(context);
-	u64 original = 0;
-	/* The last row of copies that starts at or before `at`; an entry with 0 ends a row. */
-	u64 low = 0, high = table->count;
-	while (low < high) {
-		u64 middle = low + (high - low) / 2;
-		if (table->trap[middle].site <= at)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	if (low > 0) {
-		original = table->trap[low - 1].detour & ~COPY_CHANGED;
-		if (original & COPY_EXACT)
-			original &= ~COPY_EXACT;
-		else if (original)
-			original += at - table->trap[low - 1].site;
-	}
+	u64 original = original_of(table, at);
 	if (original) {
 		UCONTEXT_RIP(context) = original;
 		if ((signal == 4 || signal == 8) && SIGINFO_ADDRESS(info) == at)

@@ -237,7 +237,7 @@ struct trap {
 /* Sorted by site. Never changed once the handler can see it. */
 struct traps {
 	u64 count;
-	u64 older;	/* of breakpoints: address of the table for those that are not in this one, or 0 */
+	u64 older;	/* address of the table for those that are not in this one, or 0 */
 	struct trap trap[];
 };
 

@@ -77,7 +77,7 @@ pub fn probed(
     )
     .map_err(|e| format!("attach: {e}"))?;
     let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
-    for outcome in &attached.outcomes {
+    for outcome in &attached.outcomes() {
         match outcome {
             Ok(_) => {}
             Err(SiteError::Modified) => return Err("bytes of the last batch were left".to_owned()),

@@ -346,7 +346,7 @@ pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
         |journal| Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal),
     )
     .expect("attach");
-    for (outcome, name) in attached.outcomes.iter().zip(&probes.names) {
+    for (outcome, name) in attached.outcomes().iter().zip(&probes.names) {
         assert!(outcome.is_ok(), "{name}: {outcome:?}");
     }
     let memory = &attached.memory;

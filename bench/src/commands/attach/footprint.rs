@@ -33,7 +33,8 @@ impl Footprint {
         let path = process.proc_path("smaps");
         let smaps = std::fs::read_to_string(&path);
         let smaps = smaps.with_context(|| path.display().to_string())?;
-        let detours = attached.outcomes.iter().flatten();
+        let outcomes = attached.outcomes();
+        let detours = outcomes.iter().flatten();
         let mut footprint = Footprint {
             session_bytes: geometry.counter(geometry.cpus + 1, 0) as u64
                 + attached.memory.ledger.len,

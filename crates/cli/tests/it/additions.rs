@@ -58,7 +58,7 @@ fn as_event(mut probe: Probe, event: usize) -> Probe {
 }
 
 fn state(attached: &Attached, probe: usize) -> SiteState {
-    attached.outcomes[probe].as_ref().expect("a site").state
+    attached.outcome(probe).expect("a site").state
 }
 
 /// When a probe was armed, and when disarmed: from after one operation to before the next.
@@ -147,8 +147,8 @@ impl Changing {
     fn open(&mut self, armed: &BTreeSet<usize>) {
         let attached = &self.recording.attached;
         for (probe, history) in self.histories.iter_mut().enumerate() {
-            let is_in = attached.outcomes[probe]
-                .as_ref()
+            let is_in = attached
+                .outcome(probe)
                 .is_ok_and(|site| matches!(site.state, SiteState::Final | SiteState::StandIn));
             assert!(armed.contains(&probe) || !is_in, "{probe} is not armed");
             if armed.contains(&probe) == is_in {
@@ -174,7 +174,7 @@ impl Changing {
                     let added = attached.add(probes).expect("they can be added");
                     assert_eq!(added, first..first + chosen.len(), "round {round}");
                     for (probe, at) in added.zip(&chosen) {
-                        let outcome = &attached.outcomes[probe];
+                        let outcome = attached.outcome(probe);
                         assert!(
                             outcome.is_ok(),
                             "round {round}, {}: {outcome:?}",
@@ -347,7 +347,7 @@ fn jumps_that_build_on_others() {
     let mut added = 0;
     for _ in 0..rounds(200, 2000) {
         let attached = &mut recording.attached;
-        let known = attached.outcomes.len();
+        let known = attached.probes();
         let chosen = random.some(0..known);
         match random.below(3) {
             0 => drop(attached.disarm(&chosen).expect("disarmed")),
@@ -356,7 +356,7 @@ fn jumps_that_build_on_others() {
                 let probes = random.some(0..all.probes.len());
                 let probes = probes.iter().map(|i| as_event(all.probes[*i].clone(), 100));
                 let probes = attached.add(probes.collect()).expect("added");
-                added += probes.filter(|i| attached.outcomes[*i].is_ok()).count();
+                added += probes.filter(|i| attached.outcome(*i).is_ok()).count();
             }
             _ => drop(attached.optimise().expect("it lives")),
         }
@@ -366,7 +366,7 @@ fn jumps_that_build_on_others() {
     }
     println!("{added} added");
     assert!(added > 10);
-    let everything: Vec<usize> = (0..recording.attached.outcomes.len()).collect();
+    let everything: Vec<usize> = (0..recording.attached.probes()).collect();
     recording.attached.disarm(&everything).expect("disarmed");
     assert_text_is_the_guards(&recording.attached, &program);
     recording.attached.arm(&everything).expect("armed");
@@ -416,11 +416,11 @@ fn what_cannot_be_added_is_told() {
     let added = attached
         .add(vec![inside, following, enters, guard, short])
         .expect("added");
-    let outcome = |i: usize| attached.outcomes[added.start + i].as_ref();
-    assert_eq!(outcome(0).err(), Some(&SiteError::Shared));
+    let outcome = |i: usize| attached.outcome(added.start + i);
+    assert_eq!(outcome(0).err(), Some(SiteError::Shared));
     assert!(matches!(outcome(1), Err(SiteError::Unprepared(_))));
     assert!(matches!(outcome(2), Err(SiteError::Unprepared(_))));
-    assert_eq!(outcome(3).err(), Some(&SiteError::Guarded));
+    assert_eq!(outcome(3).err(), Some(SiteError::Guarded));
     assert_eq!(outcome(4).expect("a site").state, SiteState::Final);
     let failed = attached.arm(&[added.start]).expect("it lives");
     assert_eq!(failed, [(added.start, SiteError::Shared)]);
@@ -720,7 +720,7 @@ fn at_sites_that_are_occupied() {
             .expect("added")
             .start;
         assert_eq!(state(attached, first), SiteState::Final, "{what}");
-        let known: Vec<usize> = (0..attached.outcomes.len()).collect();
+        let known: Vec<usize> = (0..attached.probes()).collect();
         attached.disarm(&known).expect("disarmed");
         text(&what);
         // Once it is out, the site is occupied, and a breakpoint stands in.
@@ -879,9 +879,9 @@ fn calls_that_are_followed() {
     for round in 0..rounds(50, 500) {
         let attached = &mut recording.attached;
         assert!(
-            attached.outcomes.iter().all(Result::is_ok),
+            attached.outcomes().iter().all(Result::is_ok),
             "{:?}",
-            attached.outcomes
+            attached.outcomes()
         );
         match round % 2 {
             0 => assert_eq!(attached.disarm(&[1, 2]).expect("disarmed"), [1, 2]),

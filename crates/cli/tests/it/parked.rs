@@ -177,7 +177,7 @@ fn at_each_instruction_of_a_detour() {
             let mut number = 0;
             loop {
                 let recording = attach_to(&process, &probes, 4 << 20);
-                let site = *recording.attached.outcomes[which].as_ref().expect("a site");
+                let site = recording.attached.outcome(which).expect("a site");
                 let mut bytes = vec![0; site.detour_size];
                 let len = process.read_memory(site.detour, &mut bytes).expect("read");
                 let mut decoder =
@@ -253,7 +253,7 @@ fn way_back(process: &Process, detour: u64) -> Vec<u64> {
 /// Attaches to `trapped`, with a breakpoint; returns that, and each instruction of the way back.
 fn trapped(running: &Running, probes: &Probes) -> (Recording, Vec<u64>) {
     let recording = attach_to(&running.process(), probes, 64 << 20);
-    let site = recording.attached.outcomes[0].as_ref().expect("a site");
+    let site = recording.attached.outcome(0).expect("a site");
     let ips = way_back(&running.process(), site.detour);
     assert!(ips.len() > 25, "{ips:x?}");
     (recording, ips)
@@ -441,7 +441,7 @@ fn a_signal_handler_returns_to_each_instruction() {
         );
         wait_until("no handler", || in_handler(&process));
         let mut attached = attached_to(&process, &probes);
-        for (number, outcome) in attached.outcomes.iter().enumerate() {
+        for (number, outcome) in attached.outcomes().iter().enumerate() {
             let covered = probes.probes[number].shape.covered;
             if covered.start < address && address < covered.end {
                 assert_waits(outcome, &what);
@@ -459,7 +459,7 @@ fn a_signal_handler_returns_to_each_instruction() {
         wait_until("the site stays", || {
             attached.optimise().expect("optimise") == 0
         });
-        assert_reached(&attached.outcomes[which], probe, &what);
+        assert_reached(&attached.outcome(which), probe, &what);
         std::thread::sleep(Duration::from_millis(2));
         running.assert_alive();
         let report = attached.detach().expect("detach");
@@ -469,7 +469,7 @@ fn a_signal_handler_returns_to_each_instruction() {
 
         // No saved address leads there now.
         let attached = attached_to(&process, &probes);
-        assert_reached(&attached.outcomes[which], probe, &what);
+        assert_reached(&attached.outcome(which), probe, &what);
         attached.detach().expect("detach");
     }
     println!("{inside} times a handler was to return into the bytes");
@@ -498,7 +498,7 @@ fn a_call_returns_behind_the_bytes() {
     for instruction in &callee.shape.displaced {
         assert!(park(&running, instruction.ip()), "nobody is called");
         let attached = attached_to(&process, &probes);
-        for (outcome, probe) in attached.outcomes.iter().zip(&probes.probes) {
+        for (outcome, probe) in attached.outcomes().iter().zip(&probes.probes) {
             assert_reached(outcome, probe, "while a call returns behind the bytes");
         }
         running.signal(libc::SIGCONT);
@@ -522,7 +522,7 @@ fn a_word_on_a_stack_leads_to_each_instruction() {
         running.say(&hold);
         assert_eq!(running.line(), hold);
         let attached = attached_to(&process, &probes);
-        let outcome = &attached.outcomes[which];
+        let outcome = &attached.outcome(which);
         match probe.shape.covered.start < address && address < probe.shape.covered.end {
             true => assert_waits(outcome, &what),
             false => assert_reached(outcome, probe, &what),

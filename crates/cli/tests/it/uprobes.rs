@@ -314,12 +314,7 @@ fn a_look_takes_out_what_a_uprobe_left() {
     let hows: Vec<(usize, How)> = found.iter().map(|d| (d.probe, d.how)).collect();
     assert_eq!(hows.len(), 2, "{hows:?}");
     assert!(hows.contains(&(1, How::Restored)) && hows.contains(&(2, How::Restored)));
-    let state = |at: usize| {
-        recording.attached.outcomes[at]
-            .as_ref()
-            .expect("a site")
-            .state
-    };
+    let state = |at: usize| recording.attached.outcome(at).expect("a site").state;
     assert_eq!(
         [0, 1, 2, 3].map(state),
         [

@@ -124,6 +124,10 @@ pub(super) struct Inner {
     /// The events that are in the session, and those removed ones whose work may not be over. By
     /// their numbers.
     additions: BTreeMap<usize, Addition>,
+    /// The numbers of those that were removed, and whose work may not be over.
+    removed: BTreeSet<usize>,
+    /// The numbers of those whose work is over, and whose last records are still to be read.
+    over: Vec<usize>,
     /// Number of events that were ever added.
     added: usize,
     decoder: LiveDecoder,
@@ -165,6 +169,8 @@ impl Inner {
             known: Known::default(),
             active: None,
             additions: BTreeMap::new(),
+            removed: BTreeSet::new(),
+            over: Vec::new(),
             added: 0,
             decoder: LiveDecoder::new(),
             shown: HashMap::new(),
@@ -433,6 +439,9 @@ impl Inner {
     fn take(&mut self, addition: Addition) {
         self.next = addition.first + addition.selected.len() as u32;
         self.areas |= addition.areas;
+        if addition.life == Life::Removed {
+            self.removed.insert(self.added);
+        }
         self.additions.insert(self.added, addition);
         self.added += 1;
     }
@@ -449,16 +458,16 @@ impl Inner {
         let Some(active) = &mut self.active else {
             return;
         };
-        let removed = |addition: &&Addition| addition.life == Life::Removed;
-        let removed = self.additions.values().filter(removed);
+        let removed = self.removed.iter();
+        let removed = removed.filter_map(|number| self.additions.get(number));
         let probes: Vec<usize> = removed.flat_map(|a| a.probes.iter().copied()).collect();
-        let any = self.additions.values().any(|a| a.life == Life::Removed);
-        if !any || !active.attached.are_over(&probes).unwrap_or(false) {
+        if self.removed.is_empty() || !active.attached.are_over(&probes).unwrap_or(false) {
             return;
         }
-        for addition in self.additions.values_mut() {
-            if addition.life == Life::Removed {
+        for number in std::mem::take(&mut self.removed) {
+            if let Some(addition) = self.additions.get_mut(&number) {
                 addition.life = Life::Over;
+                self.over.push(number);
                 for (table, _) in addition.kept.drain(..) {
                     self.maps.give_back(&table, &active.tables);
                 }
@@ -522,6 +531,7 @@ impl Inner {
         self.disable(event)?;
         if let Some(addition) = self.additions.get_mut(&event.at) {
             addition.life = Life::Removed;
+            self.removed.insert(event.at);
             self.areas &= !addition.areas;
         }
         Ok(())
@@ -578,12 +588,13 @@ impl Inner {
 
     /// Forgets the events whose work is over: their last records were just read.
     fn forget_over(&mut self) {
-        let over = self.additions.values().filter(|a| a.life == Life::Over);
-        for event in over.flat_map(|addition| &addition.selected) {
-            self.shown.remove(&event.id);
-            self.decoder.remove(event.id);
+        for number in self.over.drain(..) {
+            let over = self.additions.remove(&number);
+            for event in over.iter().flat_map(|addition| &addition.selected) {
+                self.shown.remove(&event.id);
+                self.decoder.remove(event.id);
+            }
         }
-        self.additions.retain(|_, a| a.life != Life::Over);
     }
 
     pub(super) fn wait(&mut self, limit: Duration) {

@@ -367,7 +367,10 @@ impl Inner {
 
     fn site(&self, site: SiteId) -> Option<SiteStatus> {
         let attached = &self.active.as_ref()?.attached;
-        let outcome = attached.outcomes.get(site.0)?.as_ref().ok()?;
+        if site.0 >= attached.probes() {
+            return None;
+        }
+        let outcome = attached.outcome(site.0).ok()?;
         let reached = match (outcome.state, outcome.tactic.patch()) {
             _ if attached.is_gone(site.0) => Reached::Gone,
             (SiteState::Final, Patch::Jump) => Reached::Optimised,

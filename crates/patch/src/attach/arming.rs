@@ -35,8 +35,8 @@
 
 use super::beside::take_back;
 use super::code::{self, Facts, Made};
-use super::places::{AskedProbe, Place};
-use super::round::{Entry, Occupied, Part, neighbours};
+use super::places::Place;
+use super::round::{Entry, Occupied, Part};
 use super::running::Way;
 use super::{
     Attached, Point, Probe, SiteError, SiteState, breakpoints_allowed, make_no_calls,
@@ -74,7 +74,7 @@ struct Arrival {
 }
 
 impl Attached {
-    /// Adds probes to the session. Returns their numbers in [`outcomes`](Self::outcomes); those that
+    /// Adds probes to the session. Returns their numbers, for [`outcome`](Self::outcome); those that
     /// can be written are armed. They may be at sites that already have probes of the session: the
     /// work of all of them is then done, in the order of their numbers, and no hit is missed
     /// meanwhile.
@@ -102,14 +102,13 @@ impl Attached {
     /// The errors of stopping the program; nothing has changed then.
     pub fn disarm(&mut self, probes: &[usize]) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let wanted = probes.iter().filter(|probe| armed.contains(probe));
-        let wanted = wanted.map(|probe| (*probe, false)).collect();
+        let wanted = self.to_disarm(probes);
+        let mut armed: Vec<usize> = wanted.keys().copied().collect();
         self.host
             .clone()
             .apart(|| self.change(wanted, &BTreeSet::new(), Way::Paused))?;
-        let still = self.armed();
-        Ok(armed.difference(&still).copied().collect())
+        armed.retain(|probe| !self.is_armed(*probe));
+        Ok(armed)
     }
 
     /// Writes probes that were disarmed, with all checks of an attach. A site that a thread occupies
@@ -120,12 +119,7 @@ impl Attached {
     /// The errors of stopping the program; nothing has changed then.
     pub fn arm(&mut self, probes: &[usize]) -> Result<Vec<(usize, SiteError)>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let known = 0..self.round.asked.probes.len();
-        let wanted = probes
-            .iter()
-            .filter(|p| known.contains(p) && !armed.contains(p));
-        let wanted = wanted.map(|probe| (*probe, true)).collect();
+        let wanted = self.to_arm(probes);
         self.host
             .clone()
             .apart(|| self.change(wanted, &BTreeSet::new(), Way::Paused))
@@ -156,21 +150,38 @@ impl Attached {
         }
     }
 
-    /// Returns the numbers of the probes that are armed: those in the program, and those that wait.
-    pub(super) fn armed(&self) -> BTreeSet<usize> {
+    /// True if a probe is armed: it is in the program, or waits.
+    pub(super) fn is_armed(&self, probe: usize) -> bool {
         let round = &self.round;
-        let is_in = |(_, asked): &(usize, &AskedProbe)| {
-            let current = asked
-                .place
-                .as_ref()
-                .ok()
-                .and_then(|place| round.asked.places[*place].current);
-            let entry = current.map(|current| &round.entries[current]);
-            let is_in = |entry: &Entry| entry.made.is_ok() && entry.state != SiteState::TakenOut;
-            asked.armed && entry.is_some_and(is_in)
+        let Some(asked) = round.asked.probes.get(probe) else {
+            return false;
         };
-        let probes = round.asked.probes.iter().enumerate();
-        probes.filter(is_in).map(|(index, _)| index).collect()
+        let place = asked.place.as_ref().ok();
+        let current = place.and_then(|place| round.asked.places[*place].current);
+        let entry = current.map(|current| &round.entries[current]);
+        let is_in = |entry: &Entry| entry.made.is_ok() && entry.state != SiteState::TakenOut;
+        asked.armed && entry.is_some_and(is_in)
+    }
+
+    /// Returns those of some probes that can be armed, for [`change`](Self::change).
+    pub(super) fn to_arm(&self, probes: &[usize]) -> BTreeMap<usize, bool> {
+        let known = probes.iter().filter(|probe| **probe < self.probes());
+        let disarmed = known.filter(|probe| !self.is_armed(**probe));
+        disarmed.map(|probe| (*probe, true)).collect()
+    }
+
+    /// Returns those of some probes that can be disarmed, and the armed ones whose jumps build on
+    /// theirs, for [`change`](Self::change).
+    pub(super) fn to_disarm(&self, probes: &[usize]) -> BTreeMap<usize, bool> {
+        let armed = probes.iter().filter(|probe| self.is_armed(**probe));
+        let is_guard = |probe: &usize| {
+            let place = self.round.asked.probes[*probe].place.as_ref();
+            place.is_ok_and(|place| self.round.asked.places[*place].guard)
+        };
+        let armed = armed.filter(|probe| !is_guard(probe));
+        let mut wanted = armed.map(|probe| (*probe, false)).collect();
+        self.take_dependents(&mut wanted);
+        wanted
     }
 
     pub(super) fn add_living(
@@ -215,7 +226,6 @@ impl Attached {
                 asked.armed = false;
             }
         }
-        self.outcomes = self.round.outcomes();
         changed.map(|_| all)
     }
 
@@ -328,12 +338,11 @@ impl Attached {
         };
         let written = match running {
             Some(running) => self.write_running(running, &entries, &out),
-            None => self.write_change(needs_trap),
+            None => self.write_change(needs_trap.then_some(&entries)),
         };
         if let Err(error) = written {
             // Usually the program could not be stopped, and nothing has changed.
             self.round.forget(intent);
-            self.outcomes = self.round.outcomes();
             return Err(error);
         }
         for (probe, armed) in &wanted {
@@ -357,11 +366,11 @@ impl Attached {
         Ok(failed)
     }
 
-    /// Has breakpoints handled if that is needed, and writes the change.
-    fn write_change(&mut self, needs_trap: bool) -> Result<(), TargetError> {
-        if needs_trap {
+    /// Has the breakpoints of some entries handled if that is needed, and writes the change.
+    fn write_change(&mut self, trapping: Option<&Vec<usize>>) -> Result<(), TargetError> {
+        if let Some(entries) = trapping {
             let remote = self.host.memory()?;
-            self.handle_traps(&remote)?;
+            self.handle_traps(&remote, entries)?;
         }
         self.write(Occupied::Wait).map(|_| ())
     }
@@ -369,11 +378,8 @@ impl Attached {
     /// Adds the probes whose jumps build on those of places that are going to be empty.
     fn take_dependents(&self, wanted: &mut BTreeMap<usize, bool>) {
         let round = &self.round;
-        let entries = round.entries.iter();
-        let builds = entries.filter_map(|entry| {
-            let base = round.entries[entry.builds_on.flatten()?].place?;
-            Some((entry.place?, base))
-        });
+        let builds = round.building();
+        let builds = builds.filter_map(|(entry, base)| Some((entry.place?, base.place?)));
         let builds: BTreeSet<(usize, usize)> = builds.collect();
         loop {
             let known = wanted.len();
@@ -483,10 +489,7 @@ impl Attached {
                 before,
             });
         }
-        let builds_on = neighbours(&self.round.entries, first);
-        for (entry, builds_on) in self.round.entries[first..].iter_mut().zip(builds_on) {
-            entry.builds_on = builds_on;
-        }
+        self.round.find_neighbours(first);
         Ok((arriving, leaving))
     }
 
@@ -510,8 +513,7 @@ impl Attached {
         self.round.failed.extend(refused);
     }
 
-    /// Marks the probes that the last write has refused as not armed; returns them with the reasons,
-    /// and updates the outcomes.
+    /// Marks the probes that the last write has refused as not armed; returns them with the reasons.
     pub(super) fn settle(&mut self) -> Vec<(usize, SiteError)> {
         let mut refused = Vec::new();
         let round = &mut self.round;
@@ -531,7 +533,6 @@ impl Attached {
                 }
             }
         }
-        self.outcomes = self.round.outcomes();
         refused
     }
 
@@ -603,17 +604,13 @@ impl Attached {
         let mut made = code.compile_more(pid, remote, probes, at, &facts)?;
         self.map_more_stubs(agent, remote, &mut made, places)?;
         if self.handles_faults() {
-            let entries = self.round.entries.iter();
-            let old = entries.filter_map(|e| Some((e.made.as_ref().ok()?, &e.shape)));
-            let shapes = probes.iter().map(|probe| &probe.shape);
-            let new = made.iter().zip(shapes);
-            let new = new.filter_map(|(made, shape)| Some((made.as_ref().ok()?, shape)));
-            let copies = old
-                .chain(new)
-                .flat_map(|(made, shape)| made.copies(&shape.displaced));
+            let new = made.iter().zip(probes);
+            let new = new.filter_map(|(made, probe)| Some((made.as_ref().ok()?, probe)));
+            let copies = new.flat_map(|(made, probe)| made.copies(&probe.shape.displaced));
             let copies: Vec<(u64, u64)> = copies.collect();
-            self.make_room(agent, remote, 16 * (copies.len() as u64 + 1))?;
-            self.round.code.replace_copies(pid, remote, &copies)?;
+            let room = self.round.code.new_copies_room(copies.len());
+            self.make_room(agent, remote, room)?;
+            self.round.code.add_copies(pid, remote, &copies)?;
         }
         step("additions prepared");
         Ok((made, part))
@@ -820,8 +817,7 @@ impl super::round::Round {
             from.state == SiteState::StandIn && from.held
         });
         self.entries[entry].state = SiteState::Waiting;
-        let at = self.waiting.partition_point(|waiting| *waiting < entry);
-        self.waiting.insert(at, entry);
+        self.waiting.insert(entry);
     }
 
     /// Empties a place; returns the entry to be taken out, if there is one in the program.
@@ -838,7 +834,7 @@ impl super::round::Round {
 
     /// Takes an entry from those that wait; returns the entry that it would have replaced.
     fn withdraw(&mut self, entry: usize) -> Option<usize> {
-        self.waiting.retain(|waiting| *waiting != entry);
+        self.waiting.remove(&entry);
         if self.entries[entry].state == SiteState::Waiting {
             self.entries[entry].state = SiteState::Disarmed;
         }
@@ -883,7 +879,7 @@ impl super::round::Round {
 struct Intent {
     entries: Vec<(usize, SiteState, Option<usize>)>,
     places: Vec<(usize, Option<usize>)>,
-    waiting: Vec<usize>,
+    waiting: BTreeSet<usize>,
 }
 
 fn no_ledger(pid: i32) -> TargetError {

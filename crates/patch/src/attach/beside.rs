@@ -78,7 +78,7 @@ impl fmt::Display for How {
 /// A probe that was removed because another tool changed its site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disturbance {
-    /// Index of the probe in [`Attached::outcomes`].
+    /// Number of the probe, for [`Attached::outcome`].
     pub probe: usize,
     /// Changed address: the site, or bytes that its jump relies on.
     pub address: u64,
@@ -352,7 +352,6 @@ impl Attached {
             is_left && !all.contains(index)
         });
         self.watched = None;
-        self.outcomes = self.round.outcomes();
         // An entry does the work of one or more requested probes.
         let found = found.into_iter().flat_map(|disturbance| {
             let members = self.round.entries[disturbance.probe].members.iter();

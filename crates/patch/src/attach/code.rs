@@ -34,6 +34,8 @@ const RETURN_ROOM: u64 = 512;
 /// bytes.
 const ENTRY: u64 = 16;
 const ROW: u64 = 32;
+/// Alignment of a compiler's image, bytes.
+const DESCRIPTOR: u64 = 32;
 const PAGE: u64 = 4096;
 
 /// Probes whose objects can share an arena.
@@ -165,7 +167,7 @@ impl Image {
     fn free(&self) -> u64 {
         self.arena
             .len
-            .saturating_sub(self.used.next_multiple_of(ENTRY))
+            .saturating_sub(self.used.next_multiple_of(DESCRIPTOR))
     }
 }
 
@@ -242,6 +244,8 @@ pub(super) struct Code {
     /// The tables of breakpoints in the program, the oldest first: each more than twice as long as
     /// the next.
     tables: Vec<Table>,
+    /// The tables of copies in the program, in the same order.
+    copies: Vec<Copies>,
 }
 
 /// A table of breakpoints in the program.
@@ -249,6 +253,25 @@ pub(super) struct Code {
 struct Table {
     address: u64,
     traps: BTreeMap<u64, u64>,
+}
+
+/// A table of copies of instructions in the program.
+#[derive(Debug)]
+struct Copies {
+    address: u64,
+    rows: Vec<(u64, u64)>,
+}
+
+/// Returns how many of some tables stay as they are when another one is put in front of them, which
+/// is joined with those that are not much longer; and the length of the joined one. `lengths` are
+/// those of the tables, the oldest first, `len` is that of the new one.
+fn joined(lengths: &[usize], mut len: usize) -> (usize, usize) {
+    let mut kept = lengths.len();
+    while kept > 0 && lengths[kept - 1] <= 2 * len {
+        kept -= 1;
+        len += lengths[kept];
+    }
+    (kept, len)
 }
 
 /// Breakpoints: (address, destination).
@@ -369,16 +392,17 @@ fn all_made(made: Vec<Option<Result<Made, SiteError>>>) -> Vec<Result<Made, Site
         .collect()
 }
 
-/// Compiles the probes of a cluster into the image of `arena`, behind `head`; returns the image.
+/// Compiles the probes of a cluster into `arena`, behind `head`, which is `from` bytes behind the
+/// arena's start; returns the head and the code.
 fn compile_into(
     probes: &[Probe],
     cluster: &Cluster,
-    arena: &Arena,
+    (arena, from): (&Arena, u64),
     head: Vec<u8>,
     facts: &Facts<'_>,
     made: &mut [Option<Result<Made, SiteError>>],
 ) -> Vec<u8> {
-    let mut compiler = Compiler::new(facts.runtime(arena), arena.start, head);
+    let mut compiler = Compiler::new(facts.runtime(arena), arena.start + from, head);
     for &index in &cluster.probes {
         let mut one = make(&probes[index], &mut compiler, facts.region);
         for change in one.iter_mut().flat_map(|made| &mut made.changes) {
@@ -388,7 +412,7 @@ fn compile_into(
     }
     let bytes = compiler.into_image();
     assert!(
-        bytes.len() as u64 <= arena.len,
+        from + bytes.len() as u64 <= arena.len,
         "the arena was sized for its detours"
     );
     bytes
@@ -554,7 +578,7 @@ impl Code {
         for (cluster, arena) in clusters.iter().zip(arenas) {
             // Breakpoints between detours: a stray jump must not execute on.
             let head = vec![INT3; resident::size()];
-            let bytes = compile_into(probes, cluster, arena, head, facts, &mut made);
+            let bytes = compile_into(probes, cluster, (arena, 0), head, facts, &mut made);
             images.push(Image {
                 arena: *arena,
                 near: cluster.near.clone(),
@@ -565,6 +589,7 @@ impl Code {
         }
         Code {
             tables: Vec::new(),
+            copies: Vec::new(),
             made: all_made(made),
             images,
             references: counters(probes)
@@ -619,25 +644,25 @@ impl Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
         for (cluster, place) in clusters.iter().zip(places) {
             let image = &mut self.images[*place];
-            let head = vec![INT3; image.used.next_multiple_of(ENTRY) as usize];
-            let mut bytes = compile_into(probes, cluster, &image.arena, head, facts, &mut made);
+            let from = image.used.next_multiple_of(DESCRIPTOR);
+            let at = (&image.arena, from);
+            let mut bytes = compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
             bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
             let own: Vec<Probe> = cluster.probes.iter().map(|i| probes[*i].clone()).collect();
             for counter in counters(&own) {
                 if self.references.iter().any(|known| known.counter == counter) {
                     continue;
                 }
-                let state = image.arena.start + bytes.len() as u64;
+                let state = image.arena.start + from + bytes.len() as u64;
                 bytes.extend([0; counter::STATE_SIZE as usize]);
                 self.references.push(Reference { counter, state });
             }
-            assert!(
-                bytes.len() as u64 <= image.arena.len,
-                "there is room for it"
-            );
-            let at = image.arena.start + image.used;
-            write(pid, remote, at, &bytes[image.used as usize..])?;
-            image.used = bytes.len() as u64;
+            let end = from + bytes.len() as u64;
+            assert!(end <= image.arena.len, "there is room for it");
+            let gap = (from - image.used) as usize;
+            bytes.splice(..0, std::iter::repeat_n(INT3, gap));
+            write(pid, remote, image.arena.start + image.used, &bytes)?;
+            image.used = end;
             step("further detours written");
         }
         Ok(all_made(made))
@@ -756,11 +781,8 @@ impl Code {
         let new = traps.0.iter().copied();
         let new = new.filter(|(site, to)| self.leads_to(*site) != Some(*to));
         let new: BTreeMap<u64, u64> = new.collect();
-        let (mut kept, mut len) = (self.tables.len(), new.len());
-        while kept > 0 && self.tables[kept - 1].traps.len() <= 2 * len {
-            kept -= 1;
-            len += self.tables[kept].traps.len();
-        }
+        let lengths: Vec<usize> = self.tables.iter().map(|t| t.traps.len()).collect();
+        let (kept, len) = joined(&lengths, new.len());
         (new, kept, ENTRY * (1 + len as u64))
     }
 
@@ -820,22 +842,36 @@ impl Code {
             Some(made.copies(&probe.shape.displaced))
         });
         let copies: Vec<(u64, u64)> = copies.flatten().collect();
-        self.replace_copies(pid, remote, &copies)
+        self.add_copies(pid, remote, &copies)
     }
 
-    /// Replaces the table of copies by another, which contains all rows of the first, as
-    /// [`replace_traps`](Self::replace_traps) does.
-    pub(super) fn replace_copies(
+    /// Returns the room that [`add_copies`](Self::add_copies) needs for so many rows, bytes.
+    pub(super) fn new_copies_room(&self, rows: usize) -> u64 {
+        let lengths: Vec<usize> = self.copies.iter().map(|c| c.rows.len()).collect();
+        ENTRY * (1 + joined(&lengths, rows).1 as u64)
+    }
+
+    /// Adds rows of copies to the tables, as [`add_traps`](Self::add_traps) does.
+    pub(super) fn add_copies(
         &mut self,
         pid: i32,
         remote: &dyn TargetMemory,
         copies: &[(u64, u64)],
     ) -> Result<(), TargetError> {
-        let table = resident::trap_table(copies, 0);
+        let lengths: Vec<usize> = self.copies.iter().map(|c| c.rows.len()).collect();
+        let (kept, _) = joined(&lengths, copies.len());
+        let (older, newer) = self.copies.split_at(kept);
+        let older = older.last().map_or(0, |last| last.address);
+        let newer = newer.iter().flat_map(|copies| &copies.rows);
+        let rows: Vec<(u64, u64)> = newer.chain(copies).copied().collect();
+        let table = resident::trap_table(&rows, older);
         let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
         step("table of copies written");
-        write(pid, remote, self.entries().copies, &at.to_le_bytes())
+        write(pid, remote, self.entries().copies, &at.to_le_bytes())?;
+        self.copies.truncate(kept);
+        self.copies.push(Copies { address: at, rows });
+        Ok(())
     }
 
     /// Installs the resident's handlers for faults in front of the program's own, so that these see
@@ -936,5 +972,26 @@ impl Code {
                 *made = Err(SiteError::StubTaken);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    /// The rows that one addition after the other writes are few for each, however many there were.
+    #[test]
+    fn rows_are_written_again_only_as_their_number_doubles() {
+        let mut lengths: Vec<usize> = Vec::new();
+        let mut written = 0;
+        for number in 1..=10_000 {
+            let (kept, len) = joined(&lengths, 1);
+            lengths.truncate(kept);
+            lengths.push(len);
+            written += len;
+            assert_eq!(lengths.iter().sum::<usize>(), number);
+            assert!(lengths.is_sorted_by(|older, newer| older > &(2 * newer)));
+        }
+        assert!(written < 10_000 * 14, "{written}");
     }
 }

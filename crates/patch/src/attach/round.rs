@@ -136,8 +136,8 @@ struct Counted {
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) entries: Vec<Entry>,
-    /// Indices of the sites still to be written, ascending.
-    pub(super) waiting: Vec<usize>,
+    /// Indices of the sites still to be written.
+    pub(super) waiting: BTreeSet<usize>,
     /// Indices of written entries that the next write takes out.
     pub(super) leaving: Vec<usize>,
     /// Entries that the last write could not arm again.
@@ -152,23 +152,41 @@ pub(super) struct Round {
     pub(super) traps_refused: bool,
     /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
+    neighbours: Neighbours,
 }
 
-/// Returns [`Entry::builds_on`] for each of the entries from `first` on. Computed before the process
-/// is stopped.
-pub(super) fn neighbours(entries: &[Entry], first: usize) -> Vec<Option<Option<usize>>> {
-    let mut writes = HashMap::new();
-    for (index, entry) in entries.iter().enumerate() {
-        for write in entry.shape.placed.iter().flat_map(|placed| &placed.writes) {
-            writes.insert(write.address, (index, &write.after));
+/// The entries whose jumps others may build on, and those that do.
+#[derive(Debug, Default)]
+pub(super) struct Neighbours {
+    /// The last entry that writes at an address, and the bytes.
+    writes: HashMap<u64, (usize, Vec<u8>)>,
+    /// Entries that build on others.
+    building: Vec<usize>,
+}
+
+impl Neighbours {
+    /// Sets [`Entry::builds_on`] of the entries from `first` on, which are new. Computed before the
+    /// process is stopped.
+    fn find(&mut self, entries: &mut [Entry], first: usize) {
+        for (index, entry) in entries.iter().enumerate().skip(first) {
+            for write in entry.shape.placed.iter().flat_map(|placed| &placed.writes) {
+                self.writes
+                    .insert(write.address, (index, write.after.clone()));
+            }
+        }
+        for (index, entry) in entries.iter_mut().enumerate().skip(first) {
+            let placed = entry.shape.placed.as_ref();
+            entry.builds_on = placed.and_then(|placed| {
+                let (at, bytes) = placed.builds_on.as_ref()?;
+                let found = self.writes.get(at);
+                let found = found.filter(|(_, after)| after.starts_with(bytes));
+                Some(found.map(|(index, _)| *index))
+            });
+            if entry.builds_on.flatten().is_some() {
+                self.building.push(index);
+            }
         }
     }
-    let builds_on = |entry: &Entry| {
-        let (at, bytes) = entry.shape.placed.as_ref()?.builds_on.as_ref()?;
-        let found = writes.get(at).filter(|(_, after)| after.starts_with(bytes));
-        Some(found.map(|(index, _)| *index))
-    };
-    entries[first..].iter().map(builds_on).collect()
 }
 
 impl Round {
@@ -180,17 +198,14 @@ impl Round {
     ) -> Round {
         let made = std::mem::take(&mut code.made);
         let made = made.into_iter().zip(probes);
-        let mut entries: Vec<Entry> = made
+        let entries: Vec<Entry> = made
             .map(|(made, probe)| Entry {
                 state: SiteState::Waiting,
                 ..Entry::new(probe, made)
             })
             .collect();
-        for (index, builds_on) in neighbours(&entries, 0).into_iter().enumerate() {
-            entries[index].builds_on = builds_on;
-        }
         let waiting = (0..entries.len()).filter(|i| entries[*i].made.is_ok());
-        Round {
+        let mut round = Round {
             waiting: waiting.collect(),
             leaving: Vec::new(),
             failed: Vec::new(),
@@ -208,7 +223,24 @@ impl Round {
             counted: Vec::new(),
             traps_refused: false,
             guarded,
-        }
+            neighbours: Neighbours::default(),
+        };
+        round.find_neighbours(0);
+        round
+    }
+
+    /// Finds out on which others the entries from `first` on build, which are new.
+    pub(super) fn find_neighbours(&mut self, first: usize) {
+        self.neighbours.find(&mut self.entries, first);
+    }
+
+    /// Returns the entries that build on others, and these.
+    pub(super) fn building(&self) -> impl Iterator<Item = (&Entry, &Entry)> {
+        let building = self.neighbours.building.iter();
+        building.filter_map(|index| {
+            let entry = &self.entries[*index];
+            Some((entry, &self.entries[entry.builds_on.flatten()?]))
+        })
     }
 
     /// Returns the entry that is at the site of `index` now, or will be next.
@@ -250,23 +282,21 @@ impl Round {
             })
     }
 
-    pub(super) fn outcomes(&self) -> Vec<Result<Site, SiteError>> {
-        let outcome = |probe: &AskedProbe| {
-            let place = &self.asked.places[probe.place.clone()?];
-            let entry = &self.entries[place.current.ok_or(SiteError::Occupied)?];
-            let made = entry.made.as_ref().map_err(Clone::clone)?;
-            Ok(Site {
-                address: entry.shape.covered.start,
-                detour: made.detour.entry(),
-                detour_size: made.detour.size(),
-                tactic: entry.shape.tactic,
-                state: match probe.armed {
-                    true => entry.state,
-                    false => SiteState::Disarmed,
-                },
-            })
-        };
-        self.asked.probes.iter().map(outcome).collect()
+    /// Returns the outcome of a requested probe.
+    fn outcome(&self, probe: &AskedProbe) -> Result<Site, SiteError> {
+        let place = &self.asked.places[probe.place.clone()?];
+        let entry = &self.entries[place.current.ok_or(SiteError::Occupied)?];
+        let made = entry.made.as_ref().map_err(Clone::clone)?;
+        Ok(Site {
+            address: entry.shape.covered.start,
+            detour: made.detour.entry(),
+            detour_size: made.detour.size(),
+            tactic: entry.shape.tactic,
+            state: match probe.armed {
+                true => entry.state,
+                false => SiteState::Disarmed,
+            },
+        })
     }
 
     /// Notes why an entry was not written. One that was armed before can be armed again later.
@@ -279,8 +309,8 @@ impl Round {
             if let (Some(from), Some(place)) = (from, entry.place) {
                 self.asked.places[place].current = Some(from);
                 let waits = self.entries[from].state == SiteState::StandIn;
-                if let (true, Err(at)) = (waits, self.waiting.binary_search(&from)) {
-                    self.waiting.insert(at, from);
+                if waits {
+                    self.waiting.insert(from);
                 }
             }
             self.failed.push((index, error));
@@ -350,7 +380,7 @@ impl Round {
         let missing: Vec<_> = self.waiting.iter().filter_map(missing).collect();
         for (index, error) in missing {
             self.fail(index, error);
-            self.waiting.retain(|waiting| *waiting != index);
+            self.waiting.remove(&index);
         }
     }
 
@@ -455,8 +485,8 @@ impl Round {
         let waits = |index: &usize| {
             let on = self.entries[*index].builds_on??;
             let now = self.current(on);
-            let ready = self.has_jump(on)
-                || self.waiting.binary_search(&now).is_ok() && !occupied.contains(&now);
+            let ready =
+                self.has_jump(on) || self.waiting.contains(&now) && !occupied.contains(&now);
             (!ready).then_some(*index)
         };
         let waits: Vec<usize> = self.waiting.iter().filter_map(waits).collect();
@@ -547,7 +577,7 @@ impl Round {
         for index in stand_ins {
             self.entries[index].state = SiteState::StandIn;
         }
-        self.waiting = later;
+        self.waiting = later.into_iter().collect();
         if policy != Occupied::GuardsOnly {
             self.raise(pid, remote, maps, installed)?;
         }
@@ -726,10 +756,11 @@ impl Round {
         !starts.is_empty() && stopped.threads().iter().any(passes)
     }
 
-    /// Returns all breakpoints in use, and those that may have to stand in.
-    pub(super) fn traps(&self) -> Traps {
+    /// Returns the breakpoints in use, and those that may have to stand in, of some entries.
+    fn traps(&self, entries: impl Iterator<Item = usize>) -> Traps {
         let mut traps = Traps::default();
-        for (index, entry) in self.entries.iter().enumerate() {
+        for index in entries {
+            let entry = &self.entries[index];
             let Ok(made) = &entry.made else { continue };
             // One entry of each site, also if it is disarmed: a thread may have hit its breakpoint.
             if self.current(index) != index {
@@ -752,6 +783,31 @@ impl Round {
 }
 
 impl Attached {
+    /// Returns the number of requested probes. They are numbered from 0.
+    #[must_use]
+    pub fn probes(&self) -> usize {
+        self.round.asked.probes.len()
+    }
+
+    /// Returns the outcome for a requested probe, by its number.
+    ///
+    /// # Errors
+    /// The reason why it has no site.
+    ///
+    /// # Panics
+    /// There is no probe with this number.
+    pub fn outcome(&self, probe: usize) -> Result<Site, SiteError> {
+        self.round.outcome(&self.round.asked.probes[probe])
+    }
+
+    /// Returns the outcomes for all requested probes.
+    #[must_use]
+    pub fn outcomes(&self) -> Vec<Result<Site, SiteError>> {
+        (0..self.probes())
+            .map(|probe| self.outcome(probe))
+            .collect()
+    }
+
     /// Stops the process and writes the waiting sites, see [`Round::write`].
     pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
         let pid = self.process().pid() as i32;
@@ -784,10 +840,14 @@ impl Attached {
         Ok(written)
     }
 
-    /// Has breakpoints handled at all sites that have one, or may get one.
-    pub(super) fn handle_traps(&mut self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+    /// Has breakpoints handled at those sites of some entries that have one, or may get one.
+    pub(super) fn handle_traps(
+        &mut self,
+        remote: &dyn TargetMemory,
+        entries: &[usize],
+    ) -> Result<(), TargetError> {
         let agent = self.hire(remote)?;
-        self.handle_traps_by(&agent, remote)?;
+        self.handle_traps_by(&agent, remote, entries)?;
         self.standstill.one += agent.dismiss();
         Ok(())
     }
@@ -797,9 +857,14 @@ impl Attached {
         &mut self,
         agent: &Agent,
         remote: &dyn TargetMemory,
+        entries: &[usize],
     ) -> Result<(), TargetError> {
         let pid = self.process().pid() as i32;
-        let traps = self.round.traps();
+        // Once there is a handler, its tables have those of all other entries.
+        let traps = match self.installed.handles_traps() {
+            true => self.round.traps(entries.iter().copied()),
+            false => self.round.traps(0..self.round.entries.len()),
+        };
         let room = self.round.code.traps_room(&traps);
         self.make_room(agent, remote, room)?;
         self.round.code.add_traps(pid, remote, &traps)?;
@@ -817,7 +882,8 @@ impl Attached {
             return Ok(());
         }
         let remote = self.host.memory()?;
-        self.handle_traps(&remote)?;
+        let waiting: Vec<usize> = self.round.waiting.iter().copied().collect();
+        self.handle_traps(&remote, &waiting)?;
         self.write(Occupied::StandIn)?;
         Ok(())
     }
@@ -830,8 +896,7 @@ impl Attached {
     }
 
     /// Stops the process once more and writes the jumps of those waiting sites that no thread is
-    /// inside any more. Returns the number of sites still waiting or [held](super::Running), and updates
-    /// [`outcomes`](Self::outcomes).
+    /// inside any more. Returns the number of sites still waiting or [held](super::Running).
     ///
     /// # Errors
     /// The errors of attaching; sites already written stay as they are.

@@ -103,12 +103,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<(usize, SiteError)>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let known = 0..self.round.asked.probes.len();
-        let wanted = probes
-            .iter()
-            .filter(|p| known.contains(p) && !armed.contains(p));
-        let wanted = wanted.map(|probe| (*probe, true)).collect();
+        let wanted = self.to_arm(probes);
         let host = self.host.clone();
         host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))
     }
@@ -124,13 +119,12 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
-        let armed = self.armed();
-        let wanted = probes.iter().filter(|probe| armed.contains(probe));
-        let wanted = wanted.map(|probe| (*probe, false)).collect();
+        let wanted = self.to_disarm(probes);
+        let mut armed: Vec<usize> = wanted.keys().copied().collect();
         let host = self.host.clone();
         host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))?;
-        let still = self.armed();
-        Ok(armed.difference(&still).copied().collect())
+        armed.retain(|probe| !self.is_armed(*probe));
+        Ok(armed)
     }
 
     /// Lets the breakpoints of probes be replaced by their jumps, in one pause. Those of sites that
@@ -256,7 +250,7 @@ impl Attached {
                 step("breakpoint taken out while the program runs");
             }
             self.round.entries[*index].state = SiteState::Disarmed;
-            self.round.waiting.retain(|waiting| waiting != index);
+            self.round.waiting.remove(index);
         }
         let mut ready = Vec::new();
         for index in arriving {
@@ -265,7 +259,7 @@ impl Attached {
                 Some(Found::Before) => ready.push((*index, change)),
                 _ => {
                     self.round.fail(*index, SiteError::Modified);
-                    self.round.waiting.retain(|waiting| waiting != index);
+                    self.round.waiting.remove(index);
                 }
             }
         }
@@ -287,7 +281,7 @@ impl Attached {
             let entry = &mut self.round.entries[*index];
             if entry.shape.tactic.patch() == Patch::Breakpoint {
                 entry.state = SiteState::Final;
-                self.round.waiting.retain(|waiting| waiting != index);
+                self.round.waiting.remove(index);
             } else {
                 entry.state = SiteState::StandIn;
                 entry.held = true;
@@ -334,7 +328,7 @@ impl Attached {
             let entry = &mut self.round.entries[index];
             entry.state = SiteState::Final;
             entry.held = false;
-            self.round.waiting.retain(|waiting| *waiting != index);
+            self.round.waiting.remove(&index);
         }
         Ok(())
     }
@@ -409,13 +403,8 @@ impl Attached {
             self.know_traps(&agent, &remote, jumps.iter())?;
             self.watched = None;
             self.jumps_to_breakpoints(&agent, &remote, &jumps)?;
-            for index in &jumps {
-                if let Err(at) = self.round.waiting.binary_search(index) {
-                    self.round.waiting.insert(at, *index);
-                }
-            }
+            self.round.waiting.extend(&jumps);
             self.standstill.one += agent.dismiss();
-            self.outcomes = self.round.outcomes();
             Ok(())
         })
     }
@@ -425,17 +414,18 @@ impl Attached {
         &mut self,
         agent: &Agent,
         remote: &dyn TargetMemory,
-        mut entries: impl Iterator<Item = &'a usize>,
+        entries: impl Iterator<Item = &'a usize>,
     ) -> Result<(), TargetError> {
+        let entries: Vec<usize> = entries.copied().collect();
         let is_known = |index: &usize| {
             let entry = &self.round.entries[*index];
             let to = self.round.code.leads_to(entry.shape.covered.start);
             let made = entry.made.as_ref();
             made.is_ok_and(|made| to == Some(made.detour.entry()))
         };
-        match entries.all(is_known) && self.installed.handles_traps() {
+        match entries.iter().all(is_known) && self.installed.handles_traps() {
             true => Ok(()),
-            false => self.handle_traps_by(agent, remote),
+            false => self.handle_traps_by(agent, remote, &entries),
         }
     }
 }

@@ -227,7 +227,7 @@ fn attach_and_check(flags: &[&str], threads: u32) {
             |journal| Geometry::for_buffer(64 << 20, 2, journal),
         )
         .expect("attach");
-        assert!(attached.outcomes[0].is_ok(), "{:?}", attached.outcomes);
+        assert!(attached.outcome(0).is_ok(), "{:?}", attached.outcomes());
         let calls = record(&attached, Duration::from_millis(50));
         assert!(!calls.is_empty());
         for (thread, seqs) in calls {
