@@ -67,13 +67,20 @@ struct Site {
     own: u64,
 }
 
+/// The mappings of the program when a request was begun, once they were needed, and the files that were
+/// opened since.
+#[derive(Default)]
+struct Known {
+    maps: Option<Vec<Mapping>>,
+    files: BTreeMap<String, Option<File>>,
+}
+
 pub struct Server {
     pid: u32,
     process: Option<Process>,
     line: Arc<Line>,
-    /// The mappings of the program when a request was begun, once they were needed: there may be
-    /// thousands of addresses in one.
-    maps: RefCell<Option<Vec<Mapping>>>,
+    /// What is known of the program until the next request: there may be thousands of addresses in one.
+    known: RefCell<Known>,
     host: Option<Arc<Volunteer>>,
     /// The thread that waits for an answer.
     tid: i32,
@@ -84,6 +91,8 @@ pub struct Server {
     own: Range<u64>,
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
+    /// The sites of each patch, by their indices.
+    of_patch: BTreeMap<SiteId, Vec<usize>>,
     events: BTreeMap<u64, EventId>,
     records: Vec<String>,
     /// Number of records that were dropped because nobody read them.
@@ -142,13 +151,14 @@ impl Server {
             pid,
             line,
             host: None,
-            maps: RefCell::default(),
+            known: RefCell::default(),
             tid: 0,
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
             own: 0..0,
             sites: Vec::new(),
+            of_patch: BTreeMap::new(),
             events: BTreeMap::new(),
             records: Vec::new(),
             dropped: 0,
@@ -251,7 +261,7 @@ impl Server {
 
     pub fn answer(&mut self, request: Request) -> Answered {
         // The program waits meanwhile, and with it who loads its libraries, usually.
-        *self.maps.borrow_mut() = None;
+        *self.known.borrow_mut() = Known::default();
         self.answer_plainly(request)
             .map_err(|failure| self.explained(failure))
     }
@@ -391,16 +401,16 @@ impl Server {
     /// Returns the mapping at an address of the program.
     fn mapping_at(&self, address: u64) -> Result<Option<Mapping>, Failure> {
         let gone = || failure(libc::ESRCH, "the program is gone");
-        let mut known = self.maps.borrow_mut();
-        if known.is_none() {
+        let maps = &mut self.known.borrow_mut().maps;
+        if maps.is_none() {
             let process = self.process.as_ref().ok_or_else(gone)?;
-            *known = Some(process.maps().map_err(|_| gone())?);
+            *maps = Some(process.maps().map_err(|_| gone())?);
         }
-        let maps = known.as_deref().unwrap_or_default();
-        Ok(maps
-            .iter()
-            .find(|mapping| mapping.contains(address))
-            .cloned())
+        let maps = maps.as_deref().unwrap_or_default();
+        // They are in the order of their addresses.
+        let first = maps.partition_point(|mapping| mapping.end <= address);
+        let mapping = maps.get(first);
+        Ok(mapping.filter(|mapping| mapping.contains(address)).cloned())
     }
 
     /// Returns the file and the offset in it of an address of the program.
@@ -563,6 +573,8 @@ impl Server {
             answer.word(self.sites.len() as u64 + 1);
             answer.word(self.next(added.address));
             answer.word(added.address);
+            let of_patch = self.of_patch.entry(added.id).or_default();
+            of_patch.push(self.sites.len());
             self.sites.push(Site {
                 added,
                 armed: false,
@@ -580,19 +592,24 @@ impl Server {
         let Some(session) = &self.session else {
             return;
         };
-        for site in &self.sites {
+        for site in self.sites_of(patches) {
+            let site = &self.sites[site];
             let id = site.added.id;
-            if patches.contains(&id) {
-                let original = session.original(id, site.added.address);
-                let covered = session.inside(id);
-                answer.word(site.own).word(original.unwrap_or_default());
-                answer.word(covered.len() as u64);
-                for (address, goes_on) in covered {
-                    answer.word(address).word(goes_on);
-                }
+            let original = session.original(id, site.added.address);
+            let covered = session.inside(id);
+            answer.word(site.own).word(original.unwrap_or_default());
+            answer.word(covered.len() as u64);
+            for (address, goes_on) in covered {
+                answer.word(address).word(goes_on);
             }
         }
         answer.word(0);
+    }
+
+    /// Returns the indices of the sites of some patches.
+    fn sites_of<'a>(&'a self, patches: &'a BTreeSet<SiteId>) -> impl Iterator<Item = usize> + 'a {
+        let sites = patches.iter().filter_map(|id| self.of_patch.get(id));
+        sites.flatten().copied()
     }
 
     fn hold(&mut self, sites: &[SiteId], tid: i32) -> Result<(), Failure> {
@@ -602,10 +619,10 @@ impl Server {
         }
     }
 
-    /// Has breakpoints stay where a probe is not to be optimised, or none is.
-    fn hold_some(&mut self, from: usize, tid: i32) -> Result<(), Failure> {
-        let new = self.sites[from..].iter();
-        let held = new.filter(|site| site.armed && (site.held || !self.allowed));
+    /// Has the breakpoints of those of some patches stay where a probe is not to be optimised, or none is.
+    fn hold_some(&mut self, patches: &BTreeSet<SiteId>, tid: i32) -> Result<(), Failure> {
+        let sites = self.sites_of(patches).map(|site| &self.sites[site]);
+        let held = sites.filter(|site| site.armed && (site.held || !self.allowed));
         let held: Vec<SiteId> = held.map(|site| site.added.id).collect();
         self.hold(&held, tid)
     }
@@ -619,8 +636,11 @@ impl Server {
     fn bytes(&self, address: u64) -> Option<Vec<u8>> {
         let (path, offset) = self.file_at(address).ok()?;
         let mut bytes = vec![0; 15];
-        let path = self.process.as_ref()?.in_root(path.as_ref());
-        let len = File::open(path).ok()?.read_at(&mut bytes, offset).ok()?;
+        let process = self.process.as_ref()?;
+        let open = |path: &String| File::open(process.in_root(path.as_ref())).ok();
+        let files = &mut self.known.borrow_mut().files;
+        let file = files.entry(path).or_insert_with_key(open).as_ref()?;
+        let len = file.read_at(&mut bytes, offset).ok()?;
         bytes.truncate(len);
         Some(bytes)
     }
@@ -695,10 +715,11 @@ impl Server {
         for (index, _) in ids {
             self.sites[index].armed = true;
         }
-        self.hold_some(0, tid)?;
+        let patches = sites.into_iter().collect();
+        self.hold_some(&patches, tid)?;
         self.wait_for_batch();
         let mut answer = Answer::default();
-        self.tell_ways(&sites.into_iter().collect(), &mut answer);
+        self.tell_ways(&patches, &mut answer);
         Ok(answer)
     }
 
@@ -724,17 +745,11 @@ impl Server {
 
     /// Disarms those patches of which no instruction is wanted any more.
     fn disarm_idle(&mut self, ids: &[SiteId], pace: Pace) -> Result<(), Failure> {
-        let wanted: BTreeSet<SiteId> = self
-            .sites
-            .iter()
-            .filter(|s| s.armed)
-            .map(|s| s.added.id)
-            .collect();
-        let idle: Vec<SiteId> = ids
-            .iter()
-            .copied()
-            .filter(|id| !wanted.contains(id))
-            .collect();
+        let is_wanted = |id: &SiteId| {
+            let mut sites = self.of_patch.get(id).into_iter().flatten();
+            sites.any(|site| self.sites[*site].armed)
+        };
+        let idle: Vec<SiteId> = ids.iter().copied().filter(|id| !is_wanted(id)).collect();
         if !idle.is_empty() {
             self.session()?.disarm_sites(&idle, pace)?;
         }
@@ -754,10 +769,10 @@ impl Server {
             }
             let waits = |index: &usize| {
                 let site = &self.sites[*index];
-                let reached = self.reached(*index);
+                let reached = || self.reached(*index);
                 site.armed
                     && !site.held
-                    && matches!(reached, Some(Reached::Waiting | Reached::Occupied))
+                    && matches!(reached(), Some(Reached::Waiting | Reached::Occupied))
             };
             let waiting = (0..self.sites.len()).filter(waits).count();
             if waiting == 0 || !self.allowed || Instant::now() >= limit {
