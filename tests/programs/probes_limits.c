@@ -2,7 +2,7 @@
  * A program that probes itself where something is scarce, or forbidden: each registration either works,
  * or is an error that says what to do, and the program goes on.
  */
-#include "probes.h"
+#include "probes_add.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -12,29 +12,6 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-PROBED long add(long a, long b)
-{
-	return a + 2 * b;
-}
-
-static volatile long hits;
-
-static CAPRIOLE_HANDLER int count(struct capriole_probe *p, struct capriole_regs *regs)
-{
-	(void)p, (void)regs;
-	hits++;
-	return 0;
-}
-
-static struct capriole_probe probe = { .symbol = "add", .pre = count };
-
-static void is_hit(long times)
-{
-	long before = hits;
-	IS(add(1, 2), 5);
-	IS(hits - before, times);
-}
 
 static void all_works(void)
 {

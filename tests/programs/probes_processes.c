@@ -2,7 +2,7 @@
  * A program that probes itself, and does with its descriptors, processes and signals what libraries
  * seldom expect.
  */
-#include "probes.h"
+#include "probes_add.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -13,30 +13,6 @@
 #include <sys/wait.h>
 
 extern char **environ;
-
-PROBED long add(long a, long b)
-{
-	return a + 2 * b;
-}
-
-static volatile long hits;
-
-static CAPRIOLE_HANDLER int count(struct capriole_probe *p, struct capriole_regs *regs)
-{
-	(void)p, (void)regs;
-	__atomic_fetch_add(&hits, 1, __ATOMIC_RELAXED);
-	return 0;
-}
-
-static struct capriole_probe probe = { .symbol = "add", .pre = count };
-
-/* Calls the probed function, which is hit or not. */
-static void is_hit(long times)
-{
-	long before = hits;
-	IS(add(1, 2), 5);
-	IS(hits - before, times);
-}
 
 /* Everything of the library, as it is before anything has happened. */
 static void all_works(void)

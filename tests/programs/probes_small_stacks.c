@@ -1,7 +1,7 @@
 /*
  * A program that probes itself on stacks of its own: of signals, of threads, of coroutines.
  */
-#include "probes.h"
+#include "probes_add.h"
 
 #include <pthread.h>
 #include <sys/auxv.h>
@@ -11,22 +11,6 @@
 #ifndef AT_MINSIGSTKSZ
 #define AT_MINSIGSTKSZ 51
 #endif
-
-PROBED long add(long a, long b)
-{
-	return a + 2 * b;
-}
-
-static volatile long hits;
-
-static CAPRIOLE_HANDLER int count(struct capriole_probe *p, struct capriole_regs *regs)
-{
-	(void)p, (void)regs;
-	hits++;
-	return 0;
-}
-
-static struct capriole_probe probe = { .symbol = "add", .pre = count };
 
 /* Runs a check with a breakpoint, and with a jump. */
 static void in_both(void (*check)(void))

@@ -74,7 +74,8 @@ fn key(compiler: &str, flags: &str) -> u64 {
     for directory in ["library", "include/capriole", "tests/programs"] {
         let entries = std::fs::read_dir(root().join(directory)).expect("a directory");
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("entry").path()).collect();
-        paths.retain(|path| directory != "tests/programs" || path.ends_with("probes.h"));
+        let is_header = |path: &PathBuf| path.extension().is_some_and(|end| end == "h");
+        paths.retain(|path| directory != "tests/programs" || is_header(path));
         paths.sort();
         for path in paths {
             std::fs::read(path).expect("a source").hash(&mut hasher);
