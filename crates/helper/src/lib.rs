@@ -83,7 +83,12 @@ pub fn refuse(mut connection: UnixStream, message: String) -> io::Result<()> {
     let code = libc::EAGAIN;
     let _ = Line::new(connection.try_clone()?)?;
     if message::receive(&mut connection)?.is_some() {
-        message::send(&mut connection, &Err(message::Failure { code, message }))?;
+        let failure = message::Failure {
+            code,
+            message,
+            recorder: None,
+        };
+        message::send(&mut connection, &Err(failure))?;
     }
     Ok(())
 }

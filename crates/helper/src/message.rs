@@ -87,6 +87,8 @@ pub struct Failure {
     /// An errno(3) code.
     pub code: i32,
     pub message: String,
+    /// The process that has probes in the program already, if that is the error.
+    pub recorder: Option<u32>,
 }
 
 impl From<Malformed> for Failure {
@@ -96,6 +98,7 @@ impl From<Malformed> for Failure {
             message:
                 "the helper process does not understand the library: are they of the same version?"
                     .to_owned(),
+            recorder: None,
         }
     }
 }

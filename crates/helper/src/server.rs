@@ -110,12 +110,16 @@ fn failure(code: i32, message: impl Into<String>) -> Failure {
     Failure {
         code,
         message: message.into(),
+        recorder: None,
     }
 }
 
 impl From<capriole::Error> for Failure {
     fn from(error: capriole::Error) -> Failure {
-        failure(errno(error.code()), one_line(&error.full()))
+        Failure {
+            recorder: error.recorder(),
+            ..failure(errno(error.code()), one_line(&error.full()))
+        }
     }
 }
 
@@ -272,7 +276,7 @@ impl Server {
         let memory = File::open(format!("/proc/{}/mem", self.pid));
         let is_closed = memory.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         let is_narrow = address_space_left(self.pid).is_some_and(|left| left < ADDRESS_SPACE);
-        if failure.code == libc::EBUSY && recorder(&failure.message).is_some_and(is_helper) {
+        if failure.recorder.is_some_and(is_helper) {
             let message = "another libcapriole in this process has probes: there is a copy of it in the program \
                            or in a library; link all of them with libcapriole.so, or have the other one call \
                            capriole_finish first";
@@ -1047,15 +1051,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         std::mem::forget(self.session.take());
     }
-}
-
-/// Returns the process that a message names last: the one that has recorded a program already.
-fn recorder(message: &str) -> Option<u32> {
-    let (_, rest) = message.rsplit_once("process ")?;
-    rest.split(|c: char| !c.is_ascii_digit())
-        .next()?
-        .parse()
-        .ok()
 }
 
 /// True for a process that is the helper of some program.

@@ -140,6 +140,7 @@ pub struct Error {
     code: Code,
     message: Message,
     cause: Option<Cause>,
+    recorder: Option<u32>,
 }
 
 impl Error {
@@ -149,6 +150,7 @@ impl Error {
             code,
             message: message.into(),
             cause: None,
+            recorder: None,
         }
     }
 
@@ -158,6 +160,7 @@ impl Error {
             code,
             message: message.into(),
             cause: Some(cause.into()),
+            recorder: None,
         }
     }
 
@@ -167,12 +170,19 @@ impl Error {
         self.code
     }
 
+    /// Returns the process that has probes in the program already, if that is the error.
+    #[must_use]
+    pub fn recorder(&self) -> Option<u32> {
+        self.recorder
+    }
+
     /// Puts a message in front of this error, which becomes its cause. The code stays.
     #[must_use]
     pub fn context(self, message: impl Into<Message>) -> Error {
         Error {
             code: self.code,
             message: message.into(),
+            recorder: self.recorder,
             cause: Some(Box::new(self)),
         }
     }
@@ -382,6 +392,7 @@ macro_rules! from {
                     code: Code::$code,
                     message: message_of(&error),
                     cause: std::error::Error::source(&error).map(|cause| cause.to_string().into()),
+                    recorder: None,
                 }
             }
         }
@@ -411,6 +422,7 @@ impl From<ProcessError> for Error {
             code: code_of_process(&error),
             message: with_advice(&error, advice_of_process(&error)),
             cause: None,
+            recorder: None,
         }
     }
 }
@@ -421,6 +433,10 @@ impl From<TargetError> for Error {
             code: code_of_target(&error),
             message: with_advice(&error, advice_of_target(&error)),
             cause: None,
+            recorder: match error {
+                TargetError::AlreadyRecorded { owner, .. } => u32::try_from(owner).ok(),
+                _ => None,
+            },
         }
     }
 }
@@ -431,6 +447,7 @@ impl From<ResolveError> for Error {
             code: code_of_resolve(&error),
             message: with_advice(&error, advice_of_resolve(&error)),
             cause: None,
+            recorder: None,
         }
     }
 }
@@ -511,6 +528,15 @@ fn code_of_resolve(error: &ResolveError) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_records_a_program_already_is_known_behind_a_message_in_front() {
+        let recorded = TargetError::AlreadyRecorded { pid: 7, owner: 9 };
+        let error = Error::from(recorded).context("it cannot be recorded");
+        assert_eq!(error.recorder(), Some(9));
+        let gone = TargetError::Vanished { pid: 7 };
+        assert_eq!(Error::from(gone).recorder(), None);
+    }
 
     #[test]
     fn a_cause_is_shown_once() {
