@@ -264,12 +264,12 @@ static void held_in_the_c_library(void)
 	struct capriole_probe p = { .object = "libc", .symbol = "getppid", .pre = count,
 				    .flags = CAPRIOLE_NO_OPTIMIZE };
 	OK(capriole_probe_register(&p));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: breakpoints cannot be used");
 	OK(capriole_probe_unregister(&p));
 	p.flags = 0;
 	OK(capriole_probe_register(&p));
 	OK(capriole_optimization(0));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: breakpoints cannot be used");
 	is_in_state(&p, CAPRIOLE_OPTIMIZED, "signals blocked");
 	OK(capriole_optimization(1));
 	OK(capriole_probe_unregister(&p));

@@ -37,8 +37,6 @@ const KEPT: usize = 100_000;
 /// Address space that is enough for a session and the records of threads, bytes; most of it is never
 /// touched.
 const ADDRESS_SPACE: u64 = 1 << 30;
-/// Starts of the file names of C libraries.
-const C_LIBRARIES: [&str; 3] = ["libc.so", "libc-", "ld-musl"];
 
 /// What a site does.
 const BEFORE: u64 = 0;
@@ -804,14 +802,37 @@ impl Server {
             return Ok(answer);
         };
         let (state, mut why) = match status.reached {
-            Reached::Optimised => (OPTIMIZED, format!("a jump ({}){}", status.tactic, self.why_not_held(site))),
-            Reached::Waiting if site.held => (BREAKPOINT, "a breakpoint; the probe is not to be optimized".to_owned()),
-            Reached::Waiting if !self.allowed => (BREAKPOINT, "a breakpoint; optimization is off".to_owned()),
-            Reached::Waiting => (WAITING, format!("a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})", status.tactic)),
+            Reached::Optimised => (
+                OPTIMIZED,
+                format!("a jump ({}){}", status.tactic, self.why_not_held(site)),
+            ),
+            Reached::Waiting if site.held => (
+                BREAKPOINT,
+                "a breakpoint; the probe is not to be optimized".to_owned(),
+            ),
+            Reached::Waiting if !self.allowed => {
+                (BREAKPOINT, "a breakpoint; optimization is off".to_owned())
+            }
+            Reached::Waiting => (
+                WAITING,
+                format!(
+                    "a breakpoint, until it is proved that no thread is inside the bytes of the jump ({})",
+                    status.tactic
+                ),
+            ),
             Reached::Breakpoint => (BREAKPOINT, "a breakpoint".to_owned()),
             Reached::Disarmed => (OFF, "disarmed".to_owned()),
-            Reached::Occupied => (OCCUPIED, "not in yet: a thread is inside the bytes that change, and no breakpoint may be used".to_owned()),
-            _ => (GONE, "another tool has changed the place, or its library is unmapped".to_owned()),
+            Reached::Occupied => (
+                OCCUPIED,
+                format!(
+                    "not in yet: a thread is inside the bytes that change; {}",
+                    Server::why_no_breakpoint(site)
+                ),
+            ),
+            _ => (
+                GONE,
+                "another tool has changed the place, or its library is unmapped".to_owned(),
+            ),
         };
         for (tactic, refusal) in &site.added.refusals {
             let _ = write!(why, "; no {tactic}: {refusal}");
@@ -825,6 +846,15 @@ impl Server {
         Ok(answer)
     }
 
+    /// Returns the reason why no breakpoint is at a site.
+    fn why_no_breakpoint(site: &Site) -> String {
+        match &site.added.no_breakpoint {
+            Some(refusal) => refusal.to_string(),
+            None => "breakpoints cannot be used: SIGTRAP was blocked or ignored when the probe was put in"
+                .to_owned(),
+        }
+    }
+
     /// Explains why a site is reached by a jump that is to have a breakpoint.
     fn why_not_held(&self, site: &Site) -> String {
         let wish = match (site.held, self.allowed) {
@@ -832,16 +862,7 @@ impl Server {
             (false, false) => "optimization is off",
             (false, true) => return String::new(),
         };
-        let path = self.file_at(site.added.address).map(|(path, _)| path);
-        let path = path.unwrap_or_default();
-        let file = path.rsplit('/').next().unwrap_or_default();
-        let reason = match C_LIBRARIES.iter().any(|name| file.starts_with(name)) {
-            true => {
-                "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program"
-            }
-            false => "SIGTRAP was blocked or ignored, or is used by nobody here",
-        };
-        format!(", although {wish}: no breakpoint may be used here ({reason})")
+        format!(", although {wish}: {}", Server::why_no_breakpoint(site))
     }
 
     fn exits(&mut self, request: &mut Request) -> Answered {

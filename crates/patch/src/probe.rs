@@ -4,7 +4,7 @@ use capriole_codegen::work::Work;
 use capriole_insn::Extent;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_ledger::counter::ReferenceCounter;
-use capriole_tactic::site::{Patch, Shape};
+use capriole_tactic::site::{Patch, Refusal, Shape};
 use std::ops::{BitOr, Range};
 
 /// A probed instruction, with the work done before it.
@@ -57,8 +57,8 @@ pub struct Plan {
     pub shape: Shape,
     /// The original bytes of `shape.covered`.
     pub before: Vec<u8>,
-    /// True if a breakpoint may be put at the site.
-    pub breakpoint: bool,
+    /// The reason why no breakpoint may be at the site, if there is one.
+    pub breakpoint: Result<(), Refusal>,
     /// True if a function is entered at the site, by calls and by jumps that leave their function,
     /// so that its return address is on top of the stack. The red zone may still be in use.
     pub called: bool,
@@ -90,7 +90,7 @@ impl Probe {
             shape: plan.shape,
             near,
             before: plan.before,
-            stand_in: plan.breakpoint,
+            stand_in: plan.breakpoint.is_ok(),
             counters: Vec::new(),
         }
     }

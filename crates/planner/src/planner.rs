@@ -501,7 +501,7 @@ fn plan_of(site: &Site, input: &SiteInput<'_>, shape: Shape) -> Planned {
     Ok(Plan {
         before: before.ok_or_else(|| outside(site))?.to_vec(),
         shape,
-        breakpoint: input.int3.is_ok(),
+        breakpoint: input.int3,
         called: false,
     })
 }

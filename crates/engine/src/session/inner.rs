@@ -70,6 +70,8 @@ pub(super) struct Placed {
     pub(super) instruction: Option<u64>,
     /// The reasons why it is not reached in other ways.
     pub(super) refusals: Vec<(Tactic, Refusal)>,
+    /// The reason why no breakpoint may be there, if there is one.
+    pub(super) no_breakpoint: Option<Refusal>,
     /// Number of its probe in `Attached`; `None` if it has none.
     pub(super) probe: Option<usize>,
     /// The reason why it has none.
@@ -413,6 +415,11 @@ impl Inner {
             probe: probe.filter(|_| dropped.is_none()),
             instruction: event.fate.plan().ok().map(|plan| plan.shape.site),
             refusals: event.refusals().to_vec(),
+            no_breakpoint: event
+                .fate
+                .plan()
+                .ok()
+                .and_then(|plan| plan.breakpoint.err()),
             reason: dropped.as_ref().map(ToString::to_string),
         });
         let placed = placed.collect();

@@ -82,6 +82,8 @@ pub struct AddedSite {
     pub original: u64,
     /// The reasons why it is not reached in a better way.
     pub refusals: Vec<(Tactic, Refusal)>,
+    /// The reason why no breakpoint may be there, if there is one.
+    pub no_breakpoint: Option<Refusal>,
 }
 
 /// An instruction that a jump may cover, and the address at which a thread goes on there.
@@ -325,6 +327,7 @@ impl Inner {
                 address: instruction,
                 original: original.unwrap_or_default(),
                 refusals: placed.refusals,
+                no_breakpoint: placed.no_breakpoint,
             };
             if sites[placed.definition].replace(site).is_some() {
                 return Err(err!(Unsuitable, "`{label}` is at more than one place"));

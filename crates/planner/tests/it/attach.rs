@@ -11,7 +11,7 @@ use capriole_planner::planner::Plan;
 use capriole_proc::process::Process;
 use capriole_ring::Reader;
 use capriole_ring::layout::Geometry;
-use capriole_tactic::site::{Shape, SiteInput, choose};
+use capriole_tactic::site::{Refusal, Shape, SiteInput, choose};
 use iced_x86::Register;
 use object::{Object, ObjectSection, ObjectSymbol};
 use std::collections::BTreeMap;
@@ -155,7 +155,7 @@ impl Target {
         let plan = Plan {
             shape,
             before,
-            breakpoint: false,
+            breakpoint: Err(Refusal::BreakpointsOff),
             called: false,
         };
         let record = Record::new(7, vec![Register::RDI, Register::RSI]);

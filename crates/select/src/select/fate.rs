@@ -65,7 +65,7 @@ impl Fate {
     /// Reaches the site by a breakpoint, if one may be there.
     pub fn by_breakpoint(&mut self) {
         if let Fate::Planned(plan) = self
-            && plan.breakpoint
+            && plan.breakpoint.is_ok()
         {
             let before = plan.shape.covered.start;
             plan.shape.by_breakpoint();
