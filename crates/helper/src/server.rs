@@ -692,12 +692,13 @@ impl Server {
 
     fn arm(&mut self, request: &mut Request, tid: i32) -> Answered {
         let count = request.word()?;
-        let mut ids = Vec::new();
+        let (mut ids, mut before) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let index = self.numbered(request.word()?)?;
             let held = request.word()? != 0;
-            self.sites[index].held = held;
-            ids.push((index, self.sites[index].added.id));
+            let site = &mut self.sites[index];
+            before.push((site.armed, std::mem::replace(&mut site.held, held)));
+            ids.push((index, site.added.id));
         }
         let pace = self.pace(tid);
         let sites: Vec<SiteId> = ids.iter().map(|(_, id)| *id).collect();
@@ -708,21 +709,41 @@ impl Server {
         if !gone.is_empty() {
             self.session()?.disarm_sites(&gone, pace)?;
         }
-        let refused = self.session()?.arm_sites(&sites, pace)?;
-        if let Some((_, reason)) = refused.first() {
-            let reason = reason.clone();
-            self.disarm_idle(&sites, pace)?;
-            return Err(failure(libc::EAGAIN, reason));
+        let patches = sites.iter().copied().collect();
+        let armed = self.arm_all(&ids, &patches, tid);
+        if let Err(failure) = armed {
+            for ((index, _), (armed, held)) in ids.iter().zip(before) {
+                self.sites[*index].armed = armed;
+                self.sites[*index].held = held;
+            }
+            // Of two errors the first says why.
+            let _ = self.disarm_idle(&sites, pace);
+            return Err(failure);
         }
-        for (index, _) in ids {
-            self.sites[index].armed = true;
-        }
-        let patches = sites.into_iter().collect();
-        self.hold_some(&patches, tid)?;
         self.wait_for_batch();
         let mut answer = Answer::default();
         self.tell_ways(&patches, &mut answer);
         Ok(answer)
+    }
+
+    /// Arms sites, given by index and patch, and has those breakpoints stay that are not to be optimised.
+    /// After an error some may be armed.
+    fn arm_all(
+        &mut self,
+        sites: &[(usize, SiteId)],
+        patches: &BTreeSet<SiteId>,
+        tid: i32,
+    ) -> Result<(), Failure> {
+        let ids: Vec<SiteId> = sites.iter().map(|(_, id)| *id).collect();
+        let pace = self.pace(tid);
+        let refused = self.session()?.arm_sites(&ids, pace)?;
+        if let Some((_, reason)) = refused.first() {
+            return Err(failure(libc::EAGAIN, reason.clone()));
+        }
+        for (index, _) in sites {
+            self.sites[*index].armed = true;
+        }
+        self.hold_some(patches, tid)
     }
 
     fn disarm(&mut self, request: &mut Request, tid: i32) -> Answered {
@@ -1008,7 +1029,11 @@ impl Server {
         } else {
             let armed = self.sites.iter().filter(|site| site.armed);
             let armed: Vec<SiteId> = armed.map(|site| site.added.id).collect();
-            self.hold(&armed, tid)?;
+            if let Err(failure) = self.hold(&armed, tid) {
+                self.allowed = before;
+                self.wait_for_batch();
+                return Err(failure);
+            }
         }
         let mut answer = Answer::default();
         answer.word(before.into());
