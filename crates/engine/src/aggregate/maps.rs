@@ -48,10 +48,17 @@ impl Maps {
     ) -> Result<Vec<Own>> {
         let mut all = Vec::new();
         let mut shared: BTreeMap<&str, Vec<Update<'_>>> = BTreeMap::new();
-        for (definition, event) in events.iter().enumerate() {
+        let mut of_events: Vec<Vec<&Selected>> = vec![Vec::new(); events.len()];
+        for site in selected {
+            // Definitions behind those of the events are Capriole's own.
+            if let Some(event) = events.get(site.definition)
+                && Arc::ptr_eq(&site.probe, event.probe())
+            {
+                of_events[site.definition].push(site);
+            }
+        }
+        for (definition, (event, sites)) in events.iter().zip(of_events).enumerate() {
             let probe = event.probe();
-            let own = |e: &&Selected| e.definition == definition && Arc::ptr_eq(&e.probe, probe);
-            let sites: Vec<&Selected> = selected.iter().filter(own).collect();
             // An event without a site was left out.
             let Some(first) = sites.iter().map(|e| e.id).min() else {
                 continue;

@@ -648,8 +648,7 @@ impl Code {
             let at = (&image.arena, from);
             let mut bytes = compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
             bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
-            let own: Vec<Probe> = cluster.probes.iter().map(|i| probes[*i].clone()).collect();
-            for counter in counters(&own) {
+            for counter in counters(cluster.probes.iter().map(|i| &probes[*i])) {
                 if self.references.iter().any(|known| known.counter == counter) {
                     continue;
                 }

@@ -515,21 +515,7 @@ impl Round {
         let arriving: Vec<usize> = ready.iter().chain(&stand_ins).copied().collect();
         self.lower(pid, remote, maps, &arriving)?;
         self.take_out(&mut batch)?;
-        // Write all entries at once: every thread is stopped meanwhile.
-        for number in 0..self.parts.len() {
-            let own = arriving.iter().map(|i| &self.entries[*i]);
-            let own = own.filter(|entry| !entry.journalled && entry.part == number);
-            let new: Vec<Change> = own.flat_map(Entry::changes).copied().collect();
-            let journal: Vec<ledger::Entry> =
-                new.iter().copied().map(ledger::Entry::Change).collect();
-            let part = &mut self.parts[number];
-            part.ledger.append(remote, part.len, &journal)?;
-            part.len += journal.len();
-            installed.changes.extend(new);
-        }
-        for index in &arriving {
-            self.entries[*index].journalled = true;
-        }
+        self.note_in_journal(remote, &arriving, installed)?;
         step("journal written");
         self.lead_stubs(pid, remote, &arriving)?;
         // Threads first: a copy in a detour behaves like the original with or without the jump in
@@ -582,6 +568,31 @@ impl Round {
             self.raise(pid, remote, maps, installed)?;
         }
         Ok(true)
+    }
+
+    /// Writes the changes of entries that are not in the journal yet into it, those of one ledger at
+    /// once: every thread may be stopped meanwhile.
+    pub(super) fn note_in_journal(
+        &mut self,
+        remote: &dyn TargetMemory,
+        entries: &[usize],
+        installed: &mut Installed,
+    ) -> Result<(), TargetError> {
+        for number in 0..self.parts.len() {
+            let own = entries.iter().map(|i| &self.entries[*i]);
+            let own = own.filter(|entry| !entry.journalled && entry.part == number);
+            let new: Vec<Change> = own.flat_map(Entry::changes).copied().collect();
+            let journal: Vec<ledger::Entry> =
+                new.iter().copied().map(ledger::Entry::Change).collect();
+            let part = &mut self.parts[number];
+            part.ledger.append(remote, part.len, &journal)?;
+            part.len += journal.len();
+            installed.changes.extend(new);
+        }
+        for index in entries {
+            self.entries[*index].journalled = true;
+        }
+        Ok(())
     }
 
     /// Returns the change that is in the program where `change`, of entry `index`, is to be written.

@@ -35,11 +35,11 @@
 
 use super::{Attached, Probe, SiteState, breakpoints_allowed};
 use crate::attach::SiteError;
+use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_proc::maps::PAGE_SIZE;
 use capriole_tactic::site::Patch;
@@ -253,27 +253,21 @@ impl Attached {
             self.round.waiting.remove(index);
         }
         let mut ready = Vec::new();
+        // To read only: a page once for all of its sites.
+        let mut pages = Batch::new(pid, &remote);
         for index in arriving {
             let change = self.round.entries[*index].changes()[0];
-            match look(&remote, &change) {
-                Some(Found::Before) => ready.push((*index, change)),
+            match pages.inspect(&change) {
+                Found::Before => ready.push((*index, change)),
                 _ => {
                     self.round.fail(*index, SiteError::Modified);
                     self.round.waiting.remove(index);
                 }
             }
         }
-        for (index, change) in &ready {
-            let entry = &mut self.round.entries[*index];
-            if !entry.journalled {
-                let part = &mut self.round.parts[entry.part];
-                let journal = [ledger::Entry::Change(*change)];
-                part.ledger.append(&remote, part.len, &journal)?;
-                part.len += 1;
-                self.installed.changes.push(*change);
-                entry.journalled = true;
-            }
-        }
+        let ready_entries: Vec<usize> = ready.iter().map(|(index, _)| *index).collect();
+        self.round
+            .note_in_journal(&remote, &ready_entries, &mut self.installed)?;
         step("journal of breakpoints written");
         for (index, change) in &ready {
             write(pid, &remote, change.address, &[INT3])?;
@@ -288,8 +282,7 @@ impl Attached {
             }
         }
         if !self.host.can_stop() {
-            let ready: Vec<usize> = ready.into_iter().map(|(index, _)| index).collect();
-            self.breakpoints_to_jumps(&agent, &remote, &ready)?;
+            self.breakpoints_to_jumps(&agent, &remote, &ready_entries)?;
         }
         self.standstill.one += agent.dismiss();
         Ok(())
