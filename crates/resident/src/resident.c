@@ -1260,7 +1260,7 @@ void capriole_trap(int signal, void *info, void *context)
 				if (traps[middle].site == site) {
 					/* Also if the frame is not used any more: nothing that points
 					 * to the site may stay on a stack. */
-					UCONTEXT_RIP(context) = traps[middle].detour;
+					UCONTEXT_RIP(context) = READ(traps[middle].detour);
 					go_on(context);
 					return;
 				}

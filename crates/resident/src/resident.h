@@ -234,7 +234,7 @@ struct trap {
  * over it: over a jump and the instructions that it covers. */
 #define MAX_STEP 32
 
-/* Sorted by site. Never changed once the handler can see it. */
+/* Sorted by site. Only where a breakpoint leads is changed once the handler can see it. */
 struct traps {
 	u64 count;
 	u64 older;	/* address of the table for those that are not in this one, or 0 */

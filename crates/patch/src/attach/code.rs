@@ -252,7 +252,26 @@ pub(super) struct Code {
 #[derive(Debug)]
 struct Table {
     address: u64,
-    traps: BTreeMap<u64, u64>,
+    /// By ascending sites.
+    traps: Vec<(u64, u64)>,
+}
+
+impl Table {
+    /// Returns the number of the row of a breakpoint.
+    fn row(&self, site: u64) -> Option<usize> {
+        self.traps.binary_search_by_key(&site, |(at, _)| *at).ok()
+    }
+}
+
+/// How some breakpoints get into the tables.
+struct TrapChanges {
+    /// Rows whose breakpoints lead elsewhere now: (table, row, destination).
+    moved: Vec<(usize, usize, u64)>,
+    /// Breakpoints that are in no table.
+    new: BTreeMap<u64, u64>,
+    /// Number of tables that stay, and length of the new one, as [`joined`] returns them.
+    kept: usize,
+    len: usize,
 }
 
 /// A table of copies of instructions in the program.
@@ -285,6 +304,11 @@ impl Traps {
 
     pub(super) fn add(&mut self, site: u64, leads_to: u64) {
         self.0.push((site, leads_to));
+    }
+
+    /// Returns where the breakpoints lead; of several at one address the last counts.
+    fn by_site(&self) -> BTreeMap<u64, u64> {
+        self.0.iter().copied().collect()
     }
 
     /// Installs the resident's handler for SIGTRAP. The resident, with its table of breakpoints, is
@@ -747,10 +771,11 @@ impl Code {
         align(&mut first.bytes);
         let at = first.arena.start + first.bytes.len() as u64;
         first.config.traps = at;
-        first.bytes.extend(resident::trap_table(&traps.0, 0));
+        let rows: Vec<(u64, u64)> = traps.by_site().into_iter().collect();
+        first.bytes.extend(resident::trap_table(&rows, 0));
         self.tables = vec![Table {
             address: at,
-            traps: traps.0.iter().copied().collect(),
+            traps: rows,
         }];
         for reference in &mut self.references {
             reference.state = first.arena.start + first.bytes.len() as u64;
@@ -770,50 +795,79 @@ impl Code {
 
     /// Returns where a breakpoint leads by the tables.
     pub(super) fn leads_to(&self, site: u64) -> Option<u64> {
-        let mut tables = self.tables.iter().rev();
-        tables.find_map(|table| table.traps.get(&site).copied())
+        let (table, row) = self.row_of(site)?;
+        Some(self.tables[table].traps[row].1)
     }
 
-    /// Returns those of some breakpoints that are not in the tables, or lead elsewhere there; and
-    /// the number of tables that they are joined with, and the size of the joined one in bytes.
-    fn new_traps(&self, traps: &Traps) -> (BTreeMap<u64, u64>, usize, u64) {
-        let new = traps.0.iter().copied();
-        let new = new.filter(|(site, to)| self.leads_to(*site) != Some(*to));
-        let new: BTreeMap<u64, u64> = new.collect();
+    /// Returns the table in which the handler finds a breakpoint, and the number of its row.
+    fn row_of(&self, site: u64) -> Option<(usize, usize)> {
+        let mut tables = self.tables.iter().enumerate().rev();
+        tables.find_map(|(table, traps)| Some((table, traps.row(site)?)))
+    }
+
+    fn changes_of(&self, traps: &Traps) -> TrapChanges {
+        let (mut moved, mut new) = (Vec::new(), BTreeMap::new());
+        for (site, to) in traps.by_site() {
+            match self.row_of(site) {
+                Some((table, row)) if self.tables[table].traps[row].1 == to => {}
+                Some((table, row)) => moved.push((table, row, to)),
+                None => _ = new.insert(site, to),
+            }
+        }
         let lengths: Vec<usize> = self.tables.iter().map(|t| t.traps.len()).collect();
         let (kept, len) = joined(&lengths, new.len());
-        (new, kept, ENTRY * (1 + len as u64))
+        TrapChanges {
+            moved,
+            new,
+            kept,
+            len,
+        }
     }
 
     /// Returns the room that [`add_traps`](Self::add_traps) needs, bytes; 0 if all are there.
     pub(super) fn traps_room(&self, traps: &Traps) -> u64 {
-        let (new, _, size) = self.new_traps(traps);
-        if new.is_empty() { 0 } else { size }
+        let changes = self.changes_of(traps);
+        match changes.new.is_empty() {
+            true => 0,
+            false => ENTRY * (1 + changes.len as u64),
+        }
     }
 
     /// Adds breakpoints to the tables: by one more, in front of the others, which is joined with
     /// those that are not much longer. So a breakpoint is written again only as often as the
     /// number of all has doubled. A handler that runs meanwhile uses either the old or the new
-    /// tables: the address of the first is one word, and old tables stay as they are.
+    /// tables: the address of the first is one word, and old tables stay.
+    ///
+    /// Where a breakpoint leads elsewhere now, its row is changed: also by one word. Both detours are
+    /// there. Sites whose probes come and go would fill the arenas with tables otherwise.
     pub(super) fn add_traps(
         &mut self,
         pid: i32,
         remote: &dyn TargetMemory,
         traps: &Traps,
     ) -> Result<(), TargetError> {
-        let (new, kept, _) = self.new_traps(traps);
+        let TrapChanges {
+            moved, new, kept, ..
+        } = self.changes_of(traps);
+        for (table, row, to) in moved {
+            let table = &mut self.tables[table];
+            let word = table.address + ENTRY * (1 + row as u64) + 8;
+            write(pid, remote, word, &to.to_le_bytes())?;
+            step("breakpoint led to another detour");
+            table.traps[row].1 = to;
+        }
         if new.is_empty() {
             return Ok(());
         }
         let mut joined = BTreeMap::new();
         for table in &self.tables[kept..] {
-            joined.extend(&table.traps);
+            joined.extend(table.traps.iter().copied());
         }
         joined.extend(new);
         let older = kept
             .checked_sub(1)
             .map_or(0, |last| self.tables[last].address);
-        let rows: Vec<(u64, u64)> = joined.iter().map(|(site, to)| (*site, *to)).collect();
+        let rows: Vec<(u64, u64)> = joined.into_iter().collect();
         let table = resident::trap_table(&rows, older);
         let at = self.reserve(pid, table.len() as u64)?;
         write(pid, remote, at, &table)?;
@@ -823,7 +877,7 @@ impl Code {
         self.tables.truncate(kept);
         self.tables.push(Table {
             address: at,
-            traps: joined,
+            traps: rows,
         });
         Ok(())
     }
