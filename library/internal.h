@@ -33,8 +33,10 @@ struct set;
 struct branch;
 struct message;
 
-/* Instructions that a site's jump covers, and where a thread goes on that is to execute one of them. */
+/* Instructions that a site's jump covers, and where a thread goes on that is to execute one of them.
+ * Neither changed nor freed: a thread may be looking at it. */
 struct covered {
+	struct covered *others;	/* of the same site, for what else its jump was made for */
 	size_t count;
 	struct {
 		u64 address, goes_on;
@@ -51,6 +53,7 @@ struct site {
 	u64 after;		/* the same of what comes after the instruction; 0: nothing does */
 	u64 original;		/* code that does what the instruction did, and goes on */
 	struct covered *covered;	/* NULL: its jump covers no other instruction */
+	struct covered *all_covered;	/* what it was at any time */
 	struct capriole_probe *first;	/* of its probes, in the order of registration */
 	struct site *all;	/* next of all sites */
 	u64 armed;

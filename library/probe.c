@@ -536,33 +536,53 @@ static int lacks_after(struct site *site)
 	return !site->after && !site->branch && has_post(site);
 }
 
-/* Takes note of where the originals of sites are, and of the instructions that jumps cover. What was
- * noted before is not released: a thread may be looking at it. */
+static int are_same(const struct covered *one, const struct covered *other)
+{
+	if (one->count != other->count)
+		return 0;
+	for (size_t i = 0; i < one->count; i++)
+		if (one->all[i].address != other->all[i].address || one->all[i].goes_on != other->all[i].goes_on)
+			return 0;
+	return 1;
+}
+
+/* Takes note of what a site's jump covers. The same was noted before, usually: each set of probes that
+ * share a jump has a detour of its own, which stays for when they share it again. */
+static void note_covered(struct site *site, struct covered *covered, size_t size)
+{
+	struct covered *known = site->all_covered;
+	while (known && !are_same(known, covered))
+		known = known->others;
+	if (known) {
+		release(covered, size);
+	} else {
+		known = covered;
+		known->others = site->all_covered;
+		site->all_covered = known;
+	}
+	__atomic_store_n(&site->covered, known, __ATOMIC_RELEASE);
+}
+
+/* Takes note of where the originals of sites are, and of the instructions that jumps cover. */
 static void take_ways(struct message *message)
 {
 	struct site *site;
 	while ((site = (struct site *)take(message))) {
 		__atomic_store_n(&site->original, take(message), __ATOMIC_RELAXED);
 		size_t count = take(message), size = sizeof(struct covered) + count * 16;
-		struct covered *before = site->covered, *covered = NULL;
-		int differs = !before || before->count != count;
-		if (!before && !count)
+		struct covered *covered = NULL;
+		if (!site->covered && !count)
 			continue;
 		if (count < message->size)
 			covered = allocate(size);
-		for (size_t i = 0; i < count && covered; i++) {
-			covered->all[i].address = take(message);
-			covered->all[i].goes_on = take(message);
-			differs = differs || covered->all[i].address != before->all[i].address ||
-				  covered->all[i].goes_on != before->all[i].goes_on;
-		}
 		if (!covered)
 			return;
+		for (size_t i = 0; i < count; i++) {
+			covered->all[i].address = take(message);
+			covered->all[i].goes_on = take(message);
+		}
 		covered->count = count;
-		if (differs)
-			__atomic_store_n(&site->covered, covered, __ATOMIC_RELEASE);
-		else
-			release(covered, size);
+		note_covered(site, covered, size);
 	}
 }
 

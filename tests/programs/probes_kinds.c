@@ -526,6 +526,49 @@ static void come_and_go(void)
 		BAD("380 return probes have left %ld KiB", more);
 }
 
+#define SHARED 200
+#define SHARED_BYTES 7
+void shared(void);
+__asm__(".pushsection .text\n.balign 16\n.type shared, @function\nshared:\n"
+	".rept 200\n push %rbp\n mov %rsp, %rbp\n nop\n nop\n pop %rbp\n.endr\n ret\n"
+	".size shared, . - shared\n.popsection\n");
+
+/* Nor do probes that share a jump, and are there alone and together in turns. */
+static void come_and_go_in_turns(void)
+{
+	static struct capriole_probe first[SHARED], second[SHARED], *lists[2][SHARED];
+	long before = 0;
+	for (int i = 0; i < SHARED; i++) {
+		first[i].address = (char *)shared + SHARED_BYTES * i;
+		second[i].address = (char *)first[i].address + 1;
+		first[i].pre = second[i].pre = count;
+		lists[0][i] = &first[i];
+		lists[1][i] = &second[i];
+	}
+	for (int i = 0; i < 50; i++) {
+		hits = 0;
+		OK(capriole_probes_register(lists[0], SHARED));
+		shared();
+		IS(hits, SHARED);
+		OK(capriole_probes_register(lists[1], SHARED));
+		shared();
+		IS(hits, 3 * SHARED);
+		OK(capriole_probes_unregister(lists[0], SHARED));
+		shared();
+		IS(hits, 4 * SHARED);
+		OK(capriole_probes_register(lists[0], SHARED));
+		shared();
+		IS(hits, 6 * SHARED);
+		OK(capriole_probes_unregister(lists[1], SHARED));
+		OK(capriole_probes_unregister(lists[0], SHARED));
+		if (i == 10)
+			before = resident();
+	}
+	long more = resident() - before;
+	if (more > 128)
+		BAD("39 times two lists have left %ld KiB", more);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -541,6 +584,7 @@ int main(int argc, char **argv)
 		{ "indirect", indirect },
 		{ "held_no_longer", held_no_longer },
 		{ "come_and_go", come_and_go },
+		{ "come_and_go_in_turns", come_and_go_in_turns },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -15,4 +15,5 @@ parts!("probes_kinds.c":
     indirect,
     held_no_longer,
     come_and_go,
+    come_and_go_in_turns,
 );
