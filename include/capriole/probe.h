@@ -130,7 +130,7 @@ enum capriole_state {
 	CAPRIOLE_OPTIMIZED = 3,		/* a jump */
 	CAPRIOLE_OFF = 4,		/* disabled */
 	CAPRIOLE_GONE = 5,		/* its library is unmapped, or another tool has changed the place */
-	CAPRIOLE_OCCUPIED = 6		/* not in yet: a thread is inside the bytes that change */
+	CAPRIOLE_OCCUPIED = 6		/* registered, but not in yet: a thread is inside the bytes */
 };
 
 /* Returns the state of a probe, and writes into `why` (of `size` bytes, NULL if it is not wanted)

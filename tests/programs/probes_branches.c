@@ -1060,10 +1060,12 @@ __asm__(".pushsection .text\n.balign 16\n.type refused_code, @function\nrefused_
 	"refused_short_return: .byte 0x66, 0xc3\n nop\n nop\n nop\n nop\n"
 	"refused_short_jump: .byte 0x66, 0xff, 0x20\n nop\n nop\n nop\n nop\n"
 	"refused_xbegin: .byte 0xc7, 0xf8, 0, 0, 0, 0\n nop\n nop\n nop\n nop\n"
+	"refused_xabort: .byte 0xc6, 0xf8, 0\n nop\n nop\n nop\n nop\n"
+	"refused_xend: .byte 0x0f, 0x01, 0xd5\n nop\n nop\n nop\n nop\n"
 	".size refused_code, . - refused_code\n.popsection\n");
 extern const char refused_syscall[], refused_int3[], refused_int[], refused_ud2[], refused_iret[],
 	refused_far_return[], refused_far_jump[], refused_far_call[], refused_short_return[], refused_short_jump[],
-	refused_xbegin[];
+	refused_xbegin[], refused_xabort[], refused_xend[];
 
 static void refuses(const char *at, const char *text)
 {
@@ -1083,7 +1085,12 @@ static void refused(void)
 	refuses(refused_far_call, "another code segment");
 	refuses(refused_short_return, "16 bits");
 	refuses(refused_short_jump, "16 bits");
-	refuses(refused_xbegin, "a transaction");
+	const char *const transactions[] = { refused_xbegin, refused_xabort, refused_xend };
+	for (int i = 0; i < 3; i++) {
+		refuses(transactions[i], "transactional memory");
+		struct capriole_probe p = { .address = (void *)(uintptr_t)transactions[i], .pre = pre };
+		FAILS(capriole_probe_register(&p), EOPNOTSUPP, "transactional memory");
+	}
 }
 
 /* Functions, with their calls and returns probed in other ways as well. */

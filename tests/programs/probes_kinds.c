@@ -569,6 +569,35 @@ static void come_and_go_in_turns(void)
 		BAD("39 times two lists have left %ld KiB", more);
 }
 
+/* What may be a return address into the bytes of a jump keeps it out, in a function where no breakpoint
+ * may be used. */
+static volatile char *saved;
+__attribute__((noinline)) static void occupy(volatile uint64_t *word)
+{
+	*word = (uint64_t)saved + 3; /* known here and there only */
+}
+
+static void occupied(void)
+{
+	static struct capriole_probe p = { .object = "libc", .symbol = "labs", .pre = count };
+	long (*volatile function)(long) = labs;
+	volatile uint64_t word = 0;
+	OK(capriole_probe_register(&p));
+	OK(capriole_probe_unregister(&p));
+	saved = p.address;
+	occupy(&word);
+	OK(capriole_probe_register(&p));
+	is_in_state(&p, CAPRIOLE_OCCUPIED, "the C library runs parts of itself with all signals blocked");
+	IS(function(-7), 7);
+	IS(hits, 0);
+	IS(capriole_optimize(10), 1);
+	word = 0;
+	optimize(&p);
+	IS(function(-7), 7);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&p));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -585,6 +614,7 @@ int main(int argc, char **argv)
 		{ "held_no_longer", held_no_longer },
 		{ "come_and_go", come_and_go },
 		{ "come_and_go_in_turns", come_and_go_in_turns },
+		{ "occupied", occupied },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

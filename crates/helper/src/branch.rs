@@ -67,8 +67,8 @@ pub enum NoPost {
     /// `int3`, `int`, `ud2` and the like.
     #[error("an interrupt is there")]
     Interrupt,
-    /// `xbegin`, which may go on elsewhere later.
-    #[error("the begin of a transaction is there")]
+    /// `xbegin`, `xabort`, `xend`: a transaction may go on elsewhere later.
+    #[error("an instruction of transactional memory is there")]
     Transaction,
     /// A jump, call or return by way of another code segment, `iret`, `retf` and the like.
     #[error("a jump, call or return to another code segment is there")]

@@ -123,6 +123,8 @@ fn what_is_not_copied() {
     assert_eq!(refused(&[0x0f, 0x0b]), E::Trap { at }); // ud2
     assert_eq!(refused(&[0xf4]), E::Trap { at }); // hlt
     assert_eq!(refused(&[0xc7, 0xf8, 0, 0, 0, 0]), E::Transaction { at }); // xbegin
+    assert_eq!(refused(&[0xc6, 0xf8, 0xff]), E::Transaction { at }); // xabort
+    assert_eq!(refused(&[0x0f, 0x01, 0xd5]), E::Transaction { at }); // xend
     assert_eq!(refused(&[0x48, 0xcf]), E::FarBranch { at }); // iretq
     assert_eq!(refused(&[0xcb]), E::FarBranch { at }); // lret
     assert_eq!(refused(&[0xff, 0x18]), E::FarBranch { at }); // lcall *(%rax)

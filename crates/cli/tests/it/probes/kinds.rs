@@ -16,4 +16,5 @@ parts!("probes_kinds.c":
     held_no_longer,
     come_and_go,
     come_and_go_in_turns,
+    occupied,
 );
