@@ -57,7 +57,9 @@ impl Request {
             let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
             Failure {
                 code: libc::EINVAL,
-                message: one_line(&format!("`{text}` is not UTF-8, as all names and events are")),
+                message: one_line(&format!(
+                    "`{text}` is not UTF-8, as all names and events are"
+                )),
                 recorder: None,
             }
         })

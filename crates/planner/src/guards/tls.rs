@@ -55,7 +55,10 @@ pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bo
     imports("arch_prctl")
         || own(ARCH_PRCTL)
         || own(CLONE3)
-        || (imports("clone") || own(CLONE)) && texts.iter().any(|text| has_flags(object, &text.bytes, text.address))
+        || (imports("clone") || own(CLONE))
+            && texts
+                .iter()
+                .any(|text| has_flags(object, &text.bytes, text.address))
 }
 
 /// True if the bytes contain a `wrfsbase`: f3, perhaps a prefix, 0f ae /2 with a register operand.

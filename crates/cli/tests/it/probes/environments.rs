@@ -78,7 +78,16 @@ mod limits {
         let ways: [(&str, &[&str]); 3] = [
             ("other_proc", &["--pid", "--fork"]),
             ("own_proc", &["--pid", "--fork", "--mount-proc"]),
-            ("no_proc", &["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]),
+            (
+                "no_proc",
+                &[
+                    "--mount",
+                    "sh",
+                    "-c",
+                    "mount -t tmpfs none /proc && exec \"$@\"",
+                    "sh",
+                ],
+            ),
         ];
         for (part, options) in ways {
             let mut command = std::process::Command::new("unshare");

@@ -26,7 +26,13 @@ parts!("probes_returns.c":
 #[test]
 fn in_cxx() {
     if let Some(program) = program_by(Compiler::Gxx, "probes_returns_cxx.cpp", &[]) {
-        for part in ["exceptions", "tail_calls", "replacements", "arguments", "names"] {
+        for part in [
+            "exceptions",
+            "tail_calls",
+            "replacements",
+            "arguments",
+            "names",
+        ] {
             run(&program, &[part]);
         }
     }
