@@ -1,5 +1,6 @@
 /* Events by text, and records that the program writes itself. */
 #include "internal.h"
+#include <fcntl.h>
 #include <sys/syscall.h>
 
 /* Markers in hit.S: sixteen bytes each, a nop of five bytes and a return. */
@@ -56,6 +57,10 @@ static int write_texts(enum request kind, u64 argument, int fd)
 {
 	struct message message;
 	size_t size;
+	/* Before records are taken from the helper that could not be written. */
+	long flags = SYS2(SYS_fcntl, fd, F_GETFL);
+	if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
+		return fail(-EBADF, "the text cannot be written to the descriptor", NULL);
 	if (!has_helper())
 		return 0;
 	new_message(&message, kind);
@@ -104,7 +109,9 @@ static int disable_record(struct capriole_record *record)
 {
 	if (!record || !record->number)
 		return fail(-EINVAL, "the record is not enabled", NULL);
-	unsigned number = (unsigned)(((u64)record->write - (u64)capriole_records) / 16);
+	u64 number = ((u64)record->write - (u64)capriole_records) / 16;
+	if (number >= RECORDS || !taken[number])
+		return fail(-EINVAL, "the record is not initialised, or was written over", NULL);
 	int failed = disable(record->number);
 	if (failed)
 		return failed;

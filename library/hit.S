@@ -427,7 +427,9 @@ capriole_return:
  * is behind the stubs. So exceptions and backtraces pass it as if the address had not been replaced. It
  * is not the frame of a signal: what it leads to is a return address, and the call is before that.
  * Unwinders tell frames apart by their CFAs; so the stub's is not the stack pointer, which is also the
- * CFA of the frame before, but a byte above. */
+ * CFA of the frame before, but a byte above. Where calls were entered by jumps, stubs lead to each other
+ * with one stack pointer: the last one's, behind which an exception may be caught, is two bytes above. Its
+ * entry has bit 0 set in its second word. */
 	.section .eh_frame, "a", @progbits
 	.balign	8
 .Lcie:
@@ -449,8 +451,28 @@ capriole_return:
 	.long	.Lstubs - .
 	.long	.Lstubs_end - .Lstubs
 	.uleb128 0
-	.byte	0x0c, 7, 1		/* DW_CFA_def_cfa rsp, 1 */
-	.byte	0x14, 7, 1		/* DW_CFA_val_offset rsp: CFA - 1 */
+	.byte	0x0f			/* DW_CFA_def_cfa_expression */
+	.uleb128 .Lcfa_end - .Lcfa
+.Lcfa:
+	.byte	0x77, 1			/* DW_OP_breg7 rsp, 1 */
+	.byte	0x80, 8			/* DW_OP_breg16 rip, 8 */
+	.byte	0x0d			/* DW_OP_const4s */
+.Lcfa_first:
+	.long	capriole_returning - .
+	.byte	0x22			/* DW_OP_plus */
+	.byte	0x0d
+.Lcfa_second:
+	.long	capriole_stubs - .
+	.byte	0x1c			/* DW_OP_minus */
+	.byte	0x09			/* DW_OP_const1s */
+	.byte	.Lcfa_second - .Lcfa_first
+	.byte	0x1c
+	.byte	0x06			/* DW_OP_deref */
+	.byte	0x31			/* DW_OP_lit1 */
+	.byte	0x1a			/* DW_OP_and */
+	.byte	0x22
+.Lcfa_end:
+	.byte	0x16, 7, 2, 0x77, 0	/* DW_CFA_val_expression rsp: DW_OP_breg7 rsp, 0 */
 	.byte	0x10, 16		/* DW_CFA_expression rip */
 	.uleb128 .Lexpression_end - .Lexpression
 .Lexpression:

@@ -97,7 +97,7 @@ struct own {
 	u64 enabled;
 	u64 vector;		/* vector registers have to be saved */
 	u64 inside;		/* of a return probe and the like: its `struct internal` */
-	u64 place;		/* its address, while it is registered; then what the library has set */
+	u64 place;		/* its address, while it is registered; then what the library has set, or 0 */
 };
 static inline struct own *own(const struct capriole_probe *probe)
 {
@@ -128,15 +128,18 @@ HIDDEN void wipe(void);
 HIDDEN int same(const char *a, const char *b);
 /* Appends text or a number to a text of `size` bytes at *at, as far as there is room. */
 HIDDEN void say(char *text, size_t size, size_t *at, const char *more);
-HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number);
+HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number, unsigned digits);
 HIDDEN void say_number(char *text, size_t size, size_t *at, u64 number);
 
 /* probe.c */
 HIDDEN int fail(int code, const char *message, const char *about);
-HIDDEN void lock(void);
-HIDDEN void unlock(void);
 HIDDEN int begin(void);		/* a call of the library: takes the lock; less than 0: an error */
 HIDDEN int end(int result);
+/* Registered structures, by their addresses. What is in others is not believed: it may never have been
+ * initialised, or be a copy. note_known() returns less than 0 if there is no memory. */
+HIDDEN int is_known(const void *structure);
+HIDDEN int note_known(const void *structure);
+HIDDEN void forget_known(const void *structure);
 HIDDEN void settle(void);
 HIDDEN struct thread *capriole_active(struct thread *thread, u64 sp);
 HIDDEN int is_in_handler(void);

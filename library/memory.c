@@ -121,9 +121,9 @@ static void say_in(char *text, size_t size, size_t *at, u64 number, unsigned bas
 	say(text, size, at, word + left);
 }
 
-HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number)
+HIDDEN void say_hex(char *text, size_t size, size_t *at, u64 number, unsigned digits)
 {
-	say_in(text, size, at, number, 16, 16);
+	say_in(text, size, at, number, 16, digits);
 }
 
 HIDDEN void say_number(char *text, size_t size, size_t *at, u64 number)

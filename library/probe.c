@@ -60,7 +60,11 @@ PUBLIC const char *capriole_error(void)
 /* The lock: one call of the library at a time. */
 static u32 locked;
 
-HIDDEN void lock(void)
+/* True while the thread is in a call of the library. A signal handler that interrupts it would wait for
+ * its own thread. */
+static __thread volatile int is_inside __attribute__((tls_model("initial-exec")));
+
+static void lock(void)
 {
 	u32 state = 0;
 	if (__atomic_compare_exchange_n(&locked, &state, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
@@ -69,7 +73,7 @@ HIDDEN void lock(void)
 		SYS4(SYS_futex, &locked, FUTEX_WAIT_PRIVATE, 2, NULL);
 }
 
-HIDDEN void unlock(void)
+static void unlock(void)
 {
 	if (__atomic_exchange_n(&locked, 0, __ATOMIC_RELEASE) == 2)
 		SYS3(SYS_futex, &locked, FUTEX_WAKE_PRIVATE, 1);
@@ -242,11 +246,15 @@ HIDDEN int begin(void)
 {
 	if (is_in_handler())
 		return fail(-EDEADLK, "a handler cannot call this: it would wait for its own end", NULL);
+	if (is_inside)
+		return fail(-EDEADLK, "a signal handler cannot call this while its thread is in a call of the "
+				      "library", NULL);
+	is_inside = 1;
 	check_process();
 	lock();
 	int failed = make_room();
 	if (failed)
-		unlock();
+		end(failed);
 	wipe();
 	return failed;
 }
@@ -254,7 +262,66 @@ HIDDEN int begin(void)
 HIDDEN int end(int result)
 {
 	unlock();
+	is_inside = 0;
 	return result;
+}
+
+/* Registered structures: open addressing, without gaps. */
+static const void **known;
+static size_t known_room, known_count;
+
+static size_t known_at(const void *structure)
+{
+	return (size_t)((u64)structure * 0x9e3779b97f4a7c15 >> 32) & (known_room - 1);
+}
+
+static size_t find_known(const void *structure)
+{
+	size_t at = known_at(structure);
+	while (known[at] && known[at] != structure)
+		at = (at + 1) & (known_room - 1);
+	return at;
+}
+
+HIDDEN int is_known(const void *structure)
+{
+	return structure && known_room && known[find_known(structure)];
+}
+
+HIDDEN int note_known(const void *structure)
+{
+	if ((known_count + 1) * 2 > known_room) {
+		size_t before = known_room;
+		const void **old = known, **more = allocate((before ? 2 * before : 256) * sizeof *more);
+		if (!more)
+			return fail(-ENOMEM, "there is no memory for more probes", NULL);
+		known = more;
+		known_room = before ? 2 * before : 256;
+		for (size_t i = 0; i < before; i++)
+			if (old[i])
+				known[find_known(old[i])] = old[i];
+		release(old, before * sizeof *old);
+	}
+	known[find_known(structure)] = structure;
+	known_count++;
+	return 0;
+}
+
+HIDDEN void forget_known(const void *structure)
+{
+	if (!is_known(structure))
+		return;
+	size_t gap = find_known(structure);
+	known[gap] = NULL;
+	known_count--;
+	/* Moves up what is found by way of the gap only. */
+	for (size_t at = (gap + 1) & (known_room - 1); known[at]; at = (at + 1) & (known_room - 1)) {
+		if (((at - known_at(known[at])) & (known_room - 1)) < ((at - gap) & (known_room - 1)))
+			continue;
+		known[gap] = known[at];
+		known[at] = NULL;
+		gap = at;
+	}
 }
 
 /* Sites */
@@ -364,14 +431,18 @@ static void release_set(struct set *set)
 		release(set, set_size(set->count));
 }
 
-static void link_probe(struct site *site, struct capriole_probe *probe)
+static int link_probe(struct site *site, struct capriole_probe *probe)
 {
 	struct capriole_probe **last = &site->first;
+	int failed = note_known(probe);
+	if (failed)
+		return failed;
 	while (*last)
 		last = &own(*last)->next;
 	*last = probe;
 	own(probe)->next = NULL;
 	own(probe)->site = site;
+	return 0;
 }
 
 static void unlink_probe(struct capriole_probe *probe)
@@ -381,15 +452,16 @@ static void unlink_probe(struct capriole_probe *probe)
 		at = &own(*at)->next;
 	if (*at)
 		*at = own(probe)->next;
+	forget_known(probe);
 }
 
-/* True if a probe is registered; not a copy of one. */
-static int is_registered(const struct capriole_probe *probe)
+static int is_site(const struct site *site)
 {
-	if (!probe || !own(probe)->site)
-		return 0;
-	for (const struct capriole_probe *p = own(probe)->site->first; p; p = own(p)->next)
-		if (p == probe)
+	for (struct site *each = sites; each; each = each->all)
+		if (each == site)
+			return 1;
+	for (struct site *each = replacements; each; each = each->all)
+		if (each == site)
 			return 1;
 	return 0;
 }
@@ -761,8 +833,10 @@ HIDDEN int check_probe(const struct capriole_probe *p)
 {
 	if (!p)
 		return fail(-EINVAL, "there is no probe: the pointer is NULL", NULL);
-	if (own(p)->site)
+	if (is_known(p) || (own(p)->site && is_site(own(p)->site)))
 		return fail(-EBUSY, "the probe is registered already, or a copy of one that is", NULL);
+	if (own(p)->site)
+		return fail(-EINVAL, "the probe is not initialised: all that is not used must be 0", NULL);
 	if (p->flags & ~15u)
 		return fail(-EINVAL, "the probe has flags that do not exist; is it initialised?", NULL);
 	if (!p->address && !p->symbol && !p->line)
@@ -903,20 +977,23 @@ __attribute__((noinline)) static int link_to_site(struct capriole_probe *p)
 	struct site *site = site_at(own(p)->place);
 	if (!site && !(site = new_site(own(p)->place)))
 		return fail(-ENOMEM, "there is no memory for the probes", NULL);
-	link_probe(site, p);
-	own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
-	return 0;
+	int failed = link_probe(site, p);
+	own(p)->enabled = !failed && !(p->flags & CAPRIOLE_DISABLED);
+	return failed;
 }
 
-/* Registers probes; none of them, if one cannot be. */
-HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
+/* Has a probe that could not be registered as it was before it ever was: without an address that a
+ * registration has set. */
+static void forget_place(struct capriole_probe *p)
 {
-	int failed = check_list(probes, count);
-	for (size_t i = 0; i < count && !failed; i++)
-		failed = check_probe(probes[i]);
-	if (failed || !count)
-		return failed;
-	failed = start_helper();
+	if (p->symbol || p->line)
+		p->address = NULL;
+	own(p)->place = 0;
+}
+
+static int register_checked(struct capriole_probe **probes, size_t count)
+{
+	int failed = start_helper();
 	if (!failed)
 		failed = resolve(probes, count);
 	if (!failed)
@@ -962,12 +1039,28 @@ HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
 	return failed;
 }
 
+/* Registers probes; none of them, if one cannot be. */
+HIDDEN int register_locked(struct capriole_probe **probes, size_t count)
+{
+	int failed = check_list(probes, count);
+	for (size_t i = 0; i < count && !failed; i++)
+		failed = check_probe(probes[i]);
+	if (failed || !count)
+		return failed;
+	for (size_t i = 0; i < count; i++)
+		__atomic_store_n(&probes[i]->missed, 0, __ATOMIC_RELAXED);
+	failed = register_checked(probes, count);
+	for (size_t i = 0; i < count && failed; i++)
+		forget_place(probes[i]);
+	return failed;
+}
+
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count)
 {
 	size_t room = (count ? count : 1) * sizeof(struct site *), marked = 0;
 	int failed = check_list(probes, count);
 	for (size_t i = 0; i < count && !failed; i++)
-		if (!is_registered(probes[i]))
+		if (!is_known(probes[i]))
 			failed = fail(-EINVAL, "the probe is not registered", NULL);
 	for (; marked < count && !failed; marked++) {
 		if (own(probes[marked])->enabled & 2)
@@ -1030,13 +1123,11 @@ PUBLIC int capriole_probe_unregister(struct capriole_probe *probe)
 
 /* Replacements */
 
-HIDDEN int replace_locked(struct capriole_replacement *replacement)
+static int replace_checked(struct capriole_replacement *replacement)
 {
-	if (!replacement || !replacement->replacement)
-		return fail(-EINVAL, "there is no replacement", NULL);
 	struct capriole_probe *p = &replacement->probe;
-	int failed = check_entry(p);
-	if (failed || (failed = start_helper()) || (failed = resolve(&p, 1)))
+	int failed = start_helper();
+	if (failed || (failed = resolve(&p, 1)))
 		return failed;
 	u64 wanted = own(p)->place, target = (u64)replacement->replacement;
 	struct site *site = NULL;
@@ -1058,7 +1149,9 @@ HIDDEN int replace_locked(struct capriole_replacement *replacement)
 		site->all = replacements;
 		replacements = site;
 	}
-	link_probe(site, p);
+	failed = link_probe(site, p);
+	if (failed)
+		return failed;
 	own(p)->enabled = !(p->flags & CAPRIOLE_DISABLED);
 	failed = add_replacement(site, replacement);
 	if (failed) {
@@ -1073,10 +1166,24 @@ HIDDEN int replace_locked(struct capriole_replacement *replacement)
 	return 0;
 }
 
+HIDDEN int replace_locked(struct capriole_replacement *replacement)
+{
+	if (!replacement || !replacement->replacement)
+		return fail(-EINVAL, "there is no replacement", NULL);
+	struct capriole_probe *p = &replacement->probe;
+	int failed = check_entry(p);
+	if (failed)
+		return failed;
+	failed = replace_checked(replacement);
+	if (failed)
+		forget_place(p);
+	return failed;
+}
+
 HIDDEN int restore_locked(struct capriole_replacement *replacement)
 {
 	struct site *site =
-		replacement && is_registered(&replacement->probe) ? own(&replacement->probe)->site : NULL;
+		replacement && is_known(&replacement->probe) ? own(&replacement->probe)->site : NULL;
 	if (!site || !site->replacement)
 		return fail(-EINVAL, "it is not replaced", NULL);
 	int failed = disarm(&site, 1);
@@ -1094,7 +1201,7 @@ HIDDEN int restore_locked(struct capriole_replacement *replacement)
 HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabled)
 {
 	for (size_t i = 0; i < count; i++)
-		if (!is_registered(probes[i]))
+		if (!is_known(probes[i]))
 			return fail(-EINVAL, "the probe is not registered", NULL);
 	int failed = enabled ? start_helper() : 0;
 	if (failed)
@@ -1148,7 +1255,7 @@ static int status(const struct capriole_probe *probe, char *why, size_t size)
 {
 	struct message message;
 	size_t at = 0, long_;
-	if (!is_registered(probe))
+	if (!is_known(probe))
 		return CAPRIOLE_UNREGISTERED;
 	if (!own(probe)->enabled)
 		return CAPRIOLE_OFF;
@@ -1188,6 +1295,8 @@ static int come_back(struct capriole_probe *probe)
 {
 	struct site *before = own(probe)->site;
 	unsigned flags = probe->flags;
+	unsigned long missed = probe->missed;
+	void *address = probe->address;
 	u64 place = own(probe)->place;
 	int failed = resolve(&probe, 1);
 	own(probe)->place = place;
@@ -1199,9 +1308,12 @@ static int come_back(struct capriole_probe *probe)
 	probe->flags &= ~CAPRIOLE_DISABLED;
 	failed = register_locked(&probe, 1);
 	probe->flags = flags;
+	__atomic_fetch_add(&probe->missed, missed, __ATOMIC_RELAXED);
 	if (failed) {
 		struct set *old;
-		link_probe(before, probe);
+		probe->address = address;
+		own(probe)->place = place;
+		link_probe(before, probe);	/* there is room: it was there just now */
 		own(probe)->enabled = 1;
 		if (!publish(before, &old) && old) {
 			settle();
@@ -1217,7 +1329,7 @@ PUBLIC int capriole_probe_enable(struct capriole_probe *probe)
 	if (failed)
 		return failed;
 	/* A replacement is not a probe that handlers are called for, and comes back by capriole_replace(). */
-	if (probe && own(probe)->site && !own(probe)->site->replacement && is_gone(probe))
+	if (is_known(probe) && !own(probe)->site->replacement && is_gone(probe))
 		return end(come_back(probe));
 	return end(switch_locked(&probe, 1, 1));
 }
@@ -1362,17 +1474,25 @@ static int list_site(struct site *site, int fd)
 		name = take_text(&message, &name_size);
 	for (struct capriole_probe *p = site->first; p && !failed; p = own(p)->next) {
 		char line[512];
+		const char *place = p->line ? p->line : p->symbol ? p->symbol : "";
 		size_t at = 0;
 		int state = status(p, NULL, 0);
 		if (state < 0) {
 			failed = state;
 			break;
 		}
-		say_hex(line, sizeof line, &at, site->address);
+		say_hex(line, sizeof line, &at, site->address, 16);
 		say(line, sizeof line, &at,
 		    site->replacement ? "  f  " : own(p)->inside ? "  r  " : is_argument_probe(p) ? "  j  " : "  k  ");
 		for (size_t i = 0; i < name_size && at + 64 < sizeof line; i++)
 			line[at++] = name[i];
+		/* Nothing is there any more: as it was named. */
+		if (!name_size)
+			say(line, sizeof line - 64, &at, place);
+		if (!name_size && *place && p->offset) {
+			say(line, sizeof line, &at, "+0x");
+			say_hex(line, sizeof line, &at, p->offset, 1);
+		}
 		say(line, sizeof line, &at, "    [");
 		say(line, sizeof line, &at, state <= 6 ? names[state] : "?");
 		say(line, sizeof line, &at, "]\n");

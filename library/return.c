@@ -37,6 +37,7 @@ struct inside {
 	 * limited: changed together, as a thread may leave a call of an earlier round at any time. */
 	u64 active;
 	struct inside *free;	/* next one, while nobody uses it */
+	struct inside *all;	/* next of all */
 	struct capriole_probe probes[];	/* the entry, the exits */
 };
 #define ROUND ((u64)1 << 32)
@@ -52,14 +53,16 @@ struct open {
 	u32 round;		/* of `inside` in which it was entered */
 };
 
-/* Entries of the stubs. `next` is the next free one while the stub is free. */
+/* Entries of the stubs. `next` is the next free one while the stub is free; `open` has LAST set if the
+ * address is no stub's, for unwinders (hit.S). */
 struct returning {
 	u64 address;
 	union {
-		struct open *open;
+		u64 open;
 		u64 next;
 	};
 };
+#define LAST ((u64)1)
 extern struct returning capriole_returning[RETURNS];
 HIDDEN struct returning capriole_returning[RETURNS] __attribute__((aligned(16)));
 static u64 stubs_taken;	/* of those that no thread has had yet */
@@ -368,7 +371,8 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 	}
 	if (stub) {
 		capriole_returning[stub - 1].address = open->call.return_address;
-		capriole_returning[stub - 1].open = open;
+		int leads_to_stub = open->call.return_address - (u64)capriole_stubs < 16 * RETURNS;
+		capriole_returning[stub - 1].open = (u64)open | (leads_to_stub ? 0 : LAST);
 		*(u64 *)regs->sp = stub_address(open);
 	}
 	return 0;
@@ -407,7 +411,7 @@ static int left(struct capriole_probe *p, struct capriole_regs *regs)
 UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 {
 	struct thread *thread = capriole_thread, *usable = thread;
-	struct open *open = capriole_returning[number].open;
+	struct open *open = (struct open *)(capriole_returning[number].open & ~LAST);
 	struct inside *inside = open->inside;
 	/* A thread without a record has been given the call's stack by another one. */
 	if (is_stranger(thread) || thread->frame)
@@ -431,12 +435,26 @@ UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
 		drop_over(thread);
 }
 
+/* For threads that still look at a `struct inside` that nobody uses. */
+static struct capriole_return_probe nobody;
+static struct inside *insides;
+
+static int is_in_use(const void *inside)
+{
+	for (struct inside *each = insides; each; each = each->all)
+		if (each == inside)
+			return each->outer != &nobody;
+	return 0;
+}
+
 static int check(const struct capriole_return_probe *probe)
 {
 	if (!probe || !probe->handler)
 		return fail(-EINVAL, "a return probe needs a handler", NULL);
-	if (own(&probe->probe)->site || probe->private_[0])
-		return fail(-EBUSY, "the return probe is registered already", NULL);
+	if (is_known(probe) || is_in_use(probe->private_[0]))
+		return fail(-EBUSY, "the return probe is registered already, or a copy of one that is", NULL);
+	if (probe->private_[0])
+		return fail(-EINVAL, "the return probe is not initialised: all that is not used must be 0", NULL);
 	if (probe->data_size > 1024)
 		return fail(-EINVAL, "a call has room for at most 1024 bytes of data", NULL);
 	return check_entry(&probe->probe);
@@ -460,15 +478,17 @@ static struct inside *new_inside(size_t exits)
 		}
 	}
 	struct inside *inside = allocate(inside_size(exits));
-	if (inside)
+	if (inside) {
 		inside->exits = exits;
+		inside->outer = &nobody;
+		inside->all = insides;
+		insides = inside;
+	}
 	return inside;
 }
 
 static void give_inside(struct inside *inside)
 {
-	/* For a thread that still looks at it. */
-	static struct capriole_return_probe nobody;
 	__atomic_store_n(&inside->outer, &nobody, __ATOMIC_RELEASE);
 	inside->free = unused;
 	unused = inside;
@@ -550,7 +570,9 @@ static int register_returns(struct capriole_return_probe **probes, size_t count)
 				 ? fail(-EBUSY, "a return probe is twice in the list", NULL)
 				 : prepare(probes[made], &some[made]);
 		if (!failed) {
+			failed = note_known(probes[made]);
 			probes[made]->private_[0] = some[made];
+			probes[made]->missed = 0;
 			made++;
 		}
 	}
@@ -563,6 +585,7 @@ static int register_returns(struct capriole_return_probe **probes, size_t count)
 	for (size_t i = 0; i < made; i++) {
 		if (failed) {
 			probes[i]->private_[0] = NULL;
+			forget_known(probes[i]);
 			end_round(some[i]);
 		} else {
 			struct capriole_probe *p = &probes[i]->probe;
@@ -587,8 +610,7 @@ static int insides_of(struct capriole_return_probe **probes, size_t count, struc
 	if (failed)
 		return failed;
 	for (size_t i = 0; i < count; i++)
-		if (!probes[i] || !probes[i]->private_[0] ||
-		    ((struct inside *)probes[i]->private_[0])->outer != probes[i])
+		if (!is_known(probes[i]))
 			return fail(-EINVAL, "the return probe is not registered", NULL);
 	struct inside **some = allocate((count ? count : 1) * sizeof *some);
 	if (!some)
@@ -629,6 +651,7 @@ static int unregister_returns(struct capriole_return_probe **probes, size_t coun
 	release(all, number * sizeof *all);
 	for (size_t i = 0; i < count && !own(&some[i]->probes[0])->site; i++) {
 		probes[i]->private_[0] = NULL;
+		forget_known(probes[i]);
 		give_inside(some[i]);
 	}
 	release(some, (count ? count : 1) * sizeof *some);
@@ -691,8 +714,17 @@ PUBLIC int capriole_return_probe_enable(struct capriole_return_probe *probe)
 
 PUBLIC int capriole_return_probe_status(const struct capriole_return_probe *probe, char *why, size_t size)
 {
-	const struct inside *inside = probe ? probe->private_[0] : NULL;
+	int failed = begin();
+	if (failed)
+		return failed;
+	const struct inside *inside = is_known(probe) ? probe->private_[0] : NULL;
+	end(0);
 	return capriole_probe_status(inside ? &inside->probes[0] : NULL, why, size);
+}
+
+PUBLIC unsigned long capriole_return_probe_missed(const struct capriole_return_probe *probe)
+{
+	return probe ? __atomic_load_n(&probe->missed, __ATOMIC_RELAXED) : 0;
 }
 
 /* Probes with a function's own parameters */

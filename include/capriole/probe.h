@@ -17,7 +17,8 @@
  *
  * C99 and C++11 and later, GCC 8 or Clang 11 and later, x86-64 Linux. Link with
  * `pkg-config --libs capriole`. All functions may be called by any thread, but not by handlers,
- * unless the function says so. They return 0 or more, or less than 0 for an error: an errno(3)
+ * unless the function says so; and not by a handler of a signal that has interrupted a call of the library
+ * in its own thread (EDEADLK). They return 0 or more, or less than 0 for an error: an errno(3)
  * code with its sign reversed; capriole_error() says more.
  *
  * Written for the Capriole project; MIT or Apache 2.0, as you like.
@@ -93,8 +94,8 @@ struct capriole_probe {
 	void *data;		/* for the handlers */
 	unsigned flags;
 
-	/* Number of hits at which no handler was called: the thread was in a handler already. Read it
-	 * with capriole_probe_missed(). */
+	/* Number of hits since the registration at which no handler was called: the thread was in a handler
+	 * already. Read it with capriole_probe_missed(). */
 	unsigned long missed;
 
 	/* Of the library. */
@@ -187,7 +188,8 @@ struct capriole_return_probe {
 	size_t data_size;		/* at most 1024 */
 	unsigned max_active;		/* calls that are followed at a time; 0: as many as there is room for */
 	unsigned by_address;		/* 1: replace the return address instead of probing all exits */
-	unsigned long missed;		/* calls that could not be followed */
+	unsigned long missed;		/* calls since the registration that could not be followed; read it with
+					   capriole_return_probe_missed() */
 	void *private_[4];
 };
 
@@ -202,6 +204,9 @@ int capriole_return_probes_unregister(struct capriole_return_probe **probes, siz
  * followed to their ends. */
 int capriole_return_probe_disable(struct capriole_return_probe *probe);
 int capriole_return_probe_enable(struct capriole_return_probe *probe);
+
+/* Number of calls that were missed. Handlers may call it. */
+unsigned long capriole_return_probe_missed(const struct capriole_return_probe *probe);
 
 /* State of its probe at the function's entry, as capriole_probe_status(). */
 int capriole_return_probe_status(const struct capriole_return_probe *probe, char *why, size_t size);
@@ -327,18 +332,26 @@ inline void capriole_set_replacement(capriole_replacement &probe, R (*function)(
 #define CAPRIOLE_REPLACE(probe, function, replacement, original)                                   \
 	capriole_set_replacement(*(probe), function, replacement, original)
 #else
+/* To GCC, functions with the attributes `const` and `noreturn` have types of their own, by the qualifiers
+ * const and volatile: abs() and exit(), which no other function could be compared with. */
+#ifdef __clang__
+#define CAPRIOLE_TYPE_(a) __typeof__(&*(a))
+#else
+#define CAPRIOLE_TYPE_(a) const volatile __typeof__(*(a)) *
+#endif
 #define CAPRIOLE_SAME_TYPE_(a, b)                                                                  \
-	(sizeof(char[1 - 2 * !__builtin_types_compatible_p(__typeof__(a), __typeof__(b))]))
+	(sizeof(char[1 - 2 * !__extension__ __builtin_types_compatible_p(CAPRIOLE_TYPE_(a),        \
+									 CAPRIOLE_TYPE_(b))]))
 /* Makes `handler` the argument probe's handler, if it has the type of `function`. */
 #define CAPRIOLE_ARGUMENT_PROBE(probe_, function_, handler_)                                       \
-	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(handler_)),                                   \
+	((void)CAPRIOLE_SAME_TYPE_(function_, handler_),                                   \
 	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->handler = (void (*)(void))(handler_))
 /* Prepares a replacement of `function_`, if all have its type; `original_` is the address of a
  * pointer to such a function. */
 #define CAPRIOLE_REPLACE(probe_, function_, replacement_, original_)                               \
-	((void)CAPRIOLE_SAME_TYPE_(&*(function_), &*(replacement_)),                               \
-	 (void)CAPRIOLE_SAME_TYPE_(&*(function_), *(original_)),                                   \
+	((void)CAPRIOLE_SAME_TYPE_(function_, replacement_),                               \
+	 (void)CAPRIOLE_SAME_TYPE_(function_, *(original_)),                                   \
 	 (probe_)->probe.address = (void *)(uintptr_t)(function_),                                            \
 	 (probe_)->replacement = (void (*)(void))(replacement_),                                   \
 	 (probe_)->original = (void (**)(void))(original_))

@@ -41,6 +41,7 @@ static const char *late_error(void)
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
@@ -170,17 +171,20 @@ static pid_t helper_pid(void)
 
 static void kill_helper(void)
 {
-	char path[64], state = 0;
+	char path[64], threads[64], state = 0;
 	pid_t pid = helper_pid();
 	CHECK(!kill(pid, SIGKILL));
 	snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+	snprintf(threads, sizeof threads, "/proc/%d/task", (int)pid);
 	for (;;) {
 		FILE *stat = fopen(path, "r");
 		if (!stat)
 			return;
 		int read = fscanf(stat, "%*d %*s %c", &state);
 		fclose(stat);
-		if (read == 1 && (state == 'Z' || state == 'X'))
+		/* Its last thread closes the connection. A link of the directory is left for the first one. */
+		struct stat tasks;
+		if (read == 1 && (state == 'Z' || state == 'X') && (lstat(threads, &tasks) || tasks.st_nlink <= 3))
 			return;
 		usleep(1000);
 	}

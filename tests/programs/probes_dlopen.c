@@ -65,6 +65,12 @@ static void come_back(void)
 		is_in_state(&probe, CAPRIOLE_GONE, "");
 		FAILS(capriole_probe_enable(&probe), ENOENT, "");
 		is_in_state(&probe, CAPRIOLE_GONE, "");
+		char text[512] = "";
+		int memory = memfd_create("list", 0);
+		OK(capriole_list(memory));
+		CHECK(pread(memory, text, sizeof text - 1, 0) > 0 && !close(memory));
+		if (!strstr(text, "  k  plugged    [GONE]\n"))
+			BAD("%s", text);
 		/* So that it comes to be elsewhere. */
 		if (round % 3 == 2)
 			CHECK(mmap((void *)((unsigned long)before & ~4095ul), 4096, PROT_NONE,

@@ -722,8 +722,18 @@ static void misses_by_signals(void)
 }
 
 /* Prints the list: the test has a snapshot of it. */
+/* An instruction in the middle is at a known distance. */
+__asm__(".pushsection .text\n.balign 16\n.globl stepped\n.type stepped, @function\nstepped:\n"
+	"	mov %rdi, %rax\n"
+	"	lea 1(%rax), %rax\n"
+	"	nop\n"
+	"	ret\n"
+	"	nop\n nop\n nop\n nop\n"
+	".size stepped, . - stepped\n.popsection\n");
+
 static void list(void)
 {
+	struct capriole_probe middle = { .symbol = "stepped", .offset = 3, .pre = count };
 	struct capriole_probe first = { AT(add), .pre = count };
 	struct capriole_probe second = { AT(add), .pre = count, .flags = CAPRIOLE_DISABLED };
 	struct capriole_probe held = { AT(twice), .pre = count, .flags = CAPRIOLE_NO_OPTIMIZE };
@@ -733,6 +743,7 @@ static void list(void)
 	OK(capriole_probe_register(&second));
 	OK(capriole_probe_register(&held));
 	OK(capriole_probe_register(&other));
+	OK(capriole_probe_register(&middle));
 	struct capriole_probe gone = { AT(factorial), .pre = count };
 	OK(capriole_probe_register(&gone));
 	OK(capriole_probe_unregister(&gone));

@@ -598,6 +598,47 @@ static void occupied(void)
 	OK(capriole_probe_unregister(&p));
 }
 
+/* The third parameter of a post-handler is 0, as in the kernel. */
+static long posts;
+
+static void checks_flags(struct capriole_probe *p, struct capriole_regs *regs, unsigned long flags)
+{
+	(void)p;
+	IS(flags, 0);
+	CHECK(regs->flags & 2); /* it is always set */
+	posts++;
+}
+
+static int abandons(struct capriole_probe *p, struct capriole_regs *regs, int signal)
+{
+	(void)p, (void)regs, (void)signal;
+	return 1;
+}
+
+static void flags_of_posts(void)
+{
+	struct capriole_probe probes[3];
+	for (int i = 0; i < 8; i++) {
+		int many = i & 1 ? 3 : 1;
+		for (int j = 0; j < many; j++) {
+			probes[j] = (struct capriole_probe){ .address = (void *)add, .post = checks_flags };
+			probes[j].pre = j == 2 ? NULL : count;
+			probes[j].fault = i & 2 ? abandons : NULL;
+			probes[j].flags = (i & 4 ? CAPRIOLE_NO_OPTIMIZE : 0) | (j == 1 ? CAPRIOLE_SAVE_VECTOR : 0);
+			OK(capriole_probe_register(&probes[j]));
+		}
+		for (int round = 0; round < 2; round++) {
+			posts = 0;
+			IS(add(1, 2), 5);
+			IS(posts, many);
+			if (!(i & 4))
+				optimize(&probes[0]);
+		}
+		for (int j = 0; j < many; j++)
+			OK(capriole_probe_unregister(&probes[j]));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -615,6 +656,7 @@ int main(int argc, char **argv)
 		{ "come_and_go", come_and_go },
 		{ "come_and_go_in_turns", come_and_go_in_turns },
 		{ "occupied", occupied },
+		{ "flags_of_posts", flags_of_posts },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -294,6 +294,33 @@ static void started_before_chroot(void)
 	OK(capriole_probe_unregister(&of_library));
 }
 
+/* Without a /proc that shows this process. */
+static void is_refused(const char *text)
+{
+	FAILS(capriole_start(), EOPNOTSUPP, text);
+	FAILS(capriole_probe_register(&probe), EOPNOTSUPP, text);
+	IS(add(1, 2), 5);
+}
+
+static void other_proc(void)
+{
+	is_refused("/proc is that of another PID namespace");
+}
+
+static void no_proc(void)
+{
+	is_refused("/proc is not mounted");
+}
+
+static void own_proc(void)
+{
+	OK(capriole_probe_register(&probe));
+	is_hit(1);
+	optimize(&probe);
+	is_hit(1);
+	OK(capriole_probe_unregister(&probe));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -309,6 +336,9 @@ int main(int argc, char **argv)
 		{ "no_new_privileges", no_new_privileges },
 		{ "chrooted", chrooted },
 		{ "started_before_chroot", started_before_chroot },
+		{ "other_proc", other_proc },
+		{ "no_proc", no_proc },
+		{ "own_proc", own_proc },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -7,9 +7,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -510,6 +512,102 @@ static void own_signal_handlers(void)
 	IS(traps, 4);
 }
 
+/* The helper: the child of a program that takes in orphans. */
+static pid_t helper(void)
+{
+	char name[64], text[64] = "";
+	snprintf(name, sizeof name, "/proc/self/task/%d/children", getpid());
+	FILE *file = fopen(name, "r");
+	CHECK(file && fgets(text, sizeof text, file));
+	fclose(file);
+	CHECK(atoi(text) > 1);
+	return atoi(text);
+}
+
+static void *kills(void *nothing)
+{
+	usleep(200000);
+	CHECK(!kill(helper(), SIGKILL));
+	return nothing;
+}
+
+static int ends(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	return 0;
+}
+
+/* A registration that fails changes nothing: the next one goes well. */
+static void helper_killed_in_a_registration(void)
+{
+	static struct capriole_probe named = { .symbol = "add", .pre = count };
+	static struct capriole_return_probe returns = { .probe = { .symbol = "add" }, .handler = ends };
+	static struct capriole_replacement replaced = { .probe = { .symbol = "add" } };
+	replaced.replacement = (void (*)(void))add;
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	/* The first time nothing was registered before, the second time the address is of a registration. */
+	for (int i = 0; i < 6; i++) {
+		pthread_t thread;
+		OK(capriole_start());
+		CHECK(!kill(helper(), SIGSTOP));
+		CHECK(!pthread_create(&thread, NULL, kills, NULL));
+		int failed = i % 3 == 0 ? capriole_probe_register(&named)
+			: i % 3 == 1 ? capriole_return_probe_register(&returns) : capriole_replace(&replaced);
+		if (failed != -EPIPE || !strstr(capriole_error(), "has ended"))
+			BAD("%d: %s", failed, failed < 0 ? capriole_error() : "no error");
+		CHECK(!pthread_join(thread, NULL));
+		while (waitpid(-1, NULL, __WALL) > 0)
+			;
+		for (int round = 0; round < 2; round++) {
+			OK(capriole_probe_register(&named));
+			CHECK(named.address == (void *)add);
+			is_hit(1);
+			OK(capriole_return_probe_register(&returns));
+			OK(capriole_return_probe_unregister(&returns));
+			OK(capriole_probe_unregister(&named));
+			FAILS(capriole_replace(&replaced), EINVAL, "by itself");
+		}
+	}
+}
+
+/* A signal handler may call the library, unless it interrupts a call of it in its own thread. */
+static volatile sig_atomic_t refused, done;
+
+static void calls_library(int signal)
+{
+	static struct capriole_probe other = { .address = (void *)add, .pre = count };
+	(void)signal;
+	int failed = capriole_probe_register(&other);
+	if (failed == -EDEADLK) {
+		CHECK(strstr(capriole_error(), "signal handler"));
+		refused++;
+		return;
+	}
+	IS(failed, 0);
+	OK(capriole_probe_unregister(&other));
+	done++;
+}
+
+static void called_in_signal_handlers(void)
+{
+	struct itimerval often = { { 0, 3000 }, { 0, 3000 } }, never = { { 0, 0 }, { 0, 0 } };
+	CHECK(signal(SIGALRM, calls_library) != SIG_ERR);
+	OK(capriole_start());
+	raise(SIGALRM);
+	IS(done, 1);
+	CHECK(!setitimer(ITIMER_REAL, &often, NULL));
+	for (int i = 0; i < 2000 && (refused < 20 || i < 50); i++) {
+		OK(capriole_probe_register(&probe));
+		OK(capriole_probe_unregister(&probe));
+	}
+	CHECK(!setitimer(ITIMER_REAL, &never, NULL));
+	printf("%d refused, %d done\n", (int)refused, (int)done);
+	CHECK(refused);
+	raise(SIGALRM);
+	CHECK(done > 1);
+	OK(capriole_finish());
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -523,6 +621,8 @@ int main(int argc, char **argv)
 		{ "daemons", daemons },
 		{ "daemonized", daemonized },
 		{ "helper_ends", helper_ends },
+		{ "helper_killed_in_a_registration", helper_killed_in_a_registration },
+		{ "called_in_signal_handlers", called_in_signal_handlers },
 		{ "executed", executed },
 		{ "clean", clean },
 		{ "spawned", spawned },

@@ -133,6 +133,86 @@ static void copies(void)
 	OK(capriole_finish());
 }
 
+/* What was never initialised is not believed. */
+static void garbage(void)
+{
+	struct capriole_probe p, registered = { AT(add), .pre = count };
+	struct capriole_return_probe r;
+	struct capriole_argument_probe a;
+	struct capriole_replacement f;
+	struct capriole_record record;
+	static const unsigned char bytes[] = { 0xa5, 0xff, 0x01 };
+	for (size_t i = 0; i < 2 * sizeof bytes; i++) {
+		int byte = bytes[i / 2];
+		if (i == 1)
+			OK(capriole_probe_register(&registered));
+		memset(&p, byte, sizeof p);
+		memset(&r, byte, sizeof r);
+		memset(&a, byte, sizeof a);
+		memset(&f, byte, sizeof f);
+		memset(&record, byte, sizeof record);
+		REFUSED(capriole_probe_register(&p), EINVAL, "initialised");
+		REFUSED(capriole_probe_unregister(&p), EINVAL, "not registered");
+		REFUSED(capriole_probe_enable(&p), EINVAL, "not registered");
+		REFUSED(capriole_probe_disable(&p), EINVAL, "not registered");
+		IS(capriole_probe_status(&p, NULL, 0), CAPRIOLE_UNREGISTERED);
+		REFUSED(capriole_return_probe_register(&r), EINVAL, "initialised");
+		r.data_size = 0;
+		REFUSED(capriole_return_probe_register(&r), EINVAL, "initialised");
+		REFUSED(capriole_return_probe_unregister(&r), EINVAL, "not registered");
+		REFUSED(capriole_return_probe_enable(&r), EINVAL, "not registered");
+		REFUSED(capriole_return_probe_disable(&r), EINVAL, "not registered");
+		IS(capriole_return_probe_status(&r, NULL, 0), CAPRIOLE_UNREGISTERED);
+		a.stack_words = 0;
+		REFUSED(capriole_argument_probe_register(&a), EINVAL, "initialised");
+		REFUSED(capriole_argument_probe_unregister(&a), EINVAL, "not registered");
+		REFUSED(capriole_argument_probe_disable(&a), EINVAL, "not registered");
+		IS(capriole_argument_probe_status(&a, NULL, 0), CAPRIOLE_UNREGISTERED);
+		REFUSED(capriole_replace(&f), EINVAL, "initialised");
+		REFUSED(capriole_restore(&f), EINVAL, "not replaced");
+		REFUSED(capriole_replacement_enable(&f), EINVAL, "not registered");
+		IS(capriole_replacement_status(&f, NULL, 0), CAPRIOLE_UNREGISTERED);
+		REFUSED(capriole_record_enable(&record), EINVAL, "already");
+		CHECK(capriole_record_disable(&record) < 0);
+	}
+	IS(add(1, 2), 5);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&registered));
+}
+
+/* Many are known by their addresses, whatever is registered and unregistered in between. */
+static void known(void)
+{
+	enum { MANY = 700 };
+	static struct capriole_probe all[MANY];
+	static char in[MANY];
+	long registered = 0;
+	uint64_t random = 1;
+	for (int round = 0; round < 6000; round++) {
+		unsigned i = (unsigned)((random = mix(random + 1)) % MANY);
+		if (!in[i] == !(random >> 40 & 1))
+			continue;
+		if (in[i]) {
+			OK(capriole_probe_unregister(&all[i]));
+		} else {
+			all[i] = (struct capriole_probe){ AT(add), .pre = count };
+			OK(capriole_probe_register(&all[i]));
+		}
+		in[i] = !in[i];
+		registered += in[i] ? 1 : -1;
+		for (unsigned j = i; j < i + 20; j++)
+			IS(capriole_probe_status(&all[j % MANY], NULL, 0) != CAPRIOLE_UNREGISTERED, in[j % MANY]);
+	}
+	hits = 0;
+	IS(add(1, 2), 5);
+	IS(hits, registered);
+	for (int i = 0; i < MANY; i++)
+		if (in[i])
+			OK(capriole_probe_unregister(&all[i]));
+		else
+			REFUSED(capriole_probe_unregister(&all[i]), EINVAL, "not registered");
+}
+
 static void replacements(void)
 {
 	static long (*original)(long, long);
@@ -177,6 +257,13 @@ static void events(void)
 	REFUSED(capriole_event_enable(":add count() bogus("), EINVAL, "column");
 	REFUSED(capriole_event_disable(-5), ENOENT, "no event -5");
 	REFUSED(capriole_event_rows(0, 1), ENOENT, "no event 0");
+	REFUSED(capriole_event_read(-1), EBADF, "cannot be written");
+	REFUSED(capriole_event_rows(1, -1), EBADF, "cannot be written");
+	/* Bytes that are no text. */
+	struct capriole_probe p = { .symbol = "ad\xff", .pre = count }, l = { .line = "\xfe.c:1", .pre = count };
+	REFUSED(capriole_event_enable(":add n=\xff"), EINVAL, "is not UTF-8");
+	REFUSED(capriole_probe_register(&p), EINVAL, "is not UTF-8");
+	REFUSED(capriole_probe_register(&l), EINVAL, "is not UTF-8");
 	static struct capriole_record seven = CAPRIOLE_RECORD("seven", "a=$arg1 b=$arg7");
 	static struct capriole_record named = CAPRIOLE_RECORD("a b", "a=$arg1");
 	static struct capriole_record wrong = CAPRIOLE_RECORD("wrong", "a=$arg1:u65");
@@ -301,12 +388,12 @@ static void held_in_the_c_library(void)
 	struct capriole_probe p = { .object = "libc", .symbol = "getppid", .pre = count,
 				    .flags = CAPRIOLE_NO_OPTIMIZE };
 	OK(capriole_probe_register(&p));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "the probe is not to be optimized: breakpoints cannot be used");
 	OK(capriole_probe_unregister(&p));
 	p.flags = 0;
 	OK(capriole_probe_register(&p));
 	OK(capriole_optimization(0));
-	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: no breakpoint");
+	is_in_state(&p, CAPRIOLE_OPTIMIZED, "optimization is off: breakpoints cannot be used");
 	is_in_state(&p, CAPRIOLE_OPTIMIZED, "signals blocked");
 	OK(capriole_optimization(1));
 	OK(capriole_probe_unregister(&p));
@@ -377,6 +464,8 @@ int main(int argc, char **argv)
 		{ "nothing_given", nothing_given },
 		{ "places", places },
 		{ "copies", copies },
+		{ "garbage", garbage },
+		{ "known", known },
 		{ "replacements", replacements },
 		{ "events", events },
 		{ "records", records },

@@ -241,6 +241,119 @@ IN_BOTH(tail_call)
 	IS(leaves(3), 9);
 }
 
+/* Functions that end by a call of the other one, which is a jump. */
+PROBED long odd_steps(long n);
+PROBED long even_steps(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return n <= 0 ? add(n, 7) : odd_steps(n - 1);
+}
+
+PROBED long odd_steps(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return n <= 0 ? add(n, 8) : even_steps(n - 1);
+}
+
+PROBED long steps_to_itself(long n);
+static long (*volatile itself_not_as_a_loop)(long) = steps_to_itself;
+PROBED long steps_to_itself(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return n <= 0 ? add(n, 9) : itself_not_as_a_loop(n - 1);
+}
+
+/* It has an exit, which may be followed by a probe there. */
+PROBED long steps_in_a_loop(long n)
+{
+	long all = 0;
+	for (long i = 0; i <= n; i++) {
+		__asm__ volatile("" : "+r"(all));
+		all++;
+	}
+	return all;
+}
+
+PROBED long jumps_to_loop(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return steps_in_a_loop(n + 1);
+}
+
+static int on_steps(struct capriole_call *call, struct capriole_regs *regs)
+{
+	check_data(call, regs);
+	IS(regs->ax, 14); /* all calls have the result of the last one */
+	return 0;
+}
+
+/* Each call that is entered by a jump is followed to the end that all of them have. */
+static void tail_calls(void)
+{
+	by_address = 1;
+	struct capriole_return_probe even = FOLLOWS(even_steps, on_entry, on_steps);
+	struct capriole_return_probe odd = FOLLOWS(odd_steps, on_entry, on_steps);
+	struct capriole_return_probe again = FOLLOWS(even_steps, on_entry, on_steps);
+	struct capriole_return_probe itself = FOLLOWS(steps_to_itself, on_entry, on_return);
+	struct capriole_return_probe jumps_on = FOLLOWS(jumps_to_loop, on_entry, on_return);
+	struct capriole_return_probe loop = FOLLOWS(steps_in_a_loop, on_entry, on_return);
+	OK(capriole_return_probe_register(&even));
+	OK(capriole_return_probe_register(&odd));
+	for (int i = 0; i < 2; i++) {
+		entries = returns = 0;
+		for (long n = 0; n < 40; n += 2) {
+			IS(even_steps(n), 14);
+			IS(entries, (n + 2) * (n + 2) / 4);
+			IS(returns, entries);
+		}
+		IS(capriole_optimize(PATIENCE), 0);
+	}
+	/* One of two, and both at one function. */
+	OK(capriole_return_probe_register(&again));
+	entries = returns = 0;
+	IS(even_steps(4), 14);
+	IS(entries, 8);
+	IS(returns, 8);
+	OK(capriole_return_probe_unregister(&odd));
+	IS(even_steps(4), 14);
+	IS(returns, 14);
+	OK(capriole_return_probe_unregister(&again));
+	/* More than there is room for: each of these is entered, or missed. */
+	entries = returns = 0;
+	even.missed = 0;
+	OK(capriole_return_probe_register(&odd));
+	IS(even_steps(2000000), 14);
+	IS(entries + (long)even.missed + (long)odd.missed, 2000001);
+	IS(returns, entries);
+	CHECK(even.missed && entries);
+	printf("%ld followed, %lu and %lu missed\n", entries, even.missed, odd.missed);
+	IS(even_steps(4), 14);
+	OK(capriole_return_probe_unregister(&even));
+	OK(capriole_return_probe_unregister(&odd));
+	/* Itself. */
+	entries = returns = 0;
+	OK(capriole_return_probe_register(&itself));
+	IS(steps_to_itself(9), 18);
+	IS(entries, 10);
+	IS(returns, 10);
+	OK(capriole_return_probe_unregister(&itself));
+	/* The last one by its exits. */
+	loop.by_address = 0;
+	for (int i = 0; i < 2; i++) {
+		entries = returns = 0;
+		OK(capriole_return_probe_register(i ? &jumps_on : &loop));
+		OK(capriole_return_probe_register(i ? &loop : &jumps_on));
+		for (long n = 1; n < 20; n++) {
+			IS(jumps_to_loop(n), n + 2);
+			IS(entries, 2 * n);
+			IS(returns, 2 * n);
+		}
+		IS(loop.missed + jumps_on.missed, 0);
+		OK(capriole_return_probe_unregister(&loop));
+		OK(capriole_return_probe_unregister(&jumps_on));
+	}
+}
+
 IN_BOTH(limited)
 {
 	struct capriole_return_probe p = FOLLOWS(sum_to, on_entry, on_sum);
@@ -542,6 +655,45 @@ IN_BOTH(coroutines)
 	OK(capriole_return_probe_unregister(&q));
 }
 
+/* A call that is entered in one thread, and returns in another one that never hit a probe. */
+static int finished;
+
+static void moves(void)
+{
+	IS(switches(21), 210);
+	finished++;
+}
+
+static void *goes_on(void *nothing)
+{
+	CHECK(!swapcontext(&here, &there[1]));
+	return nothing;
+}
+
+static void moved(void)
+{
+	by_address = 1;
+	struct capriole_return_probe p = FOLLOWS(switches, on_entry, on_return);
+	OK(capriole_return_probe_register(&p));
+	for (int i = 0; i < 5; i++) {
+		pthread_t thread;
+		CHECK(!getcontext(&there[1]));
+		there[1].uc_stack.ss_sp = stacks[1];
+		there[1].uc_stack.ss_size = sizeof stacks[1];
+		there[1].uc_link = &here;
+		makecontext(&there[1], moves, 0);
+		CHECK(!swapcontext(&here, &there[1]));
+		IS(finished, i);
+		CHECK(!pthread_create(&thread, NULL, goes_on, NULL));
+		CHECK(!pthread_join(thread, NULL));
+		IS(finished, i + 1);
+		IS(entries, i + 1);
+		IS(returns, i + 1);
+	}
+	IS(p.missed, 0);
+	OK(capriole_return_probe_unregister(&p));
+}
+
 IN_BOTH(errors)
 {
 	struct capriole_return_probe p = FOLLOWS(add, NULL, NULL);
@@ -597,9 +749,14 @@ IN_BOTH(misses)
 	IS(sum_to(0), 0);
 	IS(entries, 1);
 	IS(returns, 1);
-	printf("missed %lu %lu\n", p.missed, capriole_probe_missed(&p.probe));
-	IS(p.missed, 4);
+	IS(capriole_return_probe_missed(&p), 4);
 	OK(capriole_return_probe_unregister(&p));
+	/* A registration counts anew, as in the kernel. */
+	IS(capriole_return_probe_missed(&p), 4);
+	OK(capriole_return_probe_register(&p));
+	IS(capriole_return_probe_missed(&p), 0);
+	OK(capriole_return_probe_unregister(&p));
+	IS(capriole_return_probe_missed(NULL), 0);
 }
 
 /* On and off under load. */
@@ -644,6 +801,7 @@ int main(int argc, char **argv)
 		{ "not_followed", not_followed },
 		{ "several", several },
 		{ "tail_call", tail_call },
+		{ "tail_calls", tail_calls },
 		{ "limited", limited },
 		{ "deep", deep },
 		{ "longjmps", longjmps },
@@ -651,6 +809,7 @@ int main(int argc, char **argv)
 		{ "taken_out_while_open", taken_out_while_open },
 		{ "threads", threads },
 		{ "coroutines", coroutines },
+		{ "moved", moved },
 		{ "errors", errors },
 		{ "misses", misses },
 		{ "come_and_go", come_and_go },

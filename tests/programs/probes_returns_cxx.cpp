@@ -3,6 +3,7 @@
  */
 #include "probes.h"
 
+#include <execinfo.h>
 #include <stdexcept>
 #include <string>
 
@@ -98,6 +99,64 @@ static void exceptions()
 	}
 }
 
+/* Calls that are entered by jumps, each of which is followed by its return address. */
+static int traced, frames_of_main;
+
+int main(int argc, char **argv);
+PROBED long at_the_end(long n)
+{
+	void *frames[64];
+	if (n < 0)
+		throw std::runtime_error("it ends");
+	int count = backtrace(frames, 64);
+	for (int i = 0; i < count; i++)
+		frames_of_main += (uintptr_t)frames[i] - (uintptr_t)main < 4096;
+	traced++;
+	return 5;
+}
+
+PROBED long second_leg(long n);
+PROBED long first_leg(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return n <= 0 ? at_the_end(n) : second_leg(n - 1);
+}
+
+PROBED long second_leg(long n)
+{
+	__asm__ volatile("" : : : "memory");
+	return n <= 0 ? at_the_end(-1) : first_leg(n - 1);
+}
+
+static void tail_calls()
+{
+	capriole_return_probe a, b;
+	void *once[4];
+	backtrace(once, 4); /* loads a library */
+	follow(a, first_leg, 1);
+	follow(b, second_leg, 1);
+	entries = returns = 0;
+	for (int i = 1; i < 300; i++) {
+		IS(first_leg(4), 5);
+		IS(returns, 5 * i);
+		int caught = 0;
+		try {
+			first_leg(3);
+		} catch (const std::runtime_error &) {
+			caught = 1;
+		}
+		IS(caught, 1);
+		IS(entries, 9 * i);
+		IS(returns, 5 * i);
+		if (i == 150)
+			IS(capriole_optimize(PATIENCE), 0);
+	}
+	CHECK(traced == 299 && frames_of_main >= traced);
+	IS(a.missed + b.missed, 0);
+	OK(capriole_return_probe_unregister(&a));
+	OK(capriole_return_probe_unregister(&b));
+}
+
 /* Exceptions through the frame of a probed function, thrown by a function that a handler has put in
  * its place. */
 static long (*original)(long);
@@ -168,6 +227,7 @@ int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
 		{ "exceptions", exceptions },
+		{ "tail_calls", tail_calls },
 		{ "replacements", replacements },
 		{ "arguments", arguments },
 		{ "names", names },

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 PROBED long work(long n)
@@ -139,11 +140,62 @@ static void meanwhile(void)
 	OK(capriole_probe_unregister(&probe));
 }
 
+/* Functions that fault at their first instruction, of 3 bytes. */
+#define FAULTING 40
+#define FAULTING_BYTES 16
+extern const char faulting[];
+__asm__(".pushsection .text\n.macro faulting_one\n.balign 16\n.type faulting_\\@, @function\nfaulting_\\@:\n"
+	"	mov (%rdi), %rax\n	nop\n	nop\n	ret\n"
+	".size faulting_\\@, . - faulting_\\@\n.endm\n"
+	".balign 16\n.globl faulting\nfaulting:\n.rept 40\nfaulting_one\n.endr\n.popsection\n");
+
+static volatile uint64_t fault;
+
+static void on_fault(int signal, siginfo_t *info, void *context)
+{
+	greg_t *registers = ((ucontext_t *)context)->uc_mcontext.gregs;
+	(void)info;
+	CHECK(signal == SIGSEGV);
+	fault = (uint64_t)registers[REG_RIP];
+	registers[REG_RIP] += 3;
+	registers[REG_RAX] = 77;
+}
+
+/* The program's handler sees the faults of displaced instructions where these were, and goes on behind
+ * them, whether their probes were added with others or one by one. */
+static void faults(void)
+{
+	static struct capriole_probe probes[FAULTING], *list[FAULTING];
+	struct sigaction own = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO };
+	CHECK(sigaction(SIGSEGV, &own, NULL) == 0);
+	for (int i = 0; i < FAULTING; i++) {
+		probes[i].address = (void *)(uintptr_t)(faulting + FAULTING_BYTES * i);
+		probes[i].pre = at_work;
+		list[i] = &probes[i];
+	}
+	OK(capriole_probes_register(list, FAULTING / 2));
+	for (int i = FAULTING / 2; i < FAULTING; i++)
+		OK(capriole_probe_register(list[i]));
+	for (int jump = 0; jump < 2; jump++) {
+		for (int i = 0; i < FAULTING; i++) {
+			long (*function)(long *) = (long (*)(long *))(uintptr_t)probes[i].address;
+			fault = 0;
+			IS(function(NULL), 77);
+			IS(fault, probes[i].address);
+			IS(hits, FAULTING * jump + i + 1);
+		}
+		for (int i = 0; i < FAULTING; i++)
+			optimize(&probes[i]);
+	}
+	OK(capriole_probes_unregister(list, FAULTING));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
 		{ "actions", actions },
 		{ "meanwhile", meanwhile },
+		{ "faults", faults },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

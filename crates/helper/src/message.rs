@@ -1,5 +1,6 @@
 //! Messages: words of 64 bits, and texts. `library/helper.c` draws them.
 
+use crate::one_line::one_line;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 
@@ -46,13 +47,22 @@ impl Request {
         Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| Malformed)?))
     }
 
-    /// Takes the next text.
-    pub fn text(&mut self) -> Result<String, Malformed> {
+    /// Takes the next text. One that is not UTF-8 comes from the program itself.
+    pub fn text(&mut self) -> Result<String, Failure> {
         let len = usize::try_from(self.word()?).map_err(|_| Malformed)?;
         let end = self.at.checked_add(len).ok_or(Malformed)?;
         let bytes = self.bytes.get(self.at..end).ok_or(Malformed)?;
         self.at = end.next_multiple_of(8).min(self.bytes.len());
-        String::from_utf8(bytes.to_vec()).map_err(|_| Malformed)
+        String::from_utf8(bytes.to_vec()).map_err(|error| {
+            let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+            Failure {
+                code: libc::EINVAL,
+                message: one_line(&format!(
+                    "`{text}` is not UTF-8, as all names and events are"
+                )),
+                recorder: None,
+            }
+        })
     }
 
     /// True if nothing is left.

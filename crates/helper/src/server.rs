@@ -170,6 +170,30 @@ impl Server {
         }
     }
 
+    /// Checks that `/proc` shows the program: what is called by its number there may be another process,
+    /// if `/proc` was mounted for another PID namespace.
+    fn check_proc(&self) -> Result<(), Failure> {
+        let refuse = |message: &str| Err(failure(libc::EOPNOTSUPP, message));
+        let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+            return refuse(
+                "/proc is not mounted, or is that of another PID namespace, and probes need it: mount one there \
+                 (unshare --mount-proc)",
+            );
+        };
+        // The ids in the namespaces from that of /proc to our own (proc_pid_status(5)).
+        let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+        if ids.is_some_and(|ids| ids.split_whitespace().count() != 1) {
+            return refuse(
+                "/proc is that of another PID namespace, where the program has another number: mount one of its \
+                 own (unshare --mount-proc)",
+            );
+        }
+        if !std::path::Path::new(&format!("/proc/{}", self.pid)).exists() {
+            return refuse("/proc does not show the program: it is mounted with `hidepid`");
+        }
+        Ok(())
+    }
+
     /// Returns the time until there is something to do.
     pub fn pause(&self) -> Duration {
         let upkeep = (self.upkeep + UPKEEP).saturating_duration_since(Instant::now());
@@ -342,6 +366,7 @@ impl Server {
                 ),
             ));
         }
+        self.check_proc()?;
         for routine in &mut self.routines {
             *routine = request.word()?;
         }
@@ -1046,14 +1071,12 @@ impl Server {
         let (path, offset) = self.file_at(address)?;
         let name = path.rsplit('/').next().unwrap_or_default();
         let probe = self.probe_at(address)?;
-        let symbol = self
-            .session()?
-            .spots(&probe)
-            .ok()
-            .and_then(|spots| spots.into_iter().next()?.symbol);
-        match symbol {
-            Some(symbol) => answer.text(&format!("{name}:{symbol}")),
-            None => answer.text(&format!("{name}:{offset:#x}")),
+        let spots = self.session()?.spots(&probe).unwrap_or_default();
+        let spot = spots.into_iter().next();
+        match spot.map(|spot| (spot.symbol, spot.offset)) {
+            Some((Some(symbol), 0)) => answer.text(&format!("{name}:{symbol}")),
+            Some((Some(symbol), inside)) => answer.text(&format!("{name}:{symbol}+{inside:#x}")),
+            _ => answer.text(&format!("{name}:{offset:#x}")),
         };
         Ok(answer)
     }

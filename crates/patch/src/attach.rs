@@ -579,7 +579,7 @@ fn prepare_and_write(
         owner: recover::own_identity(),
     };
     let mut writes = probes.iter().map(Probe::writes).sum::<usize>() + guards.len();
-    writes += counters(probes).len();
+    writes += counters(&*probes).len();
     if writes > MAX_ENTRIES as usize {
         return Err(TargetError::TooMany {
             pid,
@@ -768,8 +768,9 @@ fn make_no_calls(
 }
 
 /// Returns the reference counters of some probes, without duplicates.
-fn counters(probes: &[Probe]) -> Vec<ReferenceCounter> {
-    let mut counters: Vec<_> = probes.iter().flat_map(|p| &p.counters).copied().collect();
+fn counters<'a>(probes: impl IntoIterator<Item = &'a Probe>) -> Vec<ReferenceCounter> {
+    let probes = probes.into_iter();
+    let mut counters: Vec<_> = probes.flat_map(|p| &p.counters).copied().collect();
     counters.sort_unstable_by_key(|counter| counter.address);
     counters.dedup_by_key(|counter| counter.address);
     counters

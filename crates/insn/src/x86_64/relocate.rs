@@ -125,6 +125,10 @@ fn kind_is_relocatable(instruction: &Instruction) -> Result<(), RelocateError> {
         Mnemonic::Int1 | Mnemonic::Int3 | Mnemonic::Into | Mnemonic::Hlt => {
             return Err(RelocateError::Trap { at });
         }
+        // To the decoder the last two are like any other instruction.
+        Mnemonic::Xbegin | Mnemonic::Xabort | Mnemonic::Xend => {
+            return Err(RelocateError::Transaction { at });
+        }
         Mnemonic::Iret | Mnemonic::Iretd | Mnemonic::Iretq | Mnemonic::Uiret | Mnemonic::Retf => {
             return Err(RelocateError::FarBranch { at });
         }

@@ -704,8 +704,7 @@ impl Code {
             let at = (&image.arena, from);
             let mut bytes = compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
             bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
-            let own: Vec<Probe> = cluster.probes.iter().map(|i| probes[*i].clone()).collect();
-            for counter in counters(&own) {
+            for counter in counters(cluster.probes.iter().map(|i| &probes[*i])) {
                 if self.references.iter().any(|known| known.counter == counter) {
                     continue;
                 }
@@ -1088,5 +1087,26 @@ impl Code {
                 *made = Err(SiteError::StubTaken);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::joined;
+
+    /// The rows that one addition after the other writes are few for each, however many there were.
+    #[test]
+    fn rows_are_written_again_only_as_their_number_doubles() {
+        let mut lengths: Vec<usize> = Vec::new();
+        let mut written = 0;
+        for number in 1..=10_000 {
+            let (kept, len) = joined(&lengths, 1);
+            lengths.truncate(kept);
+            lengths.push(len);
+            written += len;
+            assert_eq!(lengths.iter().sum::<usize>(), number);
+            assert!(lengths.is_sorted_by(|older, newer| older > &(2 * newer)));
+        }
+        assert!(written < 10_000 * 14, "{written}");
     }
 }

@@ -37,6 +37,7 @@ use super::{Attached, Probe, SiteState};
 use crate::attach::SiteError;
 use crate::attach::round::claimed;
 use crate::other::Other;
+use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
@@ -255,16 +256,19 @@ impl Attached {
         }
         let mut ready = Vec::new();
         let other = Other::find(self.process(), &remote, self.kind())?;
+        // To read only: a page once for all of its sites.
+        let mut pages = Batch::new(pid, &remote);
         for index in arriving {
             let change = self.round.entries[*index].changes()[0];
-            let error = match (look(&remote, &change), claimed(other.as_ref(), &change)) {
-                (_, Some(error)) => error,
-                (Some(Found::Before), None) => {
+            let found = pages.inspect(&change);
+            let error = match claimed(other.as_ref(), &change) {
+                Some(error) => error,
+                None if matches!(found, Found::Before) => {
                     ready.push((*index, change));
                     continue;
                 }
-                (Some(_), None) => SiteError::Modified,
-                (None, None) => SiteError::Unmapped,
+                None if pages.is_mapped(&change) => SiteError::Modified,
+                None => SiteError::Unmapped,
             };
             self.round.fail(*index, error);
             self.round.waiting.remove(index);

@@ -6,9 +6,13 @@
 //! `arch_prctl(ARCH_SET_FS)`), the thread pointer may point to other data, or to none. Then
 //! nothing at all is read through it.
 
-use super::calls::calls;
+use super::calls::{calls, constant};
+use super::{function_around, instructions};
+use capriole_insn::Code;
 use capriole_object::Object;
 use capriole_object::symbols::OtherSymbol;
+use iced_x86::Instruction;
+use std::collections::HashMap;
 
 /// `clone`, `clone3`, `arch_prctl` (asm/unistd_64.h).
 const CLONE: u32 = 56;
@@ -16,6 +20,10 @@ const CLONE3: u32 = 435;
 const ARCH_PRCTL: u32 = 158;
 /// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
 const OWN_STORAGE: u32 = 0x8_0100;
+/// `CLONE_PIDFD`, and the flags with one of which the kernel refuses it in `clone`: `CLONE_THREAD` and
+/// `CLONE_PARENT_SETTID` (clone(2)).
+const PIDFD: u32 = 0x1000;
+const NO_PIDFD: u32 = 0x11_0000;
 /// The code of libcapriole, wherever it was linked into (`library/hit.S`).
 const LIBRARY: &str = "capriole_text";
 /// The signal bits in the flags of `clone`, and the highest signal.
@@ -47,7 +55,10 @@ pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bo
     imports("arch_prctl")
         || own(ARCH_PRCTL)
         || own(CLONE3)
-        || (imports("clone") || own(CLONE)) && texts.iter().any(|text| has_flags(&text.bytes))
+        || (imports("clone") || own(CLONE))
+            && texts
+                .iter()
+                .any(|text| has_flags(object, &text.bytes, text.address))
 }
 
 /// True if the bytes contain a `wrfsbase`: f3, perhaps a prefix, 0f ae /2 with a register operand.
@@ -59,12 +70,31 @@ fn writes_base(bytes: &[u8]) -> bool {
     })
 }
 
-/// True if `clone` flags that give a thread its own storage are loaded into edx or edi.
-fn has_flags(bytes: &[u8]) -> bool {
-    bytes.windows(5).any(|window| {
+/// True if `clone` flags that give a thread its own storage are loaded into edx or edi. In large
+/// objects some bytes look like that by chance: they count only as an instruction of their function,
+/// or where no function is known.
+fn has_flags(object: &Object, bytes: &[u8], link: u64) -> bool {
+    let code = Code::new(bytes, object.run_time(link));
+    let mut functions: HashMap<u64, Vec<Instruction>> = HashMap::new();
+    let mut is_loaded = |at: usize, flags: u32| {
+        let address = code.address + at as u64;
+        let Some(extent) = function_around(object, address) else {
+            return true;
+        };
+        let new = || instructions(&code, extent.start, extent.end).collect();
+        let all = functions.entry(extent.start).or_insert_with(new);
+        // The immediate is the end of the instruction.
+        let end = address + 5;
+        let next = all.partition_point(|instruction| instruction.next_ip() < end);
+        let found = all.get(next);
+        found.is_none_or(|i| i.next_ip() == end && constant(i).map(|n| n as u32) == Some(flags))
+    };
+    bytes.windows(5).enumerate().any(|(at, window)| {
         let flags = u32::from_le_bytes([window[1], window[2], window[3], window[4]]);
         matches!(window[0], 0xba | 0xbf | 0xc2 | 0xc7)
             && flags & OWN_STORAGE == OWN_STORAGE
             && flags & SIGNAL <= LAST_SIGNAL
+            && (flags & PIDFD == 0 || flags & NO_PIDFD == 0)
+            && is_loaded(at, flags)
     })
 }

@@ -13,6 +13,8 @@ mod processes {
         daemons,
         daemonized,
         helper_ends,
+        helper_killed_in_a_registration,
+        called_in_signal_handlers,
         executed,
         spawned,
         fork_in_a_handler,
@@ -35,7 +37,7 @@ mod limits {
         not_dumpable,
     );
 
-    use crate::probes::{HELPER, command, output, static_program, well};
+    use crate::probes::{HELPER, command, output, program, static_program, well};
     use crate::programs::{Compiler, copied, copied_for_others};
     use crate::target::is_root;
     use capriole_testkit::files;
@@ -62,6 +64,37 @@ mod limits {
     #[test]
     fn processes() {
         for_others("processes");
+    }
+
+    /// In PID namespaces, of which /proc is or is not.
+    #[test]
+    fn namespaces() {
+        if !is_root("make namespaces") {
+            return;
+        }
+        let Some(program) = program("probes_limits.c") else {
+            return;
+        };
+        let ways: [(&str, &[&str]); 3] = [
+            ("other_proc", &["--pid", "--fork"]),
+            ("own_proc", &["--pid", "--fork", "--mount-proc"]),
+            (
+                "no_proc",
+                &[
+                    "--mount",
+                    "sh",
+                    "-c",
+                    "mount -t tmpfs none /proc && exec \"$@\"",
+                    "sh",
+                ],
+            ),
+        ];
+        for (part, options) in ways {
+            let mut command = std::process::Command::new("unshare");
+            command.args(options).arg(&program).arg(part);
+            command.env("CAPRIOLE_HELPER", HELPER);
+            println!("{}", well(&output(&mut command)));
+        }
     }
 
     #[test]

@@ -17,4 +17,5 @@ parts!("probes_kinds.c":
     come_and_go,
     come_and_go_in_turns,
     occupied,
+    flags_of_posts,
 );

@@ -11,6 +11,7 @@ mod documents;
 mod environments;
 mod functions;
 mod hammered;
+mod interrupted;
 mod kinds;
 mod records;
 mod refused;

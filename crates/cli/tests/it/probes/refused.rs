@@ -7,6 +7,8 @@ parts!("probes_refused.c":
     nothing_given,
     places,
     copies,
+    garbage,
+    known,
     replacements,
     events,
     records,

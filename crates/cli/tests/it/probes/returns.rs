@@ -9,6 +9,7 @@ parts!("probes_returns.c":
     not_followed,
     several,
     tail_call,
+    tail_calls,
     limited,
     deep,
     longjmps,
@@ -16,6 +17,7 @@ parts!("probes_returns.c":
     taken_out_while_open,
     threads,
     coroutines,
+    moved,
     errors,
     misses,
     come_and_go,
@@ -24,7 +26,13 @@ parts!("probes_returns.c":
 #[test]
 fn in_cxx() {
     if let Some(program) = program_by(Compiler::Gxx, "probes_returns_cxx.cpp", &[]) {
-        for part in ["exceptions", "replacements", "arguments", "names"] {
+        for part in [
+            "exceptions",
+            "tail_calls",
+            "replacements",
+            "arguments",
+            "names",
+        ] {
             run(&program, &[part]);
         }
     }

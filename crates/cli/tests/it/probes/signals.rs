@@ -5,4 +5,5 @@ use super::parts;
 parts!("probes_signals.c":
     actions,
     meanwhile,
+    faults,
 );
