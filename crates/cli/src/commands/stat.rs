@@ -1,5 +1,6 @@
 //! `capriole stat`: counts and aggregates events, without a trace.
 
+mod columns;
 #[cfg(test)]
 mod fixtures;
 mod json;
@@ -70,6 +71,9 @@ pub struct Arguments {
     /// Show at most this many rows of a table, the most frequent ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
+    /// Also draw a histogram for each row of a table with keys
+    #[arg(long)]
+    histogram: bool,
     /// Make room for at least this many keys in each event's table
     #[arg(
         long,
@@ -265,6 +269,8 @@ struct Shown {
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
+    /// True if histograms of tables with keys are shown, too.
+    keyed_plots: bool,
     blocks: bool,
     /// Terminal on which the table is redrawn in place; `None` if it is not redrawn.
     screen: Option<Screen<Stdout>>,
@@ -280,6 +286,7 @@ impl Shown {
             titles: titles(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
+            keyed_plots: arguments.histogram,
             blocks: terminal::shows_blocks(),
             screen: (live && Size::of_terminal().is_some())
                 .then(|| Screen::new(output::terminal())),
@@ -290,6 +297,7 @@ impl Shown {
         Style {
             rows: self.top,
             plots: usize::MAX,
+            keyed_plots: self.keyed_plots,
             blocks: self.blocks,
             columns: usize::MAX,
         }
@@ -297,18 +305,19 @@ impl Shown {
 
     /// Shows everything so far if the table is redrawn in place, else the interval that just ended.
     fn interval(&mut self, until: &Snapshot, interval: &Interval) -> anyhow::Result<()> {
+        let style = self.style();
         if let Some(screen) = &mut self.screen {
             let Some(size) = Size::of_terminal() else {
                 return Ok(());
             };
             let page = Page::live(until, interval, &self.titles);
-            let lines = live::fitting(&page, size, self.top, self.blocks);
+            let lines = live::fitting(&page, size, style);
             return Ok(screen.draw(&lines, size)?);
         }
         if self.json {
             return print(&json::line(&interval_json(interval, &self.names)));
         }
-        let lines = Page::interval(interval, &self.titles).lines(self.style());
+        let lines = Page::interval(interval, &self.titles).lines(style);
         let end = interval.end.as_secs_f64();
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
     }
