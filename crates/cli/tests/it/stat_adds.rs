@@ -185,6 +185,22 @@ fn histograms_by_key_are_one_table() {
             assert!(bounds.contains(&number(column)), "{exact}: {line}");
         }
     }
+    let sorted = shown(&["--sort", "fd", "--top", "2"]);
+    let first = sorted
+        .lines()
+        .skip_while(|line| !line.ends_with(" by fd"))
+        .skip(2);
+    let keys: Vec<&str> = first
+        .filter_map(|line| line.split_whitespace().nth(8))
+        .collect();
+    assert_eq!(keys, ["0", "1"], "{sorted}");
+    let words = ["stat", "--sort", "p98", "-e", event, "--", text(&program)];
+    let output = capriole(&words);
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let wanted = "no table has a column `p98` to sort by; the columns are calls, calls/s, \
+                  unreadable, avg(size), p50(size), p90(size), p99(size), p99.9(size), max(size), \
+                  fd, event";
+    assert!(told(&output).contains(wanted), "{}", told(&output));
     let drawn = shown(&["--histogram"]);
     assert_eq!(
         drawn.matches("hist(size) of added_call, fd=").count(),

@@ -1,8 +1,9 @@
-//! The columns of a table: their titles and cells.
+//! The columns of a table: their titles and cells, and the order of rows by one of them.
 
 use super::text::{Rates, key_cell};
 use capriole::aggregate::model::{Group, Histogram, Measure, PERCENTILES, Row};
 use capriole_text::units;
+use std::cmp::Ordering;
 
 /// Content of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +121,55 @@ impl Names<'_> {
         columns.push(("event".to_owned(), Figure::Event));
         columns
     }
+
+    /// Finds the column with this title: `p99(n)`, or `p99` for the first one of that function.
+    pub fn find(&self, title: &str) -> Option<Figure> {
+        let columns = self.columns();
+        let named = |wanted: &str| {
+            let exact = columns.iter().find(|(other, _)| other == wanted);
+            let function = || columns.iter().find(|(other, _)| parts(other).0 == wanted);
+            exact.or_else(function).map(|(_, figure)| *figure)
+        };
+        named(title).or_else(|| match title {
+            "total" => named("sum"),
+            "sum" => named("total"),
+            _ => None,
+        })
+    }
+}
+
+/// Sorts rows by a column: numbers descending, keys and events ascending. Rows that are equal there,
+/// or have no number, keep their order.
+pub fn sort(rows: &mut [&Row], figure: Figure, rates: &Rates<'_>, names: &[String]) {
+    let descending = |a: Option<f64>, b: Option<f64>| match (a, b) {
+        (Some(a), Some(b)) => b.total_cmp(&a),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    };
+    rows.sort_by(|a, b| match figure {
+        Figure::Calls => b.calls.cmp(&a.calls),
+        Figure::Unreadable => b.unreadable.cmp(&a.unreadable),
+        Figure::Rate => rates.of(b).total_cmp(&rates.of(a)),
+        Figure::Key(number) => a.keys.get(number).cmp(&b.keys.get(number)),
+        Figure::Event => names.get(a.event).cmp(&names.get(b.event)),
+        Figure::Measure(number) => {
+            let value = |row: &Row| row.measures.get(number).and_then(|m| measured(m));
+            exact(a, b, number).unwrap_or_else(|| descending(value(a), value(b)))
+        }
+        Figure::Of(number, statistic) => {
+            let value = |row: &Row| Some(computed(histogram(row, number)?, statistic)?.0);
+            descending(value(a), value(b))
+        }
+    });
+}
+
+/// Compares whole numbers, which a floating point number might not tell apart.
+fn exact(a: &Row, b: &Row, number: usize) -> Option<Ordering> {
+    let whole = |row: &Row| match row.measures.get(number)? {
+        Measure::Sum(sum) => Some(sum.value()),
+        Measure::Minimum(value) | Measure::Maximum(value) => *value,
+        Measure::Average { .. } | Measure::Histogram(_) => None,
+    };
+    Some(whole(b)?.cmp(&whole(a)?))
 }
 
 fn measured(measure: &Measure) -> Option<f64> {

@@ -126,6 +126,18 @@ impl<'a> Page<'a> {
         lengths.max().unwrap_or(0)
     }
 
+    /// Sorts the rows of each table by the column with this title, as far as it has one.
+    #[must_use]
+    pub fn sorted_by(mut self, title: Option<&str>) -> Page<'a> {
+        for table in &mut self.tables {
+            let names = Names::from(table.group);
+            if let Some(figure) = title.and_then(|title| names.find(title)) {
+                columns::sort(&mut table.rows, figure, &self.rates, &self.names);
+            }
+        }
+        self
+    }
+
     /// Formats the lines, with an empty one between parts.
     pub fn lines(&self, style: Style) -> Vec<String> {
         let mut parts: Vec<Vec<String>> = Vec::new();

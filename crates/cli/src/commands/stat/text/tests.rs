@@ -301,3 +301,45 @@ fn a_histogram_is_drawn_below_durations_without_keys() {
     64 ns .. 127 ns  4  ████████████████████████████████████████
     ");
 }
+
+#[test]
+fn rows_are_sorted_by_a_column() {
+    let (times, numbers) = (snapshot(2, [latencies()]), snapshot(2, [reads()]));
+    let order = |all: &Snapshot, title: &str, column: Option<usize>| -> Vec<String> {
+        let page = Page::whole(all, &names()).sorted_by(Some(title));
+        let table = page.lines(Style { plots: 0, ..ALL });
+        let cells = table[2..].iter().map(|line| {
+            let mut cells = line.split_whitespace();
+            let cell = match column {
+                Some(column) => cells.nth(column),
+                None => cells.last(),
+            };
+            cell.expect("a cell").to_owned()
+        });
+        cells.collect()
+    };
+    // Times have blanks, and the key is behind them; a name has some, and the key is before it.
+    let (last, twelfth) = (None, Some(11));
+    for (title, wanted) in [
+        ("calls", ["3", "4", "5", "6"]),
+        ("avg", ["4", "3", "5", "6"]),
+        ("p99.9", ["4", "3", "5", "6"]),
+        ("total", ["4", "3", "5", "6"]),
+        ("unreadable", ["6", "3", "4", "5"]),
+        ("fd", ["3", "4", "5", "6"]),
+        // No table has it: as usual.
+        ("sum(x)", ["3", "4", "5", "6"]),
+    ] {
+        assert_eq!(order(&times, title, last), wanted, "{title}");
+    }
+    for (title, wanted) in [
+        ("max", ["3", "17", "-1"]),
+        ("max(n)", ["3", "17", "-1"]),
+        ("total", ["17", "3", "-1"]),
+        ("p50(n)", ["17", "3", "-1"]),
+        ("avg", ["3", "17", "-1"]),
+        ("fd", ["-1", "3", "17"]),
+    ] {
+        assert_eq!(order(&numbers, title, twelfth), wanted, "{title}");
+    }
+}
