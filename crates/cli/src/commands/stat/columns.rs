@@ -152,7 +152,7 @@ pub fn sort(rows: &mut [&Row], figure: Figure, rates: &Rates<'_>, names: &[Strin
         Figure::Key(number) => a.keys.get(number).cmp(&b.keys.get(number)),
         Figure::Event => names.get(a.event).cmp(&names.get(b.event)),
         Figure::Measure(number) => {
-            let value = |row: &Row| row.measures.get(number).and_then(|m| measured(m));
+            let value = |row: &Row| row.measures.get(number).and_then(measured);
             exact(a, b, number).unwrap_or_else(|| descending(value(a), value(b)))
         }
         Figure::Of(number, statistic) => {
