@@ -6,8 +6,8 @@ use crate::error::{Result, bail};
 use crate::event::Event;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
-    Action, Aggregate, Aggregation, At, Base, Entry, FetchArg, FieldType, Fields, Gpr, Guard, Map,
-    Place, Probe, Value,
+    Action, Aggregate, Aggregation, At, Base, Entry, FetchArg, FieldType, Fields, Function, Gpr,
+    Guard, Map, Place, Probe, Value,
 };
 
 /// Builds the event of a function's entry and exits for `record --graph`. With `least`, a call is
@@ -116,13 +116,18 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     exit.entry = Some(begun);
     let mut aggregation = Aggregation::default();
     if !rest.is_empty() {
+        if let Some(aggregate) = aggregate_of_nothing(rest) {
+            bail!(
+                Unsuitable,
+                "`{aggregate}` behind latency(...) {SHOWN_ALREADY}"
+            );
+        }
         // Keys are parsed as those of any event at a return.
         let keys = Fields::parse_at_return(text, text.trim_end().len() - rest.len())?;
         if let Some(aggregate) = keys.aggregation.aggregates.first() {
             bail!(
                 Unsuitable,
-                "`{aggregate}` behind latency(...): durations have one measure, a histogram, which \
-                 shows percentiles and the largest; only `by` and keys may follow"
+                "`{aggregate}` behind latency(...) {SHOWN_ALREADY}"
             );
         }
         if keys.filtered {
@@ -169,6 +174,24 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     }];
     let exit = exit.value(duration, Value::latency());
     Ok(Some(exit.labelled(text)))
+}
+
+/// End of the message about an aggregate behind `latency(...)`.
+const SHOWN_ALREADY: &str = "is not needed: the table has calls, avg, p50, p90, p99, p99.9, max and \
+    total of the durations; only `by` and keys may follow";
+
+/// Returns the first aggregate that names no field, such as `max()`.
+fn aggregate_of_nothing(text: &str) -> Option<&str> {
+    let is_one = |word: &&str| {
+        let name = word.strip_suffix("()");
+        let function = |name| {
+            Function::ALL
+                .iter()
+                .any(|function| function.as_str() == name)
+        };
+        name.is_some_and(function)
+    };
+    text.split_whitespace().find(is_one)
 }
 
 /// Parses an event at a function, and splits it into a probe at the entry, the condition for the

@@ -98,6 +98,24 @@ pub fn time(duration: Duration) -> String {
     }
 }
 
+/// Formats a time in ns with three digits: `479 ns`, `1.54 us`, `15.4 us`, `154 us`, `1.20 ms`.
+/// Whole nanoseconds below a microsecond, and whole seconds from 100 s on.
+pub fn short_time(ns: f64) -> String {
+    // The bounds are those from which rounding gives 1000 of the smaller unit.
+    let (number, unit) = match ns {
+        _ if ns < 999.5 => return format!("{ns:.0} ns"),
+        _ if ns < 999.5e3 => (ns / 1e3, "us"),
+        _ if ns < 999.5e6 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let places = match number {
+        _ if number < 9.995 => 2,
+        _ if number < 99.95 => 1,
+        _ => 0,
+    };
+    format!("{number:.places$} {unit}")
+}
+
 /// Names of the signals of x86-64, from number 1 on.
 const SIGNALS: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2",
@@ -118,6 +136,27 @@ pub fn signal(number: i32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_times_have_three_digits() {
+        for (ns, shown) in [
+            (0.0, "0 ns"),
+            (479.4, "479 ns"),
+            (999.4, "999 ns"),
+            (999.6, "1.00 us"),
+            (1535.0, "1.54 us"),
+            (9_996.0, "10.0 us"),
+            (99_960.0, "100 us"),
+            (999_400.0, "999 us"),
+            (999_500.0, "1.00 ms"),
+            (1.204e6, "1.20 ms"),
+            (12.04e6, "12.0 ms"),
+            (999.6e6, "1.00 s"),
+            (3_600e9, "3600 s"),
+        ] {
+            assert_eq!(short_time(ns), shown, "{ns}");
+        }
+    }
 
     #[test]
     fn durations() {

@@ -1,5 +1,6 @@
 //! `capriole stat`: counts and aggregates events, without a trace.
 
+mod columns;
 #[cfg(test)]
 mod fixtures;
 mod json;
@@ -23,6 +24,7 @@ use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
+use capriole_event::{Action, Aggregate, Base};
 use capriole_patch::detach::Detached;
 use capriole_ring::layout;
 use capriole_select::definitions;
@@ -34,6 +36,7 @@ use capriole_text::tell;
 use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
+use columns::Names;
 use json::Extent;
 use live::Screen;
 use serde_json::{Value, json};
@@ -67,9 +70,15 @@ pub struct Arguments {
     /// Also print the calls of every interval of this length
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     interval: Option<Duration>,
-    /// Show at most this many rows of a table, the most frequent ones
+    /// Show at most this many rows of a table, the first ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
+    /// Sort the rows of each table by this column, such as calls, total, avg, p99 or max
+    #[arg(long, value_name = "COLUMN")]
+    sort: Option<String>,
+    /// Also draw a histogram for each row of a table with keys
+    #[arg(long)]
+    histogram: bool,
     /// Make room for at least this many keys in each event's table
     #[arg(
         long,
@@ -101,6 +110,9 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// Runs the command.
 pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let events = definitions::parse_counted(&arguments.events, &arguments.run.files)?;
+    if let Some(title) = &arguments.sort {
+        check_column(title, &events)?;
+    }
     let attach = |program: &Program| -> capriole::Result<Probed> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
@@ -124,6 +136,45 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
     count(&arguments, program, &mut probed)
+}
+
+/// Checks that some table has a column with this title.
+fn check_column(title: &str, events: &[Event]) -> anyhow::Result<()> {
+    let mut titles: Vec<String> = Vec::new();
+    for probe in events.iter().map(Event::probe) {
+        let updates = probe.actions.iter().filter_map(|action| match action {
+            Action::Update { aggregation, .. } => Some(aggregation),
+            _ => None,
+        });
+        for aggregation in updates {
+            let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
+            let is_time = |aggregate: &Aggregate| {
+                let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
+                value.is_some_and(|value| value.fetch.base == Base::Latency)
+            };
+            let names = Names {
+                keys: &aggregation
+                    .keys
+                    .iter()
+                    .map(|key| key.name().to_owned())
+                    .collect::<Vec<_>>(),
+                measures: &shown().map(Aggregate::to_string).collect::<Vec<_>>(),
+                in_nanoseconds: &shown().map(is_time).collect::<Vec<_>>(),
+            };
+            if names.find(title).is_some() {
+                return Ok(());
+            }
+            for (title, _) in names.columns() {
+                if !titles.contains(&title) {
+                    titles.push(title);
+                }
+            }
+        }
+    }
+    anyhow::bail!(
+        "no table has a column `{title}` to sort by; the columns are {}",
+        titles.join(", ")
+    )
 }
 
 fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow::Result<ExitCode> {
@@ -265,6 +316,10 @@ struct Shown {
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
+    /// Title of the column by which rows are sorted; `None` for the usual order.
+    sort: Option<String>,
+    /// True if histograms of tables with keys are shown, too.
+    keyed_plots: bool,
     blocks: bool,
     /// Terminal on which the table is redrawn in place; `None` if it is not redrawn.
     screen: Option<Screen<Stdout>>,
@@ -280,6 +335,8 @@ impl Shown {
             titles: titles(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
+            sort: arguments.sort.clone(),
+            keyed_plots: arguments.histogram,
             blocks: terminal::shows_blocks(),
             screen: (live && Size::of_terminal().is_some())
                 .then(|| Screen::new(output::terminal())),
@@ -290,6 +347,7 @@ impl Shown {
         Style {
             rows: self.top,
             plots: usize::MAX,
+            keyed_plots: self.keyed_plots,
             blocks: self.blocks,
             columns: usize::MAX,
         }
@@ -297,18 +355,21 @@ impl Shown {
 
     /// Shows everything so far if the table is redrawn in place, else the interval that just ended.
     fn interval(&mut self, until: &Snapshot, interval: &Interval) -> anyhow::Result<()> {
+        let style = self.style();
         if let Some(screen) = &mut self.screen {
             let Some(size) = Size::of_terminal() else {
                 return Ok(());
             };
             let page = Page::live(until, interval, &self.titles);
-            let lines = live::fitting(&page, size, self.top, self.blocks);
+            let page = page.sorted_by(self.sort.as_deref());
+            let lines = live::fitting(&page, size, style);
             return Ok(screen.draw(&lines, size)?);
         }
         if self.json {
             return print(&json::line(&interval_json(interval, &self.names)));
         }
-        let lines = Page::interval(interval, &self.titles).lines(self.style());
+        let page = Page::interval(interval, &self.titles).sorted_by(self.sort.as_deref());
+        let lines = page.lines(style);
         let end = interval.end.as_secs_f64();
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
     }
@@ -318,7 +379,8 @@ impl Shown {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
-        print(&text(&Page::whole(whole, &self.titles).lines(self.style())))
+        let page = Page::whole(whole, &self.titles).sorted_by(self.sort.as_deref());
+        print(&text(&page.lines(self.style())))
     }
 }
 

@@ -145,6 +145,70 @@ fn numbers_are_those_of_the_program() {
     }
 }
 
+/// With keys, a histogram is one row of numbers, which are right to the widths of the buckets.
+#[test]
+fn histograms_by_key_are_one_table() {
+    let program = program();
+    let event = ":added_call hist(size=$arg2:s64) by fd=$arg1:s32";
+    let [threads, calls] = [THREADS, CALLS].map(|n| n.to_string());
+    let shown = |options: &[&str]| {
+        let words = ["-e", event, "--", text(&program), &threads, &calls];
+        let output = capriole(&[&["stat"], options, &words].concat());
+        assert!(output.status.success(), "{}", told(&output));
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let table = shown(&[]);
+    let lines: Vec<&str> = table.lines().skip_while(|l| !l.contains(" by ")).collect();
+    assert_eq!(lines.len(), 2 + 5, "{table}");
+    let titles: Vec<&str> = lines[1].split_whitespace().collect();
+    let rest = "avg(size) p50(size) p90(size) p99(size) p99.9(size) max(size) fd";
+    assert_eq!(titles.join(" "), format!("calls calls/s {rest}"));
+    for line in &lines[2..] {
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        let number = |at: usize| -> f64 {
+            let cell = cells[at].trim_start_matches('~');
+            cell.parse().unwrap_or_else(|_| panic!("{line}"))
+        };
+        let fd = number(8) as u64;
+        let mut sizes: Vec<i64> = all().filter(|c| c.fd == fd).map(|c| c.size).collect();
+        sizes.sort_unstable();
+        assert_eq!(number(0), sizes.len() as f64, "{line}");
+        let size: i64 = sizes.iter().map(|size| size.abs()).sum();
+        let mean = sizes.iter().sum::<i64>() as f64 / sizes.len() as f64;
+        let error = size as f64 / sizes.len() as f64 / 16.0;
+        assert!(cells[2].starts_with('~'), "{line}");
+        assert!((number(2) - mean).abs() <= error, "{mean}: {line}");
+        for (column, permille) in [(3, 500), (4, 900), (5, 990), (6, 999), (7, 1000)] {
+            let rank = (sizes.len() * permille).div_ceil(1000);
+            let exact = sizes[rank - 1] as f64;
+            let bounds = exact..=exact * 1.125;
+            assert!(bounds.contains(&number(column)), "{exact}: {line}");
+        }
+    }
+    let sorted = shown(&["--sort", "fd", "--top", "2"]);
+    let first = sorted
+        .lines()
+        .skip_while(|line| !line.ends_with(" by fd"))
+        .skip(2);
+    let keys: Vec<&str> = first
+        .filter_map(|line| line.split_whitespace().nth(8))
+        .collect();
+    assert_eq!(keys, ["0", "1"], "{sorted}");
+    let words = ["stat", "--sort", "p98", "-e", event, "--", text(&program)];
+    let output = capriole(&words);
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    let wanted = "no table has a column `p98` to sort by; the columns are calls, calls/s, \
+                  unreadable, avg(size), p50(size), p90(size), p99(size), p99.9(size), max(size), \
+                  fd, event";
+    assert!(told(&output).contains(wanted), "{}", told(&output));
+    let drawn = shown(&["--histogram"]);
+    assert_eq!(
+        drawn.matches("hist(size) of added_call, fd=").count(),
+        5,
+        "{drawn}"
+    );
+}
+
 /// Values in memory, some of which cannot be read, and filters on them.
 #[test]
 fn what_cannot_be_read_is_counted_and_the_program_does_not_notice() {
@@ -304,6 +368,18 @@ fn a_key_is_not_taken_for_the_duration() {
         .expect("a histogram");
     let whole: u64 = buckets.iter().filter_map(|b| b["count"].as_u64()).sum();
     assert_eq!(whole, 103, "{said}");
+    let measure = &row["measures"][0];
+    let number = |name: &str| measure[name].as_f64().expect("a number");
+    assert_eq!(measure["unit"], "ns", "{said}");
+    assert!(
+        (number("total_ns") - 103.0 * number("avg_ns")).abs() < 1.0,
+        "{said}"
+    );
+    let rising = ["p50_ns", "p90_ns", "p99_ns", "p99_9_ns", "max_ns"].map(number);
+    assert!(
+        rising.is_sorted() && number("avg_ns") <= rising[4],
+        "{said}"
+    );
     let short = |bucket: &Value| bucket["high"].as_u64().is_some_and(|ns| ns < 3_000_000_000);
     assert!(buckets.iter().all(short), "{said}");
 }

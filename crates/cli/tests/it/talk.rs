@@ -239,6 +239,7 @@ fn latencies_that_cannot_be_measured() {
             "latency(:f) max(ns)",
             "a filter belongs inside the parentheses",
         ),
+        ("latency(:f) avg() by tid", "avg needs a field"),
         (
             "latency(:f) if ns > 3",
             "a filter belongs inside the parentheses",

@@ -108,10 +108,9 @@ impl Measure {
     }
 }
 
-/// Quantiles shown for a histogram, with their permille. Buckets know a value only between two
-/// bounds; the upper bound is shown.
-pub const QUANTILES: [(&str, u16); 4] =
-    [("p50", 500), ("p90", 900), ("p99", 990), ("largest", 1000)];
+/// Percentiles shown for a histogram, with their permille.
+pub const PERCENTILES: [(&str, u16); 4] =
+    [("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999)];
 
 /// Number of values by bucket.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -136,6 +135,29 @@ impl Histogram {
             below += u128::from(bucket.count);
             below >= rank
         })
+    }
+
+    /// Returns the sum of all values, as if each were in the middle of its bucket. A bucket of the
+    /// program's is at most an eighth of its values wide, so the sum of values that all have one
+    /// sign is right to a sixteenth.
+    pub fn sum(&self) -> f64 {
+        let middles = self.buckets.iter().map(|bucket| {
+            let middle = (bucket.low as f64 + bucket.high as f64) / 2.0;
+            middle * bucket.count as f64
+        });
+        middles.sum()
+    }
+
+    /// Returns the mean of the values, with the relative error of their [sum](Self::sum); `None`
+    /// without any value.
+    pub fn mean(&self) -> Option<f64> {
+        let total = self.total();
+        (total > 0).then(|| self.sum() / total as f64)
+    }
+
+    /// True if each bucket is one number, so that sum and mean are exact.
+    pub fn is_exact(&self) -> bool {
+        self.buckets.iter().all(|bucket| bucket.low == bucket.high)
     }
 
     /// Returns the difference to `before`.
@@ -222,6 +244,8 @@ pub struct Group {
     pub key_names: Vec<String>,
     /// Names of the measures, such as `sum(n)`, `hist(n)`; empty for plain counting.
     pub measure_names: Vec<String>,
+    /// For each measure: true if its values are durations in ns.
+    pub in_nanoseconds: Vec<bool>,
     /// The numbers of the definition's events that have a probe.
     pub events: Vec<usize>,
     /// Rows in no particular order. Events that were not hit may have a row without calls.
@@ -254,6 +278,7 @@ impl Group {
         Group {
             key_names: self.key_names.clone(),
             measure_names: self.measure_names.clone(),
+            in_nanoseconds: self.in_nanoseconds.clone(),
             events: self.events.clone(),
             rows: rows.filter(Row::is_hit).collect(),
             dropped: self

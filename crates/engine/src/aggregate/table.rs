@@ -13,6 +13,7 @@ use capriole_select::select::Selected;
 use capriole_trace::clock::Clock;
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
 const SIGN: u64 = 1 << 63;
@@ -31,6 +32,9 @@ pub struct AggregateTable {
     capacity: u32,
     /// Clock that gives the length of a tick, if calls are timed.
     clock: Option<Clock>,
+    /// Time that each bucket of ticks stands for, once rows were read. It stays the same then:
+    /// readings are subtracted from each other bucket by bucket.
+    times: OnceLock<Vec<Range<i128>>>,
     /// Fields at one of the sites, if all sites share the rows.
     shared: Option<Fields>,
     values: Vec<Kind>,
@@ -231,6 +235,7 @@ impl AggregateTable {
             clock: clock
                 .filter(|_| common.values.iter().any(|kind| kind.ticks))
                 .cloned(),
+            times: OnceLock::new(),
             shared: None,
             values: common.values,
         })
@@ -382,11 +387,7 @@ impl AggregateTable {
     ) -> Group {
         let mut contents = reader.read(&self.table);
         let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
-        let ticks_per_second = self.clock.as_ref().and_then(|clock| {
-            let mut clock = clock.clone();
-            clock.sync().ok()?;
-            Some(clock.model().ok()?.freq_hz)
-        });
+        let times = self.times();
         let rows = contents.rows.iter();
         let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
         Group {
@@ -402,14 +403,32 @@ impl AggregateTable {
                 .filter(|(_, cells)| cells.is_shown())
                 .map(|(name, _)| name.clone())
                 .collect(),
+            in_nanoseconds: self
+                .measures
+                .iter()
+                .filter(|(_, cells)| cells.is_shown())
+                .map(|(_, cells)| matches!(cells, Cells::Histogram { ticks: true, .. }))
+                .collect(),
             events: events.to_vec(),
             rows: rows
-                .filter_map(|row| Some(self.row(row, fields(row.event)?, ticks_per_second)))
+                .filter_map(|row| Some(self.row(row, fields(row.event)?, times)))
                 .collect(),
             dropped: contents.dropped,
             capacity: self.capacity,
             damaged,
         }
+    }
+
+    /// Returns the time in ns that each bucket of ticks stands for; `None` if no calls are timed.
+    fn times(&self) -> Option<&[Range<i128>]> {
+        let clock = self.clock.as_ref()?;
+        if self.times.get().is_none() {
+            let mut clock = clock.clone();
+            clock.sync().ok()?;
+            let hz = clock.model().ok()?.freq_hz;
+            let _ = self.times.set(times(hz)); // another thread may have been faster
+        }
+        self.times.get().map(Vec::as_slice)
     }
 
     /// Returns the number of hits that were counted.
@@ -466,7 +485,7 @@ impl AggregateTable {
         }
     }
 
-    fn row(&self, row: &tables::Row, fields: &Fields, ticks_per_second: Option<u64>) -> Row {
+    fn row(&self, row: &tables::Row, fields: &Fields, times: Option<&[Range<i128>]>) -> Row {
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
@@ -509,10 +528,14 @@ impl AggregateTable {
                 ..
             } => {
                 let all = &row.cells[first as usize..(first + buckets) as usize];
-                Measure::Histogram(match ticks_per_second.filter(|_| ticks) {
-                    Some(hz) => histogram_of(&in_nanoseconds(all, hz)),
-                    None => histogram_of(all),
-                })
+                let times = times.filter(|_| ticks);
+                Measure::Histogram(histogram_of(all, |bucket| match times {
+                    Some(times) => times[bucket].clone(),
+                    None => {
+                        let numbers = histogram::numbers(bucket as u32);
+                        *numbers.start()..numbers.end() + 1
+                    }
+                }))
             }
         });
         Row {
@@ -586,35 +609,46 @@ fn is_signed(field_type: &FieldType) -> bool {
     )
 }
 
-/// Converts a histogram of ticks to nanoseconds: each bucket's count goes to the bucket of its
-/// middle, so bounds are correct within an eighth.
-fn in_nanoseconds(ticks: &[u64], per_second: u64) -> Vec<u64> {
-    let mut times = vec![0u64; ticks.len()];
-    for (bucket, count) in ticks.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let numbers = histogram::numbers(bucket as u32);
-        let middle = (numbers.start() + numbers.end()) / 2;
-        let time = middle * 1_000_000_000 / i128::from(per_second.max(1));
-        let time = time.min(i128::from(u64::MAX));
-        let into = &mut times[histogram::bucket(time) as usize];
-        *into = into.wrapping_add(*count);
+/// Returns the time in ns that each bucket of ticks stands for, with the bounds of the bucket: they
+/// follow each other without overlapping. Several ticks within one nanosecond have the same range.
+fn times(ticks_per_second: u64) -> Vec<Range<i128>> {
+    let ns = |ticks: i128| ticks * 1_000_000_000 / i128::from(ticks_per_second.max(1));
+    let mut times: Vec<Range<i128>> = Vec::new();
+    for bucket in 0..histogram::BUCKETS {
+        let ticks = histogram::numbers(bucket);
+        let low = ns(*ticks.start());
+        let end = ns(ticks.end() + 1).max(low + 1);
+        times.push(match times.last() {
+            Some(last) if last.end >= end => last.clone(),
+            Some(last) => last.end..end,
+            None => low..end,
+        });
     }
     times
 }
 
-/// Returns the buckets that are not empty, in ascending order.
-fn histogram_of(cells: &[u64]) -> Histogram {
-    let buckets = cells.iter().enumerate().filter(|(_, count)| **count > 0);
-    let mut buckets: Vec<Bucket> = buckets
+/// Returns the buckets that are not empty, in ascending order. Those with the same `numbers` are
+/// one.
+fn histogram_of(cells: &[u64], numbers: impl Fn(usize) -> Range<i128>) -> Histogram {
+    let counted = cells.iter().enumerate().filter(|(_, count)| **count > 0);
+    let mut counted: Vec<Bucket> = counted
         .map(|(bucket, &count)| {
-            let numbers = histogram::numbers(bucket as u32);
+            let numbers = numbers(bucket);
             Bucket {
-                low: *numbers.start(),
-                high: *numbers.end(),
+                low: numbers.start,
+                high: numbers.end - 1,
                 count,
             }
         })
         .collect();
-    buckets.sort_by_key(|bucket| bucket.low);
+    counted.sort_by_key(|bucket| bucket.low);
+    let mut buckets: Vec<Bucket> = Vec::with_capacity(counted.len());
+    for bucket in counted {
+        match buckets.last_mut().filter(|last| last.low == bucket.low) {
+            Some(last) => last.count = last.count.wrapping_add(bucket.count),
+            None => buckets.push(bucket),
+        }
+    }
     Histogram { buckets }
 }
 
@@ -669,4 +703,48 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
         });
     }
     values
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every duration is in the range of its bucket of ticks, to a nanosecond, and ranges are at
+    /// most an eighth wide.
+    #[test]
+    fn buckets_of_ticks_are_ranges_of_time() {
+        for hz in [999_999_000_u64, 2_100_000_000, 25_000_000, 5_000_000_000] {
+            let times = times(hz);
+            assert_eq!(times.len() as u32, histogram::BUCKETS);
+            for pair in times.windows(2) {
+                assert!(
+                    pair[0] == pair[1] || pair[0].end == pair[1].start,
+                    "{pair:?}"
+                );
+            }
+            let step = i128::from(1_000_000_000_u64.div_ceil(hz));
+            for (bucket, time) in times.iter().enumerate() {
+                let width = time.end - time.start;
+                assert!(width <= step.max(time.start / 8 + 2), "{hz}: {time:?}");
+                let ticks = histogram::numbers(bucket as u32);
+                for ticks in [*ticks.start(), *ticks.end()] {
+                    let ns = ticks * 1_000_000_000 / i128::from(hz);
+                    assert!(
+                        (time.start - 1..time.end + 1).contains(&ns),
+                        "{hz}: {ns} in {time:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn ticks_within_one_nanosecond_are_one_bucket() {
+        let times = times(2_000_000_000);
+        let mut cells = vec![0; times.len()];
+        (cells[2], cells[3], cells[4]) = (5, 7, 1);
+        let bucket = |low, high, count| Bucket { low, high, count };
+        let shown = histogram_of(&cells, |bucket| times[bucket].clone());
+        assert_eq!(shown.buckets, [bucket(1, 1, 12), bucket(2, 2, 1)]);
+    }
 }

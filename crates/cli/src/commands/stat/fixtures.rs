@@ -39,6 +39,7 @@ pub fn group<const K: usize, const M: usize>(
     Group {
         key_names: keys.map(String::from).into(),
         measure_names: measures.map(String::from).into(),
+        in_nanoseconds: vec![false; M],
         events: events.into(),
         rows: rows.into(),
         dropped: 0,

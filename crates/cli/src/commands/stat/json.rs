@@ -1,6 +1,7 @@
 //! Groups with keys or measures as JSON.
 
-use capriole::aggregate::model::{self, Group, Histogram, Measure, QUANTILES, Row, Value as Key};
+use super::columns::{Names, parts};
+use capriole::aggregate::model::{self, Group, Histogram, Measure, PERCENTILES, Row, Value as Key};
 use capriole_report::put_json;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
@@ -42,8 +43,11 @@ fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Exten
     let keys: Map<String, Value> = keys
         .map(|(name, value)| (name.clone(), key(value)))
         .collect();
-    let measures = group.measure_names.iter().zip(&row.measures);
-    let measures = measures.map(|(name, measure)| self::measure(name, measure, extent));
+    let names_of = Names::from(group);
+    let measures = group.measure_names.iter().zip(&row.measures).enumerate();
+    let measures = measures.map(|(number, (name, measure))| {
+        self::measure(name, measure, names_of.is_time(number), extent)
+    });
     json!({
         "event": names.get(row.event),
         "keys": keys,
@@ -78,12 +82,15 @@ fn characters(text: &[u8]) -> String {
     shown
 }
 
-fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {
-    let (function, field) = name.split_once('(').unwrap_or((name, ""));
+fn measure(name: &str, measure: &Measure, time: bool, extent: Extent) -> Value {
+    let (function, field) = parts(name);
     let mut value = json!({
         "function": function,
-        "field": field.strip_suffix(')').unwrap_or(field),
+        "field": field,
     });
+    if time {
+        value["unit"] = json!("ns");
+    }
     match measure {
         Measure::Sum(sum) => value["value"] = number(sum.value()),
         Measure::Minimum(least_or_largest) | Measure::Maximum(least_or_largest) => {
@@ -97,17 +104,28 @@ fn measure(name: &str, measure: &Measure, extent: Extent) -> Value {
             value["sum"] = number(sum.value());
             value["count"] = json!(count);
         }
-        Measure::Histogram(histogram) => put_histogram(&mut value, histogram),
+        Measure::Histogram(histogram) => put_histogram(&mut value, histogram, time),
     }
     value
 }
 
-fn put_histogram(value: &mut Value, histogram: &Histogram) {
+/// Adds the numbers of a histogram. The names of times end in their unit.
+fn put_histogram(value: &mut Value, histogram: &Histogram, time: bool) {
+    let name = |name: &str| match time {
+        true => format!("{}_ns", name.replace('.', "_")),
+        false => name.replace('.', "_"),
+    };
+    let exact = histogram.is_exact();
     value["count"] = json!(u64::try_from(histogram.total()).unwrap_or(u64::MAX));
-    for (name, permille) in QUANTILES {
+    value[name("avg")] = json!(histogram.mean());
+    for (percentile, permille) in PERCENTILES {
         let bucket = histogram.quantile(permille);
-        value[name] = json!(bucket.map(|bucket| number(bucket.high)));
+        value[name(percentile)] = json!(bucket.map(|bucket| number(bucket.high)));
     }
+    let last = histogram.buckets.last();
+    value[name("max")] = json!(last.map(|bucket| number(bucket.high)));
+    value[name("total")] = json!(last.map(|_| histogram.sum()));
+    value["exact"] = json!(exact);
     let buckets = histogram.buckets.iter().map(|bucket| {
         json!({
             "low": number(bucket.low),

@@ -15,17 +15,17 @@ use unicode_width::UnicodeWidthChar;
 const ROWS: usize = 3;
 
 /// Returns the lines of a page that fit a terminal: rows of tables, below them one histogram, then
-/// more histograms. The terminal's last line stays free for the cursor. Shows at most `most` rows
-/// of each table.
-pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<String> {
+/// more histograms. The terminal's last line stays free for the cursor. Shows no more than `limits`
+/// allow.
+pub fn fitting(page: &Page<'_>, size: Size, limits: Style) -> Vec<String> {
     let room = size.rows.saturating_sub(1).max(1);
-    let most = most.min(page.longest());
+    let most = limits.rows.min(page.longest());
     let lines = |rows, plots| {
         page.lines(Style {
             rows,
             plots,
-            blocks,
             columns: size.columns,
+            ..limits
         })
     };
     let fits = |rows, plots| lines(rows, plots).len() <= room;
@@ -38,7 +38,7 @@ pub fn fitting(page: &Page<'_>, size: Size, most: usize, blocks: bool) -> Vec<St
     let mut shown = lines(rows, plots.last().unwrap_or(1));
     if shown.len() > room {
         shown.truncate(room);
-        shown[room - 1] = if blocks { "…" } else { "..." }.to_owned();
+        shown[room - 1] = if limits.blocks { "…" } else { "..." }.to_owned();
     }
     shown.iter().map(|line| cut(line, size.columns)).collect()
 }

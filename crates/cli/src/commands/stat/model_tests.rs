@@ -132,6 +132,21 @@ fn calls_of_events_are_those_of_all_their_keys() {
 }
 
 #[test]
+fn sums_of_histograms_are_right_to_a_sixteenth() {
+    let values = [3, 3, 100, 1000, 123_456];
+    let shown = histogram(values);
+    let (sum, exact) = (shown.sum(), values.iter().sum::<i128>() as f64);
+    // The fixture's buckets are a quarter wide.
+    assert!((sum - exact).abs() <= exact / 8.0 && !shown.is_exact());
+    let small = histogram([0, 7, 7, -3]);
+    assert_eq!(
+        (small.sum(), small.mean(), small.is_exact()),
+        (11.0, Some(2.75), true)
+    );
+    assert_eq!(Histogram::default().mean(), None);
+}
+
+#[test]
 fn no_value_has_no_quantile() {
     assert_eq!(Histogram::default().quantile(500), None);
     assert_eq!(

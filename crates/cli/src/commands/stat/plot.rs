@@ -1,22 +1,18 @@
-//! A histogram as lines of text: a line for each power of two, and some percentiles.
+//! A histogram as lines of text: a line for each power of two.
 
-use capriole::aggregate::model::{Bucket, Histogram, QUANTILES};
+use capriole::aggregate::model::{Bucket, Histogram};
+use capriole_text::units;
 
 /// The length of the longest bar, in columns.
 const BAR: u64 = 40;
 
-/// Draws the histogram; nothing without values. Bars are of block characters, or of `#`.
-pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
-    let said = QUANTILES.iter().filter_map(|(name, permille)| {
-        let bucket = histogram.quantile(*permille)?;
-        Some(match (*name, bucket.low == bucket.high) {
-            (name, true) => format!("{name} = {}", bucket.high),
-            // Nothing is above this bucket, so its lower bound tells as much as its upper one.
-            ("largest", false) => format!("largest {} .. {}", bucket.low, bucket.high),
-            (name, false) => format!("{name} <= {}", bucket.high),
-        })
-    });
-    let said: Vec<String> = said.collect();
+/// Draws the histogram; nothing without values. Values that are a `time` in ns have units. Bars are of
+/// block characters, or of `#`.
+pub fn lines(histogram: &Histogram, time: bool, blocks: bool) -> Vec<String> {
+    let number = |value: i128| match time {
+        true => units::short_time(value as f64),
+        false => value.to_string(),
+    };
     let merged = merge(&histogram.buckets);
     let Some(most) = merged.iter().map(|line| line.count).max() else {
         return Vec::new();
@@ -24,9 +20,9 @@ pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
     let rows = merged.iter().map(|line| {
         let high = match line.low == line.high {
             true => String::new(),
-            false => format!(".. {}", line.high),
+            false => format!(".. {}", number(line.high)),
         };
-        [line.low.to_string(), high, line.count.to_string()]
+        [number(line.low), high, line.count.to_string()]
     });
     let rows: Vec<[String; 3]> = rows.collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -36,7 +32,7 @@ pub fn lines(histogram: &Histogram, blocks: bool) -> Vec<String> {
         let text = format!("{low:>lows$} {high:<highs$}  {count:>counts$}  {bar}");
         text.trim_end().to_owned()
     });
-    std::iter::once(said.join(", ")).chain(drawn).collect()
+    drawn.collect()
 }
 
 /// Draws a bar for `count` of at most `most`; every count but 0 is visible.
@@ -55,12 +51,12 @@ fn bar(count: u64, most: u64, blocks: bool) -> String {
 }
 
 /// Merges buckets into one per power of two: `0`, `1`, `2 .. 3`, `4 .. 7`, and mirrored below 0.
-/// Covers the range from the first bucket with a count to the last, including empty ones. Powers of
-/// two that share a bucket become one.
+/// Covers the range from the first bucket with a count to the last, including empty ones. A bucket
+/// that crosses a power of two, as those of ticks in ns may, counts where its middle is.
 fn merge(buckets: &[Bucket]) -> Vec<Bucket> {
     let mut merged: Vec<Bucket> = Vec::new();
     for bucket in buckets.iter().filter(|bucket| bucket.count > 0) {
-        let (low, high) = (around(bucket.low).0, around(bucket.high).1);
+        let (low, high) = around(bucket.low + (bucket.high - bucket.low) / 2);
         while let Some(last) = merged.last()
             && last.high < low.saturating_sub(1)
         {
@@ -73,7 +69,6 @@ fn merge(buckets: &[Bucket]) -> Vec<Bucket> {
         }
         match merged.last_mut() {
             Some(last) if last.high >= low => {
-                last.high = last.high.max(high);
                 last.count = last.count.saturating_add(bucket.count);
             }
             _ => merged.push(Bucket {

@@ -1,5 +1,6 @@
 //! Formats a snapshot or an interval as lines of text: tables, each followed by its histograms.
 
+use super::columns::{self, Figure, Names, parts};
 use super::plot;
 use super::table::{self, Column};
 use capriole::aggregate::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
@@ -15,6 +16,8 @@ pub struct Style {
     pub rows: usize,
     /// Maximum number of histograms for each measure of each table.
     pub plots: usize,
+    /// True if histograms of tables with keys are shown, too.
+    pub keyed_plots: bool,
     /// True if more than ASCII can be shown.
     pub blocks: bool,
     /// Maximum width of a table: columns between the number of calls and the keys are left out to
@@ -47,14 +50,15 @@ struct Table<'a> {
 
 /// Basis of the column `calls/s`.
 #[derive(Debug)]
-struct Rates<'a> {
+pub struct Rates<'a> {
     time: Duration,
     /// Calls in `time`, by row; `None` if the rows themselves cover that time.
     calls: Option<HashMap<RowName<'a>, u64>>,
 }
 
 impl Rates<'_> {
-    fn of(&self, row: &Row) -> f64 {
+    /// Returns the hits of a row per second.
+    pub fn of(&self, row: &Row) -> f64 {
         let calls = match &self.calls {
             Some(calls) => calls.get(&row.name()).copied().unwrap_or(0),
             None => row.calls,
@@ -122,6 +126,18 @@ impl<'a> Page<'a> {
         lengths.max().unwrap_or(0)
     }
 
+    /// Sorts the rows of each table by the column with this title, as far as it has one.
+    #[must_use]
+    pub fn sorted_by(mut self, title: Option<&str>) -> Page<'a> {
+        for table in &mut self.tables {
+            let names = Names::from(table.group);
+            if let Some(figure) = title.and_then(|title| names.find(title)) {
+                columns::sort(&mut table.rows, figure, &self.rates, &self.names);
+            }
+        }
+        self
+    }
+
     /// Formats the lines, with an empty one between parts.
     pub fn lines(&self, style: Style) -> Vec<String> {
         let mut parts: Vec<Vec<String>> = Vec::new();
@@ -176,50 +192,57 @@ impl<'a> Page<'a> {
     }
 
     fn columns(&self, group: &Group, rows: &[&Row]) -> Vec<Column> {
-        let rates = rows.iter().map(|row| units::rate(self.rates.of(row)));
-        let mut columns = vec![
-            Column::numbers("calls", rows.iter().map(|row| row.calls.to_string())),
-            Column::numbers("calls/s", rates).optional(),
-        ];
-        if rows.iter().any(|row| row.unreadable > 0) {
-            let unreadable = rows.iter().map(|row| row.unreadable.to_string());
-            columns.push(Column::numbers("unreadable", unreadable));
-        }
-        for (number, name) in group.measure_names.iter().enumerate() {
-            let measure = |row: &&Row| row.measures.get(number).cloned();
-            let measures: Vec<Option<Measure>> = rows.iter().map(measure).collect();
-            let is = |wanted: fn(&Measure) -> bool| measures.iter().flatten().any(wanted);
-            if is(|m| matches!(m, Measure::Histogram(_))) {
-                continue;
+        let names = Names::from(group);
+        let is_shown = |figure: Figure| match figure {
+            Figure::Unreadable => rows.iter().any(|row| row.unreadable > 0),
+            Figure::Event => title_event(group).is_none(),
+            _ => true,
+        };
+        let column = |(mut title, figure): (String, Figure)| {
+            let mut time = false;
+            if let Figure::Measure(number) | Figure::Of(number, _) = figure {
+                time = names.is_time(number);
             }
-            let since_start = is(|m| matches!(m, Measure::Minimum(_) | Measure::Maximum(_)));
-            let so_far = if since_start { self.so_far } else { "" };
-            let cells = measures.iter().map(measure_cell);
-            columns.push(Column::numbers(format!("{name}{so_far}"), cells).optional());
-        }
-        for (number, name) in group.key_names.iter().enumerate() {
-            let values = || rows.iter().map(|row| row.keys.get(number));
-            let cells = values().map(|value| value.map(key_cell).unwrap_or_default());
-            columns.push(match values().any(|v| matches!(v, Some(Value::Text(_)))) {
-                true => Column::text(name, cells),
-                false => Column::numbers(name, cells),
-            });
-        }
-        if title_event(group).is_none() {
-            let names = rows.iter().map(|row| self.name(row.event).to_owned());
-            columns.push(Column::text("event", names));
-        }
-        columns
+            if let Figure::Measure(number) = figure
+                && matches!(parts(&group.measure_names[number]).0, "min" | "max")
+            {
+                title += self.so_far;
+            }
+            let cells = rows
+                .iter()
+                .map(|row| columns::cell(row, figure, time, &self.rates, &self.names));
+            let is_text = |value: Option<&Value>| matches!(value, Some(Value::Text(_)));
+            match figure {
+                Figure::Event => Column::text(title, cells),
+                Figure::Key(key) if rows.iter().any(|row| is_text(row.keys.get(key))) => {
+                    Column::text(title, cells)
+                }
+                Figure::Key(_) | Figure::Calls | Figure::Unreadable => {
+                    Column::numbers(title, cells)
+                }
+                Figure::Rate | Figure::Measure(_) | Figure::Of(..) => {
+                    Column::numbers(title, cells).optional()
+                }
+            }
+        };
+        let all = names.columns().into_iter();
+        all.filter(|(_, figure)| is_shown(*figure))
+            .map(column)
+            .collect()
     }
 
     /// Formats the histograms of the most frequent rows, each with a heading that names its row.
     fn plots(&self, table: &Table<'_>, measure: usize, style: Style) -> Vec<Vec<String>> {
+        if !table.group.key_names.is_empty() && !style.keyed_plots {
+            return Vec::new();
+        }
         let name = &table.group.measure_names[measure];
+        let time = Names::from(table.group).is_time(measure);
         let plot = |row: &&Row| {
             let Some(Measure::Histogram(histogram)) = row.measures.get(measure) else {
                 return None;
             };
-            let lines = plot::lines(histogram, style.blocks);
+            let lines = plot::lines(histogram, time, style.blocks);
             let mut heading = format!("{name} of {}", self.name(row.event));
             for (name, value) in table.group.key_names.iter().zip(&row.keys) {
                 heading += &format!(", {name}={}", key_value(value));
@@ -240,19 +263,9 @@ fn title_event(group: &Group) -> Option<usize> {
     }
 }
 
-fn measure_cell(measure: &Option<Measure>) -> String {
-    let shown = match measure {
-        Some(Measure::Sum(sum)) => Some(sum.value().to_string()),
-        Some(Measure::Minimum(value) | Measure::Maximum(value)) => value.map(|v| v.to_string()),
-        Some(average @ Measure::Average { .. }) => average.mean().map(|mean| format!("{mean:.1}")),
-        Some(Measure::Histogram(_)) | None => None,
-    };
-    shown.unwrap_or_else(|| "-".to_owned())
-}
-
 /// Formats a key in a column: text as it is, or quoted if its ends would not be visible or it could
 /// be taken for something else.
-fn key_cell(value: &Value) -> String {
+pub fn key_cell(value: &Value) -> String {
     match value {
         Value::Text(text) => {
             let plain = escaped(text, b'"');

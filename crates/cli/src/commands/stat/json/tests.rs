@@ -1,5 +1,7 @@
 use super::*;
-use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text, total};
+use crate::commands::stat::fixtures::{
+    bounds, group, histogram, names, plain, reads, row, snapshot, text, total,
+};
 
 fn shown(shown: &[Group], extent: Extent) -> String {
     let value = groups(shown, &names(), Duration::from_secs(2), extent);
@@ -59,10 +61,14 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
                 "function": "hist",
                 "field": "n",
                 "count": 6,
+                "avg": 121.0,
                 "p50": 1,
                 "p90": 767,
                 "p99": 767,
-                "largest": 767,
+                "p99_9": 767,
+                "max": 767,
+                "total": 726.0,
+                "exact": false,
                 "buckets": [
                   {
                     "low": 0,
@@ -129,10 +135,14 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
                 "function": "hist",
                 "field": "n",
                 "count": 0,
+                "avg": null,
                 "p50": null,
                 "p90": null,
                 "p99": null,
-                "largest": null,
+                "p99_9": null,
+                "max": null,
+                "total": null,
+                "exact": true,
                 "buckets": []
               }
             ]
@@ -227,4 +237,27 @@ fn a_line_is_harmless_and_read_back_as_it_was() {
     assert_eq!(back["groups"][0]["rows"][0]["keys"][hostile], hostile);
     assert_eq!(back["groups"][0]["rows"][0]["keys"]["x"], Value::Null);
     assert_eq!(snapshot(0, []).calls(), 0);
+}
+
+/// The names of times end in their unit.
+#[test]
+fn times_have_their_unit_in_the_name() {
+    let timed = row(0, [], 3, [Measure::Histogram(histogram([100, 100, 1000]))]);
+    let mut group = group([0], [], ["hist(ns)"], [timed]);
+    group.in_nanoseconds = vec![true];
+    let value = groups(&[group], &names(), Duration::from_secs(1), Extent::Same);
+    let measure = &value[0]["rows"][0]["measures"][0];
+    let (low, high) = (bounds(100), bounds(1000));
+    let middle = |bounds: (i128, i128)| (bounds.0 + bounds.1) as f64 / 2.0;
+    let total = 2.0 * middle(low) + middle(high);
+    assert_eq!(measure["unit"], "ns");
+    assert_eq!(measure["count"], 3);
+    assert_eq!(measure["p50_ns"], json!(low.1 as u64));
+    for name in ["p90_ns", "p99_ns", "p99_9_ns", "max_ns"] {
+        assert_eq!(measure[name], json!(high.1 as u64), "{name}");
+    }
+    assert_eq!(measure["avg_ns"], json!(total / 3.0));
+    assert_eq!(measure["total_ns"], json!(total));
+    assert_eq!(measure["exact"], json!(false));
+    assert_eq!(measure["p50"], Value::Null);
 }

@@ -2,10 +2,18 @@ use super::*;
 use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text};
 use capriole::aggregate::model::{Snapshot, Value};
 
+const ALL: Style = Style {
+    rows: usize::MAX,
+    plots: usize::MAX,
+    keyed_plots: true,
+    blocks: true,
+    columns: usize::MAX,
+};
+
 fn shown(snapshot: &Snapshot, rows: usize, columns: usize) -> Vec<String> {
     let page = Page::whole(snapshot, &names());
     let size = Size { rows, columns };
-    let lines = fitting(&page, size, usize::MAX, true);
+    let lines = fitting(&page, size, ALL);
     assert!(lines.len() < rows.max(2), "{lines:?}");
     let width = |line: &String| line.chars().map(|c| c.width().unwrap_or(0)).sum::<usize>();
     assert!(lines.iter().all(|line| width(line) <= columns), "{lines:?}");
@@ -41,8 +49,7 @@ fn only_rows_that_fit_are_drawn() {
     let page = Page::whole(&many(), &names()).lines(Style {
         rows: 2,
         plots: 1,
-        blocks: true,
-        columns: usize::MAX,
+        ..ALL
     });
     let two = fitting(
         &Page::whole(&many(), &names()),
@@ -50,8 +57,7 @@ fn only_rows_that_fit_are_drawn() {
             rows: 50,
             columns: 80,
         },
-        2,
-        true,
+        Style { rows: 2, ..ALL },
     );
     assert_eq!(two, page);
 }
@@ -59,23 +65,21 @@ fn only_rows_that_fit_are_drawn() {
 #[test]
 fn a_histogram_has_its_place_before_more_rows_and_more_histograms_after_them() {
     let all = snapshot(1, [reads()]);
-    insta::assert_snapshot!(shown(&all, 24, 80).join("\n"), @r#"
+    insta::assert_snapshot!(shown(&all, 13, 100).join("\n"), @r#"
     read by fd, comm
-    calls  calls/s  unreadable  sum(n)  min(n)  max(n)  avg(n)  fd  comm
-      200      200           0   22167      64     160   110.8  17  nginx: w
-        6      6.0           0     722       0     700   120.3   3  cat
-        2      2.0           2       0       -       -       -  -1  ""
+    calls  calls/s  unreadable  sum(n)  min(n)  max(n)  avg(n)  p50(n)  p90(n)  p99(n)  fd  comm
+      200      200           0   22167      64     160   110.8     111     159     191  17  nginx: w
+        6      6.0           0     722       0     700   120.3       1     767     767   3  cat
+        2      2.0           2       0       -       -       -       -       -       -  -1  ""
 
     hist(n) of read, fd=17, comm="nginx: w"
-    p50 <= 111, p90 <= 159, p99 <= 191, largest 160 .. 191
      64 .. 127  128  ████████████████████████████████████████
     128 .. 255   72  ██████████████████████▌
     "#);
     let everything = Page::whole(&all, &names()).lines(Style {
         rows: 9,
         plots: 9,
-        blocks: true,
-        columns: usize::MAX,
+        ..ALL
     });
     let roomy = shown(&all, everything.len() + 1, 200);
     assert_eq!(roomy, everything);

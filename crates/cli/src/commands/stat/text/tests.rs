@@ -6,6 +6,7 @@ use crate::commands::stat::fixtures::{
 const ALL: Style = Style {
     rows: usize::MAX,
     plots: usize::MAX,
+    keyed_plots: true,
     blocks: true,
     columns: usize::MAX,
 };
@@ -35,18 +36,16 @@ fn measures_and_keys_are_columns_and_histograms_stand_below() {
     let all = snapshot(2, [reads()]);
     insta::assert_snapshot!(whole(&all, ALL), @r#"
     read by fd, comm
-    calls  calls/s  unreadable  sum(n)  min(n)  max(n)  avg(n)  fd  comm
-      200      100           0   22167      64     160   110.8  17  nginx: w
-        6      3.0           0     722       0     700   120.3   3  cat
-        2      1.0           2       0       -       -       -  -1  ""
+    calls  calls/s  unreadable  sum(n)  min(n)  max(n)  avg(n)  p50(n)  p90(n)  p99(n)  p99.9(n)  fd  comm
+      200      100           0   22167      64     160   110.8     111     159     191       191  17  nginx: w
+        6      3.0           0     722       0     700   120.3       1     767     767       767   3  cat
+        2      1.0           2       0       -       -       -       -       -       -         -  -1  ""
 
     hist(n) of read, fd=17, comm="nginx: w"
-    p50 <= 111, p90 <= 159, p99 <= 191, largest 160 .. 191
      64 .. 127  128  ████████████████████████████████████████
     128 .. 255   72  ██████████████████████▌
 
     hist(n) of read, fd=3, comm="cat"
-    p50 = 1, p90 <= 767, p99 <= 767, largest 640 .. 767
       0          1  ████████████████████
       1          2  ████████████████████████████████████████
       2 .. 3     1  ████████████████████
@@ -121,18 +120,18 @@ fn the_rest_is_told_where_rows_or_histograms_are_limited() {
     … and 2 more
 
     read by fd, comm
-    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  fd  comm
-      200      100   22167      64     160   110.8  17  nginx: w
+    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  p50(n)  p90(n)  p99(n)  p99.9(n)  fd  comm
+      200      100   22167      64     160   110.8     111     159     191       191  17  nginx: w
     … and 2 more
 
     hist(n) of read, fd=17, comm="nginx: w"
-    p50 <= 111, p90 <= 159, p99 <= 191, largest 160 .. 191
      64 .. 127  128  ████████████████████████████████████████
     128 .. 255   72  ██████████████████████▌
     "#);
     let no_plots = Style {
         rows: 2,
         plots: 0,
+        keyed_plots: false,
         blocks: false,
         columns: usize::MAX,
     };
@@ -143,9 +142,9 @@ fn the_rest_is_told_where_rows_or_histograms_are_limited() {
     ... and 1 more
 
     read by fd, comm
-    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  fd  comm
-      200      100   22167      64     160   110.8  17  nginx: w
-        6      3.0     722       0     700   120.3   3  cat
+    calls  calls/s  sum(n)  min(n)  max(n)  avg(n)  p50(n)  p90(n)  p99(n)  p99.9(n)  fd  comm
+      200      100   22167      64     160   110.8     111     159     191       191  17  nginx: w
+        6      3.0     722       0     700   120.3       1     767     767       767   3  cat
     ... and 1 more
     ");
 }
@@ -224,11 +223,10 @@ fn an_interval_tells_which_values_are_since_the_start() {
         3      1.5  malloc
 
     read by fd, comm
-    calls  calls/s  sum(n)  min(n) so far  max(n) so far  avg(n)  fd  comm
-        2      1.0      28              0            700    14.0   3  cat
+    calls  calls/s  sum(n)  min(n) so far  max(n) so far  avg(n)  p50(n)  p90(n)  p99(n)  p99.9(n)  fd  comm
+        2      1.0      28              0            700    14.0       9      23      23        23   3  cat
 
     hist(n) of read, fd=3, comm="cat"
-    p50 <= 9, p90 <= 23, p99 <= 23, largest 20 .. 23
      8 .. 15  1  ████████████████████████████████████████
     16 .. 31  1  ████████████████████████████████████████
     "#);
@@ -247,4 +245,101 @@ fn while_it_is_live_rates_are_those_of_the_last_moment() {
 
     1 event was not hit yet
     ");
+}
+
+/// Durations as `latency(read) by fd` keeps them.
+fn latencies() -> Group {
+    let timed = |fd, times: &[i128]| {
+        let measures = [Measure::Histogram(histogram(times.iter().copied()))];
+        row(0, [Value::Number(fd)], times.len() as u64, measures)
+    };
+    let rows = [
+        timed(3, &[100, 100, 100, 100]),
+        timed(4, &[1_000, 2_000_000, 5]),
+        timed(5, &[5, 5]),
+        timed(6, &[]),
+    ];
+    let mut group = group([0], ["fd"], ["hist(ns)"], rows);
+    group.rows[3].unreadable = 1;
+    group.in_nanoseconds = vec![true];
+    group
+}
+
+/// Estimates begin with `~`; values in buckets of one number are exact.
+#[test]
+fn durations_are_one_table_with_units() {
+    let all = snapshot(2, [latencies()]);
+    let no_plots = Style {
+        keyed_plots: false,
+        ..ALL
+    };
+    insta::assert_snapshot!(whole(&all, no_plots), @r"
+    read by fd
+    calls  calls/s  unreadable      avg      p50      p90      p99    p99.9       max     total  fd
+        4      2.0           0  ~104 ns   111 ns   111 ns   111 ns   111 ns   ~111 ns   ~414 ns   3
+        3      1.5           0  ~656 us  1.02 us  2.10 ms  2.10 ms  2.10 ms  ~2.10 ms  ~1.97 ms   4
+        2      1.0           0     5 ns     5 ns     5 ns     5 ns     5 ns      5 ns     10 ns   5
+        0      0.0           1        -        -        -        -        -         -         -   6
+    ");
+}
+
+/// Without keys the histogram is drawn.
+#[test]
+fn a_histogram_is_drawn_below_durations_without_keys() {
+    let mut timed = latencies();
+    timed.rows.truncate(1);
+    (timed.rows[0].keys, timed.key_names) = (Vec::new(), Vec::new());
+    let no_plots = Style {
+        keyed_plots: false,
+        ..ALL
+    };
+    insta::assert_snapshot!(whole(&snapshot(2, [timed]), no_plots), @r"
+    calls  calls/s      avg     p50     p90     p99   p99.9      max    total  event
+        4      2.0  ~104 ns  111 ns  111 ns  111 ns  111 ns  ~111 ns  ~414 ns  read
+
+    hist(ns) of read
+    64 ns .. 127 ns  4  ████████████████████████████████████████
+    ");
+}
+
+#[test]
+fn rows_are_sorted_by_a_column() {
+    let (times, numbers) = (snapshot(2, [latencies()]), snapshot(2, [reads()]));
+    let order = |all: &Snapshot, title: &str, column: Option<usize>| -> Vec<String> {
+        let page = Page::whole(all, &names()).sorted_by(Some(title));
+        let table = page.lines(Style { plots: 0, ..ALL });
+        let cells = table[2..].iter().map(|line| {
+            let mut cells = line.split_whitespace();
+            let cell = match column {
+                Some(column) => cells.nth(column),
+                None => cells.last(),
+            };
+            cell.expect("a cell").to_owned()
+        });
+        cells.collect()
+    };
+    // Times have blanks, and the key is behind them; a name has some, and the key is before it.
+    let (last, twelfth) = (None, Some(11));
+    for (title, wanted) in [
+        ("calls", ["3", "4", "5", "6"]),
+        ("avg", ["4", "3", "5", "6"]),
+        ("p99.9", ["4", "3", "5", "6"]),
+        ("total", ["4", "3", "5", "6"]),
+        ("unreadable", ["6", "3", "4", "5"]),
+        ("fd", ["3", "4", "5", "6"]),
+        // No table has it: as usual.
+        ("sum(x)", ["3", "4", "5", "6"]),
+    ] {
+        assert_eq!(order(&times, title, last), wanted, "{title}");
+    }
+    for (title, wanted) in [
+        ("max", ["3", "17", "-1"]),
+        ("max(n)", ["3", "17", "-1"]),
+        ("total", ["17", "3", "-1"]),
+        ("p50(n)", ["17", "3", "-1"]),
+        ("avg", ["3", "17", "-1"]),
+        ("fd", ["-1", "3", "17"]),
+    ] {
+        assert_eq!(order(&numbers, title, twelfth), wanted, "{title}");
+    }
 }
