@@ -63,6 +63,7 @@ mod returns;
 mod saved;
 mod scoped;
 mod shown;
+mod sized;
 mod sleepers;
 mod stacks;
 mod stat;

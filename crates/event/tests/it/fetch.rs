@@ -373,3 +373,60 @@ fn errors() {
     all.push(error.message);
     insta::assert_snapshot!(all.join("\n\n"));
 }
+
+#[test]
+fn texts_have_lengths() {
+    let of = |argument: &FetchArg| {
+        let length = argument.length.as_deref();
+        let length = length.map(|length| (length.fetch.to_string(), length.field_type));
+        (argument.fetch.to_string(), argument.field_type, length)
+    };
+    let text = Some(FieldType::STRING);
+    let u32 = Some(FieldType::U32);
+    for (written, value, value_of_length, type_of_length) in [
+        ("%si:string[%dx]", "+0(%si)", "%dx", None),
+        ("%si:string[%dx:u32]", "+0(%si)", "%dx", u32),
+        (
+            "text=+0(%si):string[+8(%di):u32]",
+            "+0(%si)",
+            "+8(%di)",
+            u32,
+        ),
+        ("req->text:string[req->len]", "req->text", "req->len", None),
+        (
+            "list[2].text:string[list[2].len:u32]",
+            "list[2].text",
+            "list[2].len",
+            u32,
+        ),
+        ("a::b:string[a::c:u32]", "a::b", "a::c", u32),
+        (
+            "$arg2:string[$arg3:u32]",
+            "+0($entry:arg2)",
+            "$entry:arg3",
+            u32,
+        ),
+        (
+            "$entry:text:string[$entry:len:u32]",
+            "+0($entry:text)",
+            "$entry:len",
+            u32,
+        ),
+        ("+0(%si):string[$entry:len]", "+0(%si)", "$entry:len", None),
+        ("+0(%si):string[$retval]", "+0(%si)", "$retval", None),
+        ("+0(%si):string[\\16]", "+0(%si)", "\\16", None),
+    ] {
+        let found = one(written);
+        let length = Some((value_of_length.to_owned(), type_of_length));
+        assert_eq!(of(&found), (value.to_owned(), text, length), "{written}");
+        let again = one(&found.to_string());
+        assert_eq!(of(&again), of(&found), "{found}");
+    }
+    // Another field, by its name; and a number is the size of an array.
+    let all = arguments("n=%dx:u32 text=%si:string[n] two=%si:string[2]");
+    assert_eq!(of(&all[1]).2, Some(("%dx".to_owned(), u32)));
+    assert_eq!(
+        (of(&all[2]).2, all[2].field_type.and_then(|t| t.count)),
+        (None, Some(2))
+    );
+}
