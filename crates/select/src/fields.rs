@@ -825,7 +825,10 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
         true => site.address.wrapping_sub(site.link_address),
         false => 0,
     };
-    let field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
+    let mut field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
+    if let Some(length) = &found.length {
+        field.length = Some(Box::new(typed(length, site)?.0));
+    }
     Ok((field, found.field_type))
 }
 

@@ -72,6 +72,7 @@ mod states;
 mod strange_files;
 mod talk;
 mod test_programs;
+mod texts;
 mod tight;
 mod toolchains;
 mod translated;
