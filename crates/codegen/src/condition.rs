@@ -81,6 +81,16 @@ impl Width {
         bits: None,
     };
 
+    /// Representation of an unsigned number of 1, 2, 4 or 8 bytes.
+    #[must_use]
+    pub const fn unsigned(bytes: u8) -> Width {
+        Width {
+            bytes,
+            signed: false,
+            bits: None,
+        }
+    }
+
     /// True if values of this width can be negative.
     pub(crate) fn is_signed(&self) -> bool {
         self.signed

@@ -105,12 +105,12 @@ pub enum Content {
     },
     /// `count` numbers of `bytes` each.
     Numbers {
-        /// Size of each number in bytes: 1, 2, 4 or 8.
+        /// Size of each number in bytes: 1, 2, 4 or 8; 16 for an address, which can be a key.
         bytes: u8,
         /// How many numbers there are, at least 1.
         count: u16,
     },
-    /// A string that ends with NUL.
+    /// A string that ends with NUL, or has the field's [length](Field::length).
     Text,
     /// `count` pointers to such strings.
     Texts {
@@ -136,6 +136,10 @@ pub struct Field {
     pub pointers: Vec<i64>,
     /// Type of its content.
     pub content: Content,
+    /// Length in bytes of a [`Content::Text`] that does not end with NUL: a number, negative for no
+    /// bytes. At most [`STRING_LIMIT`] bytes are recorded, those before the first that cannot be
+    /// read.
+    pub length: Option<Box<Field>>,
 }
 
 /// Fields of an event, and the conditions for recording it.
@@ -158,6 +162,9 @@ pub enum FetchError {
     /// A string or array whose source is a register, not memory.
     #[error("field {0} is a text or an array, which is in memory, not in a register")]
     NotInMemory(usize),
+    /// The length of a string is not a number, or it is the length of something else.
+    #[error("field {0} has no length that is a number")]
+    NoLength(usize),
     /// A comparison of a string with a number, or of an array.
     #[error("field {0} cannot be compared like this")]
     NotComparable(usize),
@@ -190,6 +197,9 @@ impl FetchError {
                 "field `{}` is a text or an array, which is in memory: put +0( ) around a pointer",
                 name(*index)
             ),
+            FetchError::NoLength(index) => {
+                format!("field `{}` has no length that is a number", name(*index))
+            }
             FetchError::NotComparable(index) => {
                 format!("field `{}` cannot be compared like this", name(*index))
             }
@@ -393,7 +403,12 @@ impl Fetch {
 
     /// Returns the registers that fields start from.
     fn registers(&self) -> Vec<Register> {
-        let registers = self.fields.iter().flat_map(|field| match field.source {
+        let lengths = self
+            .fields
+            .iter()
+            .filter_map(|field| field.length.as_deref());
+        let all = self.fields.iter().chain(lengths);
+        let registers = all.flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
             Source::Indexed { base, index, .. } => [base, Some(index)],
             Source::Vector(_)
@@ -422,6 +437,7 @@ impl Fetch {
                 Field {
                     source: Source::Latency(call),
                     pointers,
+                    length: None,
                     ..
                 } if pointers.is_empty() => Some(Shortest {
                     time: *index,

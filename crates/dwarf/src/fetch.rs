@@ -25,6 +25,8 @@ pub struct TypedFetch {
     pub field_type: FieldType,
     /// The type in the source.
     pub c_type: String,
+    /// The length of the text, in bytes, if its type has one: that of `std::string`, for example.
+    pub length: Option<Box<TypedFetch>>,
 }
 
 impl<'a> Debug<'a> {
@@ -35,7 +37,7 @@ impl<'a> Debug<'a> {
     /// Without `wanted`, the field follows the type in the source: numbers by sign and size,
     /// `bool` as `u8`, `char` as a character, enumerations as numbers, pointers as `x64`,
     /// pointers to `char` and arrays of `char` as strings, arrays of up to 64 numbers as arrays,
-    /// bit fields as their bits.
+    /// bit fields as their bits, `std::string` and the like as texts with a length.
     ///
     /// # Errors
     ///
@@ -102,6 +104,7 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted.unwrap_or(FieldType::number(Shown::Hexadecimal, 8)),
             c_type,
+            length: None,
         })
     }
 
@@ -117,7 +120,9 @@ impl<'a> Debug<'a> {
                 element: Element::String { .. },
                 ..
             }) => self.as_string(&thing, wanted),
-            Some(wanted) if wanted.count.is_some() => self.as_array(&thing, wanted),
+            Some(wanted) if wanted.count.is_some() || wanted.element == Element::Ipv6 => {
+                self.as_array(&thing, wanted)
+            }
             Some(wanted) => self.as_number(&thing, wanted),
         }
     }
@@ -130,6 +135,9 @@ impl<'a> Debug<'a> {
             c_type: c_type.clone(),
             size,
         };
+        if let Some(text) = self.as_text(thing, false)? {
+            return Ok(text);
+        }
         match self.shape(thing.kind)? {
             Shape::Base {
                 encoding: dw::DW_ATE_float,
@@ -253,8 +261,26 @@ impl<'a> Debug<'a> {
         })
     }
 
-    /// Returns the fetch of a string that a pointer points to or an array contains.
+    /// Returns the fetch of a text: of a struct that is one, or of the string that a pointer points
+    /// to or an array contains.
     fn as_string(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
+        let single = wanted.is_none_or(|wanted| wanted.count.is_none());
+        if single && let Some(text) = self.as_text(thing, true)? {
+            return Ok(TypedFetch {
+                field_type: wanted.unwrap_or(text.field_type),
+                ..text
+            });
+        }
+        self.terminated(thing, wanted)
+    }
+
+    /// Returns the fetch of the text that a pointer points to.
+    pub(super) fn pointed_text(&self, pointer: &Thing) -> Result<TypedFetch, Refusal> {
+        self.terminated(pointer, None)
+    }
+
+    /// Returns the fetch of a string that a pointer points to or an array contains.
+    fn terminated(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
         let mismatch = || Refusal::Mismatch {
             of: thing.text.clone(),
@@ -288,6 +314,7 @@ impl<'a> Debug<'a> {
                 count: None,
             }),
             c_type,
+            length: None,
         })
     }
 
@@ -311,6 +338,7 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted,
             c_type,
+            length: None,
         })
     }
 
@@ -443,6 +471,7 @@ fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String
         link_address,
         field_type,
         c_type,
+        length: None,
     }
 }
 

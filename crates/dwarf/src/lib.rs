@@ -45,6 +45,7 @@ mod returned;
 mod scope;
 mod sections;
 mod setup;
+mod text;
 mod types;
 mod units;
 mod walk;

@@ -377,7 +377,7 @@ impl<'a> Debug<'a> {
 }
 
 /// Returns the place that the pointer at `place` points to.
-fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
+pub(super) fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
     let address = word(place.clone(), text)?;
     Ok(Place::Memory(address))
 }

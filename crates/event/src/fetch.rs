@@ -91,6 +91,9 @@ pub struct FetchArg {
     pub fetch: Fetch,
     /// The type after the colon, if given.
     pub field_type: Option<FieldType>,
+    /// Length in bytes of a text that does not end with NUL, `string[LENGTH]`: a number, negative
+    /// for no bytes. Only with the type `string` or `ustring`.
+    pub length: Option<Box<Value>>,
 }
 
 impl Value {
@@ -164,6 +167,7 @@ impl From<Value> for FetchArg {
             named: false,
             fetch,
             field_type,
+            length: None,
         }
     }
 }
@@ -226,6 +230,22 @@ impl FetchArg {
     pub fn known_type(&self) -> Option<FieldType> {
         self.field_type.or_else(|| self.fetch.default_type())
     }
+
+    /// Returns the length of its text as an argument of its own, if it has one.
+    #[must_use]
+    pub fn length_argument(&self) -> Option<FetchArg> {
+        let length = self.length.as_deref()?;
+        Some(FetchArg {
+            name: self.name.clone(),
+            ..length.clone().into()
+        })
+    }
+
+    /// True if it, or the length of its text, starts from a base that is `wanted`.
+    pub fn starts_from(&self, wanted: impl Fn(&Base) -> bool) -> bool {
+        let length = self.length.as_deref();
+        wanted(&self.fetch.base) || length.is_some_and(|length| wanted(&length.fetch.base))
+    }
 }
 
 impl fmt::Display for Base {
@@ -271,14 +291,27 @@ impl fmt::Display for Fetch {
     }
 }
 
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.fetch.fmt(f)?;
+        match &self.field_type {
+            Some(field_type) => write!(f, ":{field_type}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl fmt::Display for FetchArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.named {
             write!(f, "{}=", self.name)?;
         }
         self.fetch.fmt(f)?;
-        match &self.field_type {
-            Some(field_type) => write!(f, ":{field_type}"),
+        if let Some(field_type) = &self.field_type {
+            write!(f, ":{field_type}")?;
+        }
+        match &self.length {
+            Some(length) => write!(f, "[{length}]"),
             None => Ok(()),
         }
     }

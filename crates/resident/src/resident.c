@@ -539,20 +539,28 @@ struct state {
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
 	u32 event;
+	u32 length;   /* of the next text; NO_LENGTH if it could not be read */
 };
+#define NO_LENGTH ~0u
 
-/* Reads all of `size` bytes at `from`, or clears `to`. What lies above the stack pointer in its
- * page is mapped: that needs no system call. At the very start of a page the stack may be empty,
- * and end there. */
-static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
+/* Reads `size` bytes at `from`, or those before the first page that is missing; returns how many.
+ * What lies above the stack pointer in its page is mapped: that needs no system call. At the very
+ * start of a page the stack may be empty, and end there. */
+static u64 read_some(struct state *state, u64 to, u64 from, u64 size)
 {
 	u64 page_end = ((state->stack - 1) | 4095) + 1;
 	if (from >= state->stack && from < page_end && size <= page_end - from) {
 		for (u64 i = 0; i < size; i++)
 			WRITE(((u8 *)to)[i], READ(((u8 *)from)[i]));
-		return 1;
+		return size;
 	}
-	if (read_memory(to, from, size) == size)
+	return read_memory(to, from, size);
+}
+
+/* Reads all of `size` bytes at `from`, or clears `to`. */
+static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
+{
+	if (read_some(state, to, from, size) == size)
 		return 1;
 	for (u64 i = 0; i < size; i++)
 		WRITE(((u8 *)to)[i], 0);
@@ -966,6 +974,35 @@ static u32 run(const struct program *program, struct state *state)
 				state->at += 8;
 			}
 			break;
+		case STEP_LOAD:
+			word = 0;
+			if (!state->bad && (step->a > 8 || !read_all(state, (u64)&word, address, step->a)))
+				fault(state, step);
+			state->value = READ(word);
+			break;
+		case STEP_LENGTH:
+			word = state->value;
+			if (step->bit)
+				word = __builtin_bswap64(word) >> (64 - 8 * (step->a & TEST_BYTES));
+			word = number(word, step->a, step->count);
+			if ((s64)word < 0) /* the result of a call that failed: there is nothing */
+				word = 0;
+			state->length = state->bad ? NO_LENGTH : word < 0xffff ? (u32)word : 0xffff;
+			break;
+		case STEP_BYTES: {
+			u64 length = 0, most = state->length < step->limit ? state->length : step->limit;
+			state->begin = state->at;
+			if (state->length == NO_LENGTH)
+				fault(state, step);
+			if (!state->bad && most) {
+				length = read_some(state, state->at + 4, address, most);
+				if (!length)
+					fault(state, step);
+			}
+			WRITE(*(u32 *)state->begin, (u32)length);
+			pad(state, state->begin + 4 + length);
+			break;
+		}
 		case STEP_STRINGS:
 			state->begin = state->at;
 			for (u32 k = 0; k < step->count; k++) {

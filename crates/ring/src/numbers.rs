@@ -626,6 +626,14 @@ pub mod op {
         INDEX = 30, Register;
         /// Reverses the low `a` bytes of the last field, a number. [`ENTER`] keeps it as it was.
         SWAP = 31, Neither;
+        /// Next, for the length of a text: loads `a` bytes, at most 8, at value + offset.
+        LOAD = 32, Call;
+        /// The value is the length of the text that is fetched next, narrowed as [`TEST`] does
+        /// (`a`, `count`); in network byte order if `bit` is 1. It is not recorded.
+        LENGTH = 33, Neither;
+        /// End of a field: as many bytes there as [`LENGTH`] has told and `limit` allows, or those
+        /// before the first that cannot be read.
+        BYTES = 34, Call;
     }
 }
 

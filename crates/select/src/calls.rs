@@ -74,6 +74,8 @@ fn at_entry(argument: &FetchArg) -> FetchArg {
         named,
         fetch,
         field_type,
+        // Texts are not kept from the entry, with or without a length.
+        length: _,
     } = argument.clone();
     FetchArg {
         name,

@@ -25,11 +25,18 @@ pub fn kept(argument: &FetchArg) -> Option<Kept> {
 /// name.
 pub fn all_kept(exit: &Probe) -> Vec<(String, Kept)> {
     let mut all: Vec<(String, Kept)> = Vec::new();
-    for argument in &exit.values {
-        if let Some(kept) = kept(argument)
+    let lengths = |argument: &FetchArg| argument.length_argument();
+    let both = |argument: &FetchArg| [Some(argument.clone()), lengths(argument)];
+    for argument in exit.values.iter().flat_map(both).flatten() {
+        if let Some(kept) = kept(&argument)
             && !all.iter().any(|(_, known)| *known == kept)
         {
-            all.push((argument.name.clone(), kept));
+            let taken = all.iter().any(|(name, _)| *name == argument.name);
+            let name = match taken {
+                true => format!("{}_length", argument.name),
+                false => argument.name,
+            };
+            all.push((name, kept));
         }
     }
     all
@@ -52,6 +59,7 @@ pub fn keeping(exit: &Probe) -> Option<Probe> {
             named: false,
             fetch,
             field_type,
+            length: None,
         });
     let entry = exit.entry.clone().unwrap_or_default();
     Some(Probe {

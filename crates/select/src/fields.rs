@@ -144,7 +144,7 @@ impl<'a> Reader<'a> {
         let go = probe.of_calls && is_go(site);
         let there = |argument: &&FetchArg| match argument.name.as_str() {
             names::GOROUTINE if probe.of_calls => go,
-            _ => !tail || argument.fetch.base != Base::Retval,
+            _ => !tail || !argument.starts_from(|base| *base == Base::Retval),
         };
         for argument in probe.values.iter().filter(there) {
             // Calls are recorded with their result, which a function of type void does not have.
@@ -196,7 +196,8 @@ impl<'a> Reader<'a> {
         let tail = is_tail_jump(site);
         for argument in &probe.values {
             let base = &argument.fetch.base;
-            let elsewhere = *base == Base::AllArguments || tail && *base == Base::Retval;
+            let of_result = argument.starts_from(|base| *base == Base::Retval);
+            let elsewhere = *base == Base::AllArguments || tail && of_result;
             if elsewhere || used.contains(&argument.name.as_str()) {
                 continue;
             }
@@ -246,6 +247,7 @@ impl<'a> Reader<'a> {
             let field = Field {
                 source,
                 pointers: Vec::new(),
+                length: None,
                 content,
             };
             fields.push(key.name(), field, field_type);
@@ -298,13 +300,6 @@ impl<'a> Reader<'a> {
         if argument.fetch.base == Base::AllArguments {
             return self.all_arguments(site, fields);
         }
-        if let Some(marker) = &site.marker
-            && let Some((field, field_type)) = marker::one(marker, site, argument)
-                .with_context(|| format!("field `{argument}`"))?
-        {
-            fields.push(&argument.name, field, field_type);
-            return Ok(());
-        }
         if let Base::Entry(entry) = &argument.fetch.base
             && entry.fetch.base == Base::AllArguments
         {
@@ -322,13 +317,32 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let (field, field_type) = self
-            .field(argument, site)
+            .with_length(argument, site)
             .with_context(|| format!("field `{argument}`"))?;
         fields.push(&argument.name, field, field_type);
         Ok(())
     }
 
+    /// Returns the field of an argument, with the length of its text if one was written.
+    fn with_length(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(Field, FieldType)> {
+        let (mut field, field_type) = self.field(argument, site)?;
+        if let Some(length) = argument.length_argument() {
+            let (length, of) = self.field(&length, site).context("its length")?;
+            let number = matches!(length.content, Content::Number(_) | Content::Network { .. });
+            if !number || of.is_float() {
+                bail!(Field, "its length is a {of}, and not a number");
+            }
+            field.length = Some(Box::new(length));
+        }
+        Ok((field, field_type))
+    }
+
     fn field(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(Field, FieldType)> {
+        if let Some(marker) = &site.marker
+            && let Some(found) = marker::one(marker, site, argument)?
+        {
+            return Ok(found);
+        }
         if matches!(argument.fetch.base, Base::Variable(_)) {
             let (debug, place) = self.debug(site)?;
             let found = debug
@@ -351,6 +365,7 @@ impl<'a> Reader<'a> {
             let field = Field {
                 source: Source::Vector(0),
                 pointers: Vec::new(),
+                length: None,
                 content: content(field_type)?,
             };
             return Ok((field, field_type));
@@ -386,6 +401,7 @@ impl<'a> Reader<'a> {
         let derefs = argument.fetch.derefs.iter();
         let field = Field {
             pointers: derefs.map(|deref| deref.offset).collect(),
+            length: None,
             content: content(field_type)?,
             ..field
         };
@@ -592,6 +608,14 @@ impl Fields {
             Comparison::Bits => Relation::Bits,
         };
         match operand {
+            Operand::Number { .. }
+                if own.is_some_and(|i| self.infos[i].field_type.element == Element::Ipv6) =>
+            {
+                bail!(
+                    Field,
+                    "`{name}` is an ipv6 address, and cannot be compared with a number"
+                )
+            }
             Operand::Number { value, negative } => Ok(Condition::Number {
                 subject,
                 relation,
@@ -600,6 +624,35 @@ impl Fields {
                     false => i128::from(*value),
                 },
             }),
+            Operand::Address(address) => {
+                let Some(index) =
+                    own.filter(|i| self.infos[*i].field_type.element == Element::Ipv6)
+                else {
+                    bail!(
+                        Field,
+                        "`{name}` is not an ipv6 address, and is not compared with one"
+                    );
+                };
+                let halves = self.halves(index);
+                let same = Condition::All(
+                    [
+                        u128::from(*address) >> 64,
+                        u128::from(*address) & u128::from(u64::MAX),
+                    ]
+                    .into_iter()
+                    .zip(halves)
+                    .map(|(half, field)| Condition::Number {
+                        subject: Subject::Field(field),
+                        relation: Relation::Equal,
+                        with: half as i128,
+                    })
+                    .collect(),
+                );
+                Ok(match relation {
+                    Relation::NotEqual => Condition::Not(Box::new(same)),
+                    _ => same,
+                })
+            }
             Operand::Text(text) => {
                 let Subject::Field(field) = subject else {
                     bail!(
@@ -627,12 +680,29 @@ impl Fields {
         }
     }
 
+    /// Adds the two halves of an IPv6 address as fields that are not recorded, and returns their
+    /// indices: filters compare numbers of up to 8 bytes.
+    fn halves(&mut self, index: usize) -> [usize; 2] {
+        [0, 8].map(|offset| {
+            let mut half = Field {
+                content: Content::Network { bytes: 8 },
+                ..self.fetch.fields[index].clone()
+            };
+            if let Some(last) = half.pointers.last_mut() {
+                *last += offset;
+            }
+            self.fetch.fields.push(half);
+            self.fetch.fields.len() - 1
+        })
+    }
+
     /// Returns the index of the field with the thread's name, after the recorded fields; adds it
     /// if needed.
     fn comm(&mut self) -> usize {
         let comm = Field {
             source: Source::Comm,
             pointers: Vec::new(),
+            length: None,
             content: Content::Text,
         };
         let known = self.fetch.fields[self.fetch.recorded..]
@@ -686,6 +756,7 @@ fn kept_field(source: Source, field_type: FieldType) -> Result<Field> {
     Ok(Field {
         source,
         pointers: Vec::new(),
+        length: None,
         content,
     })
 }
@@ -706,31 +777,40 @@ pub fn is_untyped_result(argument: &FetchArg) -> bool {
 /// Refuses fields that are known at a function's entry only.
 fn known_at_return(probe: &Probe) -> Result<()> {
     for argument in &probe.values {
-        match &argument.fetch.base {
-            Base::Argument(_) | Base::AllArguments => bail!(
-                Field,
-                "field `{argument}`: a function's arguments are kept for its return one by one: \
-                 write $entry:NAME or $entry:arg1 for each"
-            ),
-            Base::Variable(name) => bail!(
-                Field,
-                "field `{argument}`: variables are not known at a return, only $retval, \
-                 registers, the stack and memory; $entry:{name} is what it was at the entry"
-            ),
-            Base::Register(_)
-            | Base::Vector(_)
-            | Base::Retval
-            | Base::Entry(_)
-            | Base::StackPointer
-            | Base::StackWord(_)
-            | Base::Latency
-            | Base::CallStack(_)
-            | Base::Comm
-            | Base::Immediate(_)
-            | Base::Text(_)
-            | Base::Address(_)
-            | Base::FileOffset(_) => {}
+        let length = argument.length.as_deref();
+        let bases = length.map(|length| &length.fetch.base);
+        for base in [&argument.fetch.base].into_iter().chain(bases) {
+            known_base_at_return(argument, base)?;
         }
+    }
+    Ok(())
+}
+
+fn known_base_at_return(argument: &FetchArg, base: &Base) -> Result<()> {
+    match base {
+        Base::Argument(_) | Base::AllArguments => bail!(
+            Field,
+            "field `{argument}`: a function's arguments are kept for its return one by one: \
+                 write $entry:NAME or $entry:arg1 for each"
+        ),
+        Base::Variable(name) => bail!(
+            Field,
+            "field `{argument}`: variables are not known at a return, only $retval, \
+                 registers, the stack and memory; $entry:{name} is what it was at the entry"
+        ),
+        Base::Register(_)
+        | Base::Vector(_)
+        | Base::Retval
+        | Base::Entry(_)
+        | Base::StackPointer
+        | Base::StackWord(_)
+        | Base::Latency
+        | Base::CallStack(_)
+        | Base::Comm
+        | Base::Immediate(_)
+        | Base::Text(_)
+        | Base::Address(_)
+        | Base::FileOffset(_) => {}
     }
     Ok(())
 }
@@ -744,7 +824,7 @@ fn needed_result(probe: &Probe) -> Option<&FetchArg> {
     probe
         .values
         .iter()
-        .find(|a| a.fetch.base == Base::Retval && asked.contains(&a.name.as_str()))
+        .find(|a| a.starts_from(|base| *base == Base::Retval) && asked.contains(&a.name.as_str()))
 }
 
 /// Returns the names of the values that are keys or aggregated.
@@ -798,7 +878,10 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
         true => site.address.wrapping_sub(site.link_address),
         false => 0,
     };
-    let field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
+    let mut field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
+    if let Some(length) = &found.length {
+        field.length = Some(Box::new(typed(length, site)?.0));
+    }
     Ok((field, found.field_type))
 }
 
@@ -895,6 +978,7 @@ fn known(
     Ok(Field {
         source,
         pointers,
+        length: None,
         content: content(field_type)?,
     })
 }

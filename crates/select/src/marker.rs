@@ -206,6 +206,7 @@ fn field(
     let field = Field {
         source,
         pointers,
+        length: None,
         content: content(field_type)?,
     };
     Ok((field, field_type))

@@ -141,7 +141,81 @@ impl<'a> Builder<'a> {
             field: if recorded { number } else { u8::MAX },
             ..Step::new(op)
         };
-        match &field.source {
+        if let Some(length) = &field.length {
+            self.length(field, length, index, step)?;
+        }
+        self.source(&field.source, step);
+        if !field.source.is_text() {
+            self.content(field, index, limit, step)?;
+        }
+        for (_, mut step, text) in self
+            .tests
+            .extract_if(.., |(f, ..)| *f == index)
+            .collect::<Vec<_>>()
+        {
+            if step.op == op::TEST_TEXT {
+                (step.count, step.value) = self.text(text);
+            }
+            self.steps.push(step);
+        }
+        if !recorded {
+            self.steps.push(step(op::DROP_CONTENT));
+        }
+        Ok(())
+    }
+
+    /// Adds the steps that fetch the length of a text.
+    fn length(
+        &mut self,
+        field: &Field,
+        length: &Field,
+        index: usize,
+        step: impl Fn(u8) -> Step + Copy,
+    ) -> Result<(), FetchError> {
+        let (width, swapped) = match length.content {
+            _ if length.source.is_text() || length.length.is_some() => {
+                return Err(FetchError::NoLength(index));
+            }
+            Content::Number(width) => (width, false),
+            Content::Network { bytes } => (Width::unsigned(bytes), true),
+            Content::Numbers { .. }
+            | Content::Text
+            | Content::Texts { .. }
+            | Content::CallStack { .. } => return Err(FetchError::NoLength(index)),
+        };
+        if !field.is_text() || field.source.is_text() {
+            return Err(FetchError::NoLength(index));
+        }
+        self.source(&length.source, step);
+        if let Some((last, pointers)) = length.pointers.split_last() {
+            self.pointers(pointers, step);
+            self.steps.push(Step {
+                a: width.bytes,
+                value: *last as u64,
+                ..step(op::LOAD)
+            });
+        }
+        self.steps.push(Step {
+            field: step(op::LENGTH).field,
+            bit: u8::from(swapped),
+            ..Step::made(op::LENGTH, 0, width)
+        });
+        Ok(())
+    }
+
+    /// Adds the steps that follow pointers.
+    fn pointers(&mut self, pointers: &[i64], step: impl Fn(u8) -> Step) {
+        for pointer in pointers {
+            self.steps.push(Step {
+                value: *pointer as u64,
+                ..step(op::POINTER)
+            });
+        }
+    }
+
+    /// Adds the steps that fetch the start of a field, or all of it.
+    fn source(&mut self, source: &Source, step: impl Fn(u8) -> Step) {
+        match source {
             Source::Comm => self.steps.push(step(op::COMM)),
             Source::Thread => self.steps.push(step(op::THREAD)),
             Source::Cpu => self.steps.push(step(op::CPU)),
@@ -194,23 +268,6 @@ impl<'a> Builder<'a> {
                 ..step(op::IMMEDIATE)
             }),
         }
-        if !field.source.is_text() {
-            self.content(field, index, limit, step)?;
-        }
-        for (_, mut step, text) in self
-            .tests
-            .extract_if(.., |(f, ..)| *f == index)
-            .collect::<Vec<_>>()
-        {
-            if step.op == op::TEST_TEXT {
-                (step.count, step.value) = self.text(text);
-            }
-            self.steps.push(step);
-        }
-        if !recorded {
-            self.steps.push(step(op::DROP_CONTENT));
-        }
-        Ok(())
     }
 
     /// Adds the steps from the source to the content.
@@ -244,12 +301,7 @@ impl<'a> Builder<'a> {
             }
             return Ok(());
         };
-        for pointer in pointers {
-            self.steps.push(Step {
-                value: *pointer as u64,
-                ..step(op::POINTER)
-            });
-        }
+        self.pointers(pointers, &step);
         let last = *last as u64;
         self.steps.push(match field.content {
             Content::Number(width) => Step {
@@ -273,7 +325,10 @@ impl<'a> Builder<'a> {
             Content::Text => Step {
                 limit,
                 value: last,
-                ..step(op::STRING)
+                ..step(match field.length {
+                    Some(_) => op::BYTES,
+                    None => op::STRING,
+                })
             },
             Content::Texts { count } => Step {
                 count,

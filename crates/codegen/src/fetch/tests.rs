@@ -16,6 +16,7 @@ fn field(source: Source) -> Field {
     Field {
         source,
         pointers: Vec::new(),
+        length: None,
         content: Content::Number(width(4, true)),
     }
 }

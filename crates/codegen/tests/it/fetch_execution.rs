@@ -61,6 +61,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
                     _ => Source::Register(gpr(random)),
                 },
                 pointers: Vec::new(),
+                length: None,
                 content: Content::Number(width(random)),
             },
         })

@@ -100,6 +100,7 @@ fn fetched(random: &mut Random, event: u32) -> Work {
     fields.push(Field {
         source: Source::Register(gpr(random)),
         pointers: vec![0],
+        length: None,
         content: Content::Text,
     });
     let condition = (random.below(2) == 0).then(|| random_condition(random, &fields, 2));

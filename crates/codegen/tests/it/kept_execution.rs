@@ -86,6 +86,7 @@ fn number_field(random: &mut Random, straight: bool) -> Field {
                 _ => Source::Register(gpr(random)),
             },
             pointers: Vec::new(),
+            length: None,
             content: Content::Number(width(random)),
         };
     }
@@ -124,6 +125,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     let plain = |source| Field {
         source,
         pointers: Vec::new(),
+        length: None,
         content: Content::Number(WHOLE),
     };
     let mut exits = vec![plain(Source::Latency(call))];
@@ -132,6 +134,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         let mut kept = Field {
             source: Source::Kept { call, word },
             pointers: Vec::new(),
+            length: None,
             content: field.content,
         };
         exits.push(kept.clone());
@@ -486,6 +489,7 @@ fn only_so_many_numbers_are_kept() {
     let field = |content| Field {
         source: Source::Register(Register::RDI),
         pointers: vec![0],
+        length: None,
         content,
     };
     let entry = |fields: Vec<Field>| Fetch {

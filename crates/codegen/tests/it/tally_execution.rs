@@ -66,6 +66,7 @@ fn straight_field(random: &mut Random) -> Field {
     Field {
         source,
         pointers: Vec::new(),
+        length: None,
         content: Content::Number(number),
     }
 }
@@ -553,6 +554,7 @@ fn calls_are_timed() {
             let latency = Field {
                 source: Source::Latency(CALL),
                 pointers: Vec::new(),
+                length: None,
                 content: Content::Number(Width {
                     bytes: 8,
                     signed: false,
@@ -562,6 +564,7 @@ fn calls_are_timed() {
             let key = Field {
                 source: Source::Thread,
                 pointers: Vec::new(),
+                length: None,
                 content: Content::Number(Width::WORD),
             };
             let keys = usize::from(*keyed);
@@ -758,6 +761,7 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
     let field = Field {
         source: Source::Register(Register::RDI),
         pointers: Vec::new(),
+        length: None,
         content: Content::Number(width),
     };
     let mut tables = Tables::default();

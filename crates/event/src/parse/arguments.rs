@@ -5,7 +5,7 @@ use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::{Base, Deref, Fetch, FetchArg, Value};
 use crate::field_type;
-use crate::field_type::FieldType;
+use crate::field_type::{Element, FieldType};
 use crate::names;
 use crate::parse::fetch;
 use crate::parse::fetch::closing_quote;
@@ -124,8 +124,8 @@ impl Fields<'_> {
             None => {
                 let field = self.read(at, end)?;
                 let is_same = |other: &FetchArg| {
-                    (other.named, &other.fetch, other.field_type)
-                        == (field.named, &field.fetch, field.field_type)
+                    (other.named, &other.fetch, other.field_type, &other.length)
+                        == (field.named, &field.fetch, field.field_type, &field.length)
                         && (other.name == field.name || !field.named)
                 };
                 match self.all.iter().position(is_same) {
@@ -147,7 +147,7 @@ impl Fields<'_> {
 
     fn read(&self, at: usize, end: usize) -> Result<FetchArg, ParseError> {
         let number = self.all.len() + 1;
-        let mut field = argument(self.text, at, end, number, self.at_site)?;
+        let mut field = argument(self.text, at, end, number, self.at_site, &self.all)?;
         if !field.named && is_result(&field.fetch) {
             let by_position = self.at_site.kernel_names || self.has(RESULT);
             if !by_position {
@@ -209,13 +209,14 @@ pub(super) fn word_end(
     here
 }
 
-/// Parses the argument `text[at..end]`, the `number`-th of its event.
+/// Parses the argument `text[at..end]`, the `number`-th of its event, behind the fields `before`.
 fn argument(
     text: &str,
     at: usize,
     end: usize,
     number: usize,
     at_site: Where,
+    before: &[FetchArg],
 ) -> Result<FetchArg, ParseError> {
     let word = &text[at..end];
     let sign = word
@@ -246,13 +247,20 @@ fn argument(
     }
     let colon = colon(&text[body_at..end]).map(|colon| body_at + colon);
     let type_at = colon.map_or(end, |colon| colon + 1);
-    if text[type_at..end].contains(')') {
-        field_type::parse(text, type_at, end)?; // always an error, and the clearer one
+    let (type_end, length) = match length_at(&text[type_at..end]) {
+        Some(bracket) => {
+            let length = length(text, type_at + bracket + 1, end, at_site, before)?;
+            (type_at + bracket, Some(Box::new(length)))
+        }
+        None => (end, None),
+    };
+    if text[type_at..type_end].contains(')') {
+        field_type::parse(text, type_at, type_end)?; // always an error, and the clearer one
     }
     let mut fetch = fetch::parse(text, body_at, colon.unwrap_or(end))?;
     at_entry(&mut fetch, at_site.at);
     let field_type = match colon {
-        Some(_) => Some(field_type::parse(text, type_at, end)?),
+        Some(_) => Some(field_type::parse(text, type_at, type_end)?),
         None => None,
     };
     let name = match given {
@@ -270,6 +278,7 @@ fn argument(
         named: given.is_some(),
         fetch,
         field_type,
+        length,
     };
     let Some(Misfit {
         part,
@@ -288,6 +297,74 @@ fn argument(
     Err(ParseError::at(text, column, message, help))
 }
 
+/// Returns where the bracket with a length is in the type `string[LENGTH]`. A number is no length:
+/// `string[2]` is an array.
+fn length_at(field_type: &str) -> Option<usize> {
+    let bracket = field_type.find('[')?;
+    let inside = &field_type[bracket + 1..];
+    let counted = inside.starts_with(|c: char| c.is_ascii_digit());
+    let text = matches!(&field_type[..bracket], "string" | "ustring");
+    (text && !counted && !inside.is_empty() && !inside.starts_with(']')).then_some(bracket)
+}
+
+/// Parses the length of a text, which begins at `at` and ends with the bracket before `end`: a value,
+/// or the name of a field before it.
+fn length(
+    text: &str,
+    at: usize,
+    end: usize,
+    at_site: Where,
+    before: &[FetchArg],
+) -> Result<Value, ParseError> {
+    let help = "the length of a text is a value, as in string[$arg3] or string[+8($arg1):u32]";
+    let Some(inside) = text[at..end].strip_suffix(']') else {
+        let message = "the bracket of the length is not closed, or something is behind it";
+        return Err(ParseError::at(text, end, message, help));
+    };
+    let colon = colon(inside).map(|colon| at + colon);
+    let value_end = colon.unwrap_or(end - 1);
+    let named = before.iter().find(|field| field.name == *inside);
+    let (mut fetch, field_type) = match named {
+        Some(field) => (field.fetch.clone(), field.field_type),
+        None => (
+            fetch::parse(text, at, value_end)?,
+            match colon {
+                Some(colon) => Some(field_type::parse(text, colon + 1, end - 1)?),
+                None => None,
+            },
+        ),
+    };
+    at_entry(&mut fetch, at_site.at);
+    let length = Value { fetch, field_type };
+    if let Some(message) = no_length(&length, at_site) {
+        return Err(ParseError::at(text, at, message, help));
+    }
+    Ok(length)
+}
+
+/// Returns the reason if a value cannot be the length of a text.
+fn no_length(length: &Value, at_site: Where) -> Option<String> {
+    let argument = FetchArg {
+        named: false,
+        ..length.clone().into()
+    };
+    match &length.fetch.base {
+        Base::AllArguments | Base::CallStack(_) => {
+            return Some(format!("{} is no length", length.fetch));
+        }
+        _ => {}
+    }
+    let number = |known: FieldType| {
+        matches!(known.element, Element::Number { .. })
+            && known.count.is_none()
+            && !known.is_float()
+    };
+    match argument.known_type() {
+        Some(known) if !number(known) => Some(format!("a {known} is no length")),
+        _ => misfit(&argument, at_site).map(|misfit| misfit.message),
+    }
+}
+
 /// The call stack `text[at..end]`.
 fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
     let base = Base::CallStack(call_stack::size(text, at, end)?);
@@ -300,7 +377,8 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
 /// True for a text or an array in a register: it is in the memory that the register points to, so
 /// that `$arg1:string` is `+0($arg1):string`.
 fn is_pointed_to(fetch: &Fetch, field_type: FieldType, at_site: Where) -> bool {
-    let in_memory = field_type.is_string() || field_type.count.is_some();
+    let in_memory =
+        field_type.is_string() || field_type.count.is_some() || field_type.element == Element::Ipv6;
     // A marker knows by itself that its argument is a pointer.
     let pointer = match fetch.base {
         Base::Argument(_) => !at_site.is_marker,
@@ -332,19 +410,13 @@ pub(crate) fn at_entry(fetch: &mut Fetch, at_site: At) {
 
 /// Finds the colon before the type, ignoring colons in strings, file names and `::`.
 fn colon(body: &str) -> Option<usize> {
-    let behind = match body.find("\\\"") {
-        Some(quote) => quote + 2 + closing_quote(&body[quote + 2..], '"').unwrap_or(0),
-        None => 0,
-    };
-    // The colon of `$entry:` does not start a type.
-    let behind = match body[behind..].find("$entry:") {
-        Some(entry) => behind + entry + "$entry:".len(),
-        None => behind,
-    };
-    let mut at = behind;
+    let mut at = 0;
     while at < body.len() {
         let rest = &body[at..];
         at += match rest.chars().next()? {
+            '\\' if rest[1..].starts_with('"') => 2 + closing_quote(&rest[2..], '"').unwrap_or(0),
+            // The colon of `$entry:` does not start a type.
+            '$' if rest.starts_with("$entry:") => "$entry:".len(),
             ':' if rest.starts_with("::") => 2,
             ':' => return Some(at),
             '\'' => 1 + rest[1..].find("'::").map_or(0, |length| length + 1),
@@ -462,10 +534,22 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
         | Base::FileOffset(_)
         | Base::Variable(_) => {}
     }
+    if let Some(length) = &argument.length {
+        if field_type != Some(FieldType::STRING)
+            && field_type.is_none_or(|t| !t.is_string() || t.count.is_some())
+        {
+            return error(Type, "only a string has a length", "write string[LENGTH]");
+        }
+        if let Some(message) = no_length(length, at_site) {
+            return error(Type, &message, "a length is a number");
+        }
+    }
     let field_type = field_type.filter(|_| !fetch.is_memory())?;
     let help = format!("write +0({fetch}):{field_type} for the memory that it points to");
     if field_type.is_string() {
         error(Type, "string accepts only a memory argument", &help)
+    } else if field_type.element == Element::Ipv6 {
+        error(Type, "ipv6 accepts only a memory argument", &help)
     } else if field_type.count.is_some() {
         error(Type, "array accepts only a memory argument", &help)
     } else {

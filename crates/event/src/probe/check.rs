@@ -96,7 +96,12 @@ impl Probe {
                 None if at == At::Entry && value.fetch.base == Base::Latency => {
                     Some("how long a call took is known at its end only".to_owned())
                 }
-                None if !is_valid(&value.fetch, value.field_type) => {
+                None if !is_valid(&value.fetch, value.field_type)
+                    || value.length.as_deref().is_some_and(|length| {
+                        length.fetch.base == Base::Latency
+                            || !is_valid(&length.fetch, length.field_type)
+                    }) =>
+                {
                     Some("no event can have this value".to_owned())
                 }
                 None => misfit(),

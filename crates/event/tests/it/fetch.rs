@@ -196,6 +196,8 @@ fn types() {
         ("be16", number(Shown::Network, 2), None),
         ("be32", number(Shown::Network, 4), None),
         ("be64", number(Shown::Network, 8), None),
+        ("ipv4", number(Shown::Ipv4, 4), None),
+        ("ipv6", Element::Ipv6, None),
         ("string", string(false), None),
         ("ustring", string(true), None),
         ("b3@5/32", field(3, 5, 4), None),
@@ -372,4 +374,67 @@ fn errors() {
     assert!(error.text[error.column..].starts_with("a128="));
     all.push(error.message);
     insta::assert_snapshot!(all.join("\n\n"));
+}
+
+#[test]
+fn a_port_is_a_number_of_two_bytes() {
+    assert_eq!("port".parse::<FieldType>(), "be16".parse());
+    assert_eq!("port".parse::<FieldType>().unwrap().to_string(), "be16");
+}
+
+#[test]
+fn texts_have_lengths() {
+    let of = |argument: &FetchArg| {
+        let length = argument.length.as_deref();
+        let length = length.map(|length| (length.fetch.to_string(), length.field_type));
+        (argument.fetch.to_string(), argument.field_type, length)
+    };
+    let text = Some(FieldType::STRING);
+    let u32 = Some(FieldType::U32);
+    for (written, value, value_of_length, type_of_length) in [
+        ("%si:string[%dx]", "+0(%si)", "%dx", None),
+        ("%si:string[%dx:u32]", "+0(%si)", "%dx", u32),
+        (
+            "text=+0(%si):string[+8(%di):u32]",
+            "+0(%si)",
+            "+8(%di)",
+            u32,
+        ),
+        ("req->text:string[req->len]", "req->text", "req->len", None),
+        (
+            "list[2].text:string[list[2].len:u32]",
+            "list[2].text",
+            "list[2].len",
+            u32,
+        ),
+        ("a::b:string[a::c:u32]", "a::b", "a::c", u32),
+        (
+            "$arg2:string[$arg3:u32]",
+            "+0($entry:arg2)",
+            "$entry:arg3",
+            u32,
+        ),
+        (
+            "$entry:text:string[$entry:len:u32]",
+            "+0($entry:text)",
+            "$entry:len",
+            u32,
+        ),
+        ("+0(%si):string[$entry:len]", "+0(%si)", "$entry:len", None),
+        ("+0(%si):string[$retval]", "+0(%si)", "$retval", None),
+        ("+0(%si):string[\\16]", "+0(%si)", "\\16", None),
+    ] {
+        let found = one(written);
+        let length = Some((value_of_length.to_owned(), type_of_length));
+        assert_eq!(of(&found), (value.to_owned(), text, length), "{written}");
+        let again = one(&found.to_string());
+        assert_eq!(of(&again), of(&found), "{found}");
+    }
+    // Another field, by its name; and a number is the size of an array.
+    let all = arguments("n=%dx:u32 text=%si:string[n] two=%si:string[2]");
+    assert_eq!(of(&all[1]).2, Some(("%dx".to_owned(), u32)));
+    assert_eq!(
+        (of(&all[2]).2, all[2].field_type.and_then(|t| t.count)),
+        (None, Some(2))
+    );
 }

@@ -50,6 +50,7 @@ pub fn random_field(random: &mut Random) -> Field {
         return Field {
             source,
             pointers: Vec::new(),
+            length: None,
             content: Content::Text,
         };
     }
@@ -71,14 +72,39 @@ pub fn random_field(random: &mut Random) -> Field {
             count: 1 + random.below(3) as u16,
         },
         3 => Content::Numbers {
-            bytes: random.pick(&[1, 2, 4, 8]),
+            bytes: random.pick(&[1, 2, 4, 8, 16]),
             count: 1 + random.below(7) as u16,
         },
         _ => number,
     };
+    let sized = content == Content::Text && random.below(2) == 0;
     Field {
         source,
         pointers,
+        length: sized.then(|| Box::new(length(random))),
+        content,
+    }
+}
+
+/// The length of a text: a number in a register or in memory, or a usual one.
+fn length(random: &mut Random) -> Field {
+    let content = match random.below(5) {
+        0 => Content::Network {
+            bytes: random.pick(&[2, 4, 8]),
+        },
+        _ => Content::Number(width(random)),
+    };
+    let source = match random.below(3) {
+        0 => Source::Register(gpr(random)),
+        1 => Source::Immediate(random.below(1300) as u64),
+        _ => Source::Immediate(pointer(random)),
+    };
+    let in_memory = matches!(source, Source::Immediate(at) if at >= 1300);
+    let pointers = (0..random.below(3)).map(|_| random.below(80) as i64);
+    Field {
+        source,
+        pointers: pointers.filter(|_| in_memory).collect(),
+        length: None,
         content,
     }
 }
@@ -121,6 +147,7 @@ pub fn call_stack(random: &mut Random) -> Field {
     Field {
         source: Source::Register(Register::RSP),
         pointers: Vec::new(),
+        length: None,
         content: Content::CallStack {
             bytes: random.pick(&[64, 72, 512, 4096]),
         },
@@ -291,6 +318,17 @@ impl World {
         Some(text)
     }
 
+    /// Returns a text with a length: as much of it as can be read.
+    fn sized(&self, field: &Field) -> Option<Vec<u8>> {
+        let length = field.length.as_ref()?;
+        let width = compared(length.content)?;
+        let length = self.number(length, width)? as i64;
+        let address = self.address(field)?;
+        let most = length.clamp(0, self.text_limit.into()) as usize;
+        let text = self.readable(address, most);
+        (most == 0 || !text.is_empty()).then_some(text)
+    }
+
     pub fn start(&self, field: &Field) -> u64 {
         match field.source {
             Source::Register(register) => self.registers[register.number()],
@@ -345,6 +383,10 @@ impl World {
                 (content, good)
             }
             (_, Content::Numbers { bytes, count }) => self.numbers(field, bytes, count),
+            (_, Content::Text) if field.length.is_some() => match self.sized(field) {
+                Some(text) => (string(&text), true),
+                None => (vec![0; 8], false),
+            },
             (_, Content::Text) => match self.address(field).and_then(|at| self.string(at)) {
                 Some(text) => (string(&text), true),
                 None => (vec![0; 8], false),

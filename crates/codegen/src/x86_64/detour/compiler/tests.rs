@@ -102,6 +102,7 @@ fn random_work(random: &mut Random) -> Vec<Work> {
                 let comm = Field {
                     source: Source::Comm,
                     pointers: Vec::new(),
+                    length: None,
                     content: Content::Text,
                 };
                 let fetch = Fetch {

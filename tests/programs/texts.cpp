@@ -1,0 +1,31 @@
+/* Calls with texts of C++ in all places: by value and reference, in structs, short and long. */
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+struct Order {
+	int id;
+	std::string name;
+	std::string_view note;
+};
+
+__attribute__((noinline)) size_t take(const std::string &text, std::string_view view, const Order *order,
+                                      std::string own, const std::string *pointer)
+{
+	__asm__ volatile("" ::: "memory");
+	return text.size() + view.size() + order->name.size() + own.size() + pointer->size();
+}
+
+int main()
+{
+	size_t sum = 0;
+	const std::string texts[] = {
+		"short", "", "longer than fifteen characters, so not in the object itself",
+		std::string("a\0b", 3), std::string(2000, 'x'),
+	};
+	for (const std::string &text : texts) {
+		Order order = { 1, text + "!", std::string_view(text).substr(0, 2) };
+		sum += take(text, std::string_view(text).substr(text.size() / 2), &order, text, &text);
+	}
+	std::puts(sum ? "ok texts" : "");
+}
