@@ -212,7 +212,7 @@ fn latencies_can_stand_in_a_file() {
         ),
         (
             "latency(:even+4)",
-            "events: line 2: event `:even+4`: calls are",
+            "events: line 2: event `:even+4`: a call lasts from",
         ),
         (
             "latency(:even) i=$arg1",

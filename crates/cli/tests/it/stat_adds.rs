@@ -405,7 +405,7 @@ fn names_of_the_fields_of_calls_are_refused() {
     ] {
         let said = told(&record(event, words));
         assert!(
-            said.contains("of their own; give this one another name"),
+            said.contains("is taken, by a field of each call"),
             "{event}: {said}"
         );
         assert!(!trace.exists(), "{event}");
