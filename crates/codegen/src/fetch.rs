@@ -105,7 +105,7 @@ pub enum Content {
     },
     /// `count` numbers of `bytes` each.
     Numbers {
-        /// Size of each number in bytes: 1, 2, 4 or 8.
+        /// Size of each number in bytes: 1, 2, 4 or 8; 16 for an address, which can be a key.
         bytes: u8,
         /// How many numbers there are, at least 1.
         count: u16,

@@ -120,7 +120,9 @@ impl<'a> Debug<'a> {
                 element: Element::String { .. },
                 ..
             }) => self.as_string(&thing, wanted),
-            Some(wanted) if wanted.count.is_some() => self.as_array(&thing, wanted),
+            Some(wanted) if wanted.count.is_some() || wanted.element == Element::Ipv6 => {
+                self.as_array(&thing, wanted)
+            }
             Some(wanted) => self.as_number(&thing, wanted),
         }
     }

@@ -2,6 +2,7 @@
 
 use capriole_trace::Value as Borrowed;
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// The value of a field.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +22,10 @@ pub enum Value {
     Character(u8),
     /// An address.
     Symbol(u64),
+    /// An IPv4 address.
+    Ipv4(Ipv4Addr),
+    /// An IPv6 address.
+    Ipv6(Ipv6Addr),
     /// Text without the terminating NUL, in the program's encoding.
     Text(Vec<u8>),
     /// The stack pointer, rbp, and a copy of the stack from the stack pointer upwards.
@@ -66,8 +71,10 @@ impl Value {
             }
             Value::Signed(number) => u64::try_from(*number).ok(),
             Value::Character(character) => Some(u64::from(*character)),
+            Value::Ipv4(address) => Some(u64::from(u32::from(*address))),
             Value::Single(_)
             | Value::Double(_)
+            | Value::Ipv6(_)
             | Value::Text(_)
             | Value::CallStack { .. }
             | Value::Array(_)
@@ -86,6 +93,8 @@ impl From<Borrowed<'_>> for Value {
             Borrowed::Double(number) => Value::Double(number),
             Borrowed::Character(character) => Value::Character(character),
             Borrowed::Symbol(address) => Value::Symbol(address),
+            Borrowed::Ipv4(address) => Value::Ipv4(address),
+            Borrowed::Ipv6(address) => Value::Ipv6(address),
             Borrowed::Text(bytes) => Value::Text(bytes.to_vec()),
             Borrowed::CallStack(stack) => Value::CallStack {
                 stack_pointer: stack.stack_pointer,
@@ -107,6 +116,8 @@ impl fmt::Display for Value {
             Value::Single(number) => write!(f, "{number}"),
             Value::Double(number) => write!(f, "{number}"),
             Value::Character(character) => write!(f, "'{}'", character.escape_ascii()),
+            Value::Ipv4(address) => write!(f, "{address}"),
+            Value::Ipv6(address) => write!(f, "{address}"),
             Value::Text(bytes) => write!(f, "{:?}", String::from_utf8_lossy(bytes)),
             Value::CallStack {
                 stack_pointer,

@@ -21,6 +21,9 @@ pub enum Shown {
     Float,
     /// `be16` to `be64`: a number in network byte order; decimal. The kernel has no such types.
     Network,
+    /// `ipv4`: an IPv4 address, which is a number of 4 bytes in network byte order; `127.0.0.1`. The
+    /// kernel has no such type.
+    Ipv4,
 }
 
 /// Bit field within a number. `1 <= width`, and `width + offset <=` the bits of the number.
@@ -49,6 +52,8 @@ pub enum Element {
         /// `ustring`, which in a program means the same as `string`.
         user: bool,
     },
+    /// `ipv6`: the 16 bytes of an IPv6 address; `::1`. Never an array. The kernel has no such type.
+    Ipv6,
     /// Registers and a copy of the stack, from which the call stack is unwound. Only for the field
     /// `stack`; never an array.
     CallStack {
@@ -62,7 +67,7 @@ pub enum Element {
 ///
 /// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
 /// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, `be16`,
-/// `be32`, `be64`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
+/// `be32`, `be64`, `port` (which is `be16`), `ipv4`, `ipv6`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
 /// `f32@32/64`), and `stack(4096)`, which is not a type that events can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
@@ -79,8 +84,8 @@ const MAX_COUNT: u64 = 64;
 const LETTERS: [char; 5] = ['b', 's', 'x', 'c', 'f'];
 
 /// Help for an unknown type.
-const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, char, \
-     string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
+const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, port, ipv4, \
+     ipv6, char, string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
 
 impl FieldType {
     /// `x64`: the default for a register or 8 bytes of memory.
@@ -234,9 +239,11 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
     Ok(match name {
         "char" => number(Shown::Character, 1),
         "symbol" => number(Shown::Symbol, 8),
-        "be16" => number(Shown::Network, 2),
+        "be16" | "port" => number(Shown::Network, 2),
         "be32" => number(Shown::Network, 4),
         "be64" => number(Shown::Network, 8),
+        "ipv4" => number(Shown::Ipv4, 4),
+        "ipv6" => Element::Ipv6,
         "string" => Element::String { user: false },
         "ustring" => Element::String { user: true },
         "symstr" => return unknown("`symbol` shows an address as the function it lies in"),
@@ -323,6 +330,7 @@ impl fmt::Display for Element {
         let (letter, bits) = match *self {
             Element::String { user: false } => return f.write_str("string"),
             Element::String { user: true } => return f.write_str("ustring"),
+            Element::Ipv6 => return f.write_str("ipv6"),
             Element::CallStack { bytes } => return write!(f, "stack({bytes})"),
             Element::Number {
                 shown,
@@ -330,7 +338,7 @@ impl fmt::Display for Element {
                 bits: Some(Bits { width, offset }),
             } => {
                 let letter = match shown {
-                    Shown::Unsigned | Shown::Symbol | Shown::Network => 'b',
+                    Shown::Unsigned | Shown::Symbol | Shown::Network | Shown::Ipv4 => 'b',
                     Shown::Signed => 's',
                     Shown::Hexadecimal => 'x',
                     Shown::Character => 'c',
@@ -341,6 +349,7 @@ impl fmt::Display for Element {
             Element::Number { shown, bytes, .. } => match shown {
                 Shown::Character => return f.write_str("char"),
                 Shown::Symbol => return f.write_str("symbol"),
+                Shown::Ipv4 => return f.write_str("ipv4"),
                 Shown::Network => return write!(f, "be{}", u16::from(bytes) * 8),
                 Shown::Unsigned => ('u', u16::from(bytes) * 8),
                 Shown::Signed => ('s', u16::from(bytes) * 8),

@@ -51,6 +51,8 @@ pub enum Operand {
     },
     /// A string or a pattern, without quotes and without the backslashes before quotes.
     Text(String),
+    /// An IPv6 address, for [`Comparison::Equal`] and [`Comparison::NotEqual`].
+    Address(std::net::Ipv6Addr),
 }
 
 /// A condition, in an event's text its filter: a probe does nothing at a hit that does not meet it.
@@ -206,6 +208,7 @@ impl fmt::Display for Operand {
                 negative: true,
             } => write!(f, "{}", *value as i64),
             Operand::Number { value, .. } => write!(f, "{value}"),
+            Operand::Address(address) => write!(f, "{address}"),
             Operand::Text(text) => {
                 let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
                 write!(f, "\"{escaped}\"")

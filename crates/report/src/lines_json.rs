@@ -34,6 +34,7 @@ use capriole_trace::{EventInfo, FieldInfo};
 /// | `x8` to `x64` | a string in hexadecimal: `"0x55"` |
 /// | `u8` to `u64`, `s8` to `s64`, `be16` to `be64`, bit fields | a number from -2^53 to 2^53; outside that range, where most JSON readers lose precision, a string in decimal |
 /// | `char`, `string`, `ustring` | a string; bytes that are not UTF-8 are replaced by U+FFFD |
+/// | `ipv4`, `ipv6` | a string: `"127.0.0.1"`, `"::1"` |
 /// | `symbol` | a string: `"on_event+0x10"`, or `"0x55d0c0de1234"` if the trace has no symbol for it |
 /// | arrays | an array of these |
 ///
@@ -268,6 +269,8 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
         Value::Single(value) => put_float(lines, value.is_finite(), &format!("{value:?}")),
         Value::Double(value) => put_float(lines, value.is_finite(), &format!("{value:?}")),
         Value::Character(value) => put_string(lines, &[value]),
+        Value::Ipv4(address) => put_string(lines, address.to_string().as_bytes()),
+        Value::Ipv6(address) => put_string(lines, address.to_string().as_bytes()),
         Value::Text(text) => put_string(lines, text),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {

@@ -260,6 +260,8 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Single(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Double(value) => lines.put(format!("{value:?}").as_bytes()),
         Value::Character(value) => put_quoted(lines, &[value], b'\''),
+        Value::Ipv4(address) => lines.put(address.to_string().as_bytes()),
+        Value::Ipv6(address) => lines.put(address.to_string().as_bytes()),
         Value::Text(text) => put_quoted(lines, text, b'"'),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {

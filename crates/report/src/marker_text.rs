@@ -167,6 +167,7 @@ fn bits(value: Value<'_>) -> Option<u64> {
         Value::Unsigned(value) | Value::Hexadecimal(value) | Value::Symbol(value) => Some(value),
         Value::Signed(value) => Some(value as u64),
         Value::Character(value) => Some(u64::from(value)),
+        Value::Ipv4(address) => Some(u64::from(u32::from(address))),
         _ => None,
     }
 }

@@ -13,10 +13,18 @@ pub fn content(field_type: FieldType) -> Result<Content> {
     Ok(match (field_type.element, field_type.count) {
         (Element::String { .. }, None) => Content::Text,
         (Element::String { .. }, Some(count)) => Content::Texts { count },
+        (Element::Ipv6, None) => Content::Numbers {
+            bytes: 16,
+            count: 1,
+        },
+        (Element::Ipv6, Some(_)) => bail!(
+            Field,
+            "arrays of addresses are not read; read the elements one by one"
+        ),
         (Element::CallStack { bytes }, _) => Content::CallStack { bytes },
         (
             Element::Number {
-                shown: Shown::Network,
+                shown: Shown::Network | Shown::Ipv4,
                 bytes,
                 bits,
             },

@@ -608,6 +608,14 @@ impl Fields {
             Comparison::Bits => Relation::Bits,
         };
         match operand {
+            Operand::Number { .. }
+                if own.is_some_and(|i| self.infos[i].field_type.element == Element::Ipv6) =>
+            {
+                bail!(
+                    Field,
+                    "`{name}` is an ipv6 address, and cannot be compared with a number"
+                )
+            }
             Operand::Number { value, negative } => Ok(Condition::Number {
                 subject,
                 relation,
@@ -616,6 +624,35 @@ impl Fields {
                     false => i128::from(*value),
                 },
             }),
+            Operand::Address(address) => {
+                let Some(index) =
+                    own.filter(|i| self.infos[*i].field_type.element == Element::Ipv6)
+                else {
+                    bail!(
+                        Field,
+                        "`{name}` is not an ipv6 address, and is not compared with one"
+                    );
+                };
+                let halves = self.halves(index);
+                let same = Condition::All(
+                    [
+                        u128::from(*address) >> 64,
+                        u128::from(*address) & u128::from(u64::MAX),
+                    ]
+                    .into_iter()
+                    .zip(halves)
+                    .map(|(half, field)| Condition::Number {
+                        subject: Subject::Field(field),
+                        relation: Relation::Equal,
+                        with: half as i128,
+                    })
+                    .collect(),
+                );
+                Ok(match relation {
+                    Relation::NotEqual => Condition::Not(Box::new(same)),
+                    _ => same,
+                })
+            }
             Operand::Text(text) => {
                 let Subject::Field(field) = subject else {
                     bail!(
@@ -641,6 +678,22 @@ impl Fields {
                 })
             }
         }
+    }
+
+    /// Adds the two halves of an IPv6 address as fields that are not recorded, and returns their
+    /// indices: filters compare numbers of up to 8 bytes.
+    fn halves(&mut self, index: usize) -> [usize; 2] {
+        [0, 8].map(|offset| {
+            let mut half = Field {
+                content: Content::Network { bytes: 8 },
+                ..self.fetch.fields[index].clone()
+            };
+            if let Some(last) = half.pointers.last_mut() {
+                *last += offset;
+            }
+            self.fetch.fields.push(half);
+            self.fetch.fields.len() - 1
+        })
     }
 
     /// Returns the index of the field with the thread's name, after the recorded fields; adds it

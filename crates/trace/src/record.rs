@@ -41,6 +41,8 @@ pub const MAX_STACK_BYTES: usize = FieldType::MOST_STACK as usize;
 
 /// Size of the length before a string, bytes.
 pub(crate) const LENGTH_BYTES: usize = 4;
+/// Bytes of an IPv6 address.
+pub(crate) const ADDRESS_BYTES: usize = 16;
 /// Size of the registers before a copy of the stack, bytes.
 pub(crate) const STACK_HEAD: usize = 2 * WORD_BYTES;
 
@@ -188,6 +190,7 @@ impl Layout {
 fn used_bits(field_type: FieldType) -> Option<usize> {
     match (field_type.element, field_type.count) {
         (Element::String { .. } | Element::CallStack { .. }, _) => None,
+        (Element::Ipv6, count) => Some(usize::from(count.unwrap_or(1)) * ADDRESS_BYTES * 8),
         (Element::Number { bytes, .. }, Some(count)) => {
             Some(usize::from(bytes) * usize::from(count) * 8)
         }

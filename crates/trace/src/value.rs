@@ -1,12 +1,13 @@
 //! Extracts the fields of a record from its bytes, one by one.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::slice;
 
 use capriole_event::{Bits, Element, FieldType, Shown};
 
 use crate::document::{EventInfo, FieldInfo};
 use crate::packet::{long, word};
-use crate::record::{LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
+use crate::record::{ADDRESS_BYTES, LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
 
 /// The value of a field.
 #[derive(Debug, Clone, Copy)]
@@ -25,6 +26,10 @@ pub enum Value<'a> {
     Character(u8),
     /// An address (`symbol`).
     Symbol(u64),
+    /// An IPv4 address (`ipv4`).
+    Ipv4(Ipv4Addr),
+    /// An IPv6 address (`ipv6`).
+    Ipv6(Ipv6Addr),
     /// Text without the terminating NUL, in the program's encoding (`string`, `ustring`).
     Text(&'a [u8]),
     /// The data for a call stack (`stack`).
@@ -97,6 +102,7 @@ impl<'a> Iterator for Elements<'a> {
                 number(shown, bytes, bits, u64::from_le_bytes(raw))
             }
             Element::String { .. } => Value::Text(take_string(&mut array.bytes)),
+            Element::Ipv6 => Value::Ipv6(take_address(&mut array.bytes)),
             Element::CallStack { .. } => Value::CallStack(take_stack(&mut array.bytes)),
         })
     }
@@ -173,6 +179,7 @@ fn take_field<'a>(bytes: &mut &'a [u8], field_type: FieldType) -> Value<'a> {
             None,
         ) => number(shown, size, bits, long(take(bytes, WORD_BYTES), 0)),
         (Element::String { .. }, None) => Value::Text(take_string(bytes)),
+        (Element::Ipv6, None) => Value::Ipv6(take_address(bytes)),
         (Element::CallStack { .. }, None) => Value::CallStack(take_stack(bytes)),
         (element, Some(count)) => Value::Array(take_array(bytes, element, count)),
     }
@@ -192,6 +199,11 @@ fn take_array<'a>(bytes: &mut &'a [u8], element: Element, count: u16) -> Array<'
             }
             all.len() - bytes.len()
         }
+        Element::Ipv6 => {
+            let used = ADDRESS_BYTES * usize::from(count);
+            take(bytes, used);
+            used
+        }
         Element::CallStack { .. } => {
             for _ in 0..count {
                 take_stack(bytes);
@@ -210,6 +222,12 @@ fn take_string<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let length = word(bytes, 0) as usize;
     let string = take(bytes, string_bytes(length));
     &string[LENGTH_BYTES..LENGTH_BYTES + length]
+}
+
+fn take_address(bytes: &mut &[u8]) -> Ipv6Addr {
+    let mut address = [0; ADDRESS_BYTES];
+    address.copy_from_slice(take(bytes, ADDRESS_BYTES));
+    Ipv6Addr::from(address)
 }
 
 fn take_stack<'a>(bytes: &mut &'a [u8]) -> CallStack<'a> {
@@ -236,6 +254,7 @@ fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'stati
         Shown::Hexadecimal => Value::Hexadecimal(plain),
         Shown::Character => Value::Character(plain as u8),
         Shown::Symbol => Value::Symbol(plain),
+        Shown::Ipv4 => Value::Ipv4(Ipv4Addr::from(plain as u32)),
         Shown::Float if width == 32 => Value::Single(f32::from_bits(plain as u32)),
         Shown::Float => Value::Double(f64::from_bits(plain)),
     }
@@ -268,6 +287,7 @@ mod tests {
             ("u8", "Unsigned(248)"),
             ("s8", "Signed(-8)"),
             ("be16", "Unsigned(33528)"),
+            ("ipv4", "Ipv4(86.120.130.248)"),
             ("x8", "Hexadecimal(248)"),
             ("char", "Character(248)"),
             ("u16", "Unsigned(33528)"),
@@ -321,6 +341,17 @@ mod tests {
                 "[Text([]), Text([255, 0])]",
                 "[Unsigned(2)]",
             ]
+        );
+    }
+
+    #[test]
+    fn addresses_of_ipv6_have_the_order_of_the_network() {
+        let payload = b"\
+            \x20\x01\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\x01\
+            \x07zzzzzzz";
+        assert_eq!(
+            shown(&["ipv6", "u8"], false, payload),
+            ["Ipv6(2001:db8::1)", "Unsigned(7)"]
         );
     }
 

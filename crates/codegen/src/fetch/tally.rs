@@ -98,6 +98,16 @@ impl Fetch {
     pub fn tally(&self, event: u32, tally: &Tally) -> Result<Vec<Work>, FetchError> {
         for (index, field) in self.fields[..tally.keys].iter().enumerate() {
             match field.content {
+                Content::Numbers {
+                    bytes: 16,
+                    count: 1,
+                } if field.pointers.is_empty() => {
+                    return Err(FetchError::NotInMemory(index));
+                }
+                Content::Numbers {
+                    bytes: 16,
+                    count: 1,
+                } => {}
                 Content::Numbers { .. } | Content::Texts { .. } | Content::CallStack { .. } => {
                     return Err(FetchError::NotAKey(index));
                 }

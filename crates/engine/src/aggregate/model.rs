@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Value of one key.
@@ -13,6 +14,8 @@ pub enum Value {
     Hexadecimal(u64),
     /// A character, by its byte.
     Character(u8),
+    /// An address of IPv4 or IPv6.
+    Address(IpAddr),
     /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
     /// shown.
     Text(Vec<u8>),

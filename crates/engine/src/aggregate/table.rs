@@ -12,6 +12,7 @@ use capriole_select::fields::Fields;
 use capriole_select::select::Selected;
 use capriole_trace::clock::Clock;
 use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 
 /// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
@@ -650,12 +651,20 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
             }
             // Refused as a key when the event was parsed.
             Element::CallStack { .. } => Value::Unreadable,
+            Element::Ipv6 => {
+                let mut address = [0; 16];
+                for (to, from) in address.iter_mut().zip(take(16)) {
+                    *to = from;
+                }
+                Value::Address(Ipv6Addr::from(address).into())
+            }
             Element::Number { shown, .. } => {
                 let word = word(take(8));
                 match shown {
                     Shown::Signed => Value::Number(i128::from(word as i64)),
                     Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
                     Shown::Character => Value::Character(word as u8),
+                    Shown::Ipv4 => Value::Address(Ipv4Addr::from(word as u32).into()),
                     // The key of a floating point number is refused when fields are read.
                     Shown::Unsigned | Shown::Network | Shown::Float => {
                         Value::Number(i128::from(word))

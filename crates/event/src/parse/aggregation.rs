@@ -171,6 +171,12 @@ pub(crate) fn no_number(
         let help = "record it".to_string();
         return Some(("is a call stack", help, Some(Instead::CountCallers)));
     }
+    if known.element == Element::Ipv6 {
+        return error(
+            "is an address",
+            &format!("an address can be a key: by {word}"),
+        );
+    }
     let Element::Number { shown, .. } = known.element else {
         return error("is a string", &format!("a string can be a key: by {word}"));
     };
@@ -183,6 +189,10 @@ pub(crate) fn no_number(
             let help = format!("give it the type u64, or make it a key: by {word}");
             error("is a symbol", &help)
         }
+        Shown::Ipv4 => error(
+            "is an address",
+            &format!("an address can be a key: by {word}"),
+        ),
         Shown::Float => {
             let help = "only whole numbers are added up".to_string();
             Some(("is a floating point number", help, Some(Instead::SeeEach)))

@@ -377,7 +377,8 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
 /// True for a text or an array in a register: it is in the memory that the register points to, so
 /// that `$arg1:string` is `+0($arg1):string`.
 fn is_pointed_to(fetch: &Fetch, field_type: FieldType, at_site: Where) -> bool {
-    let in_memory = field_type.is_string() || field_type.count.is_some();
+    let in_memory =
+        field_type.is_string() || field_type.count.is_some() || field_type.element == Element::Ipv6;
     // A marker knows by itself that its argument is a pointer.
     let pointer = match fetch.base {
         Base::Argument(_) => !at_site.is_marker,
@@ -547,6 +548,8 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
     let help = format!("write +0({fetch}):{field_type} for the memory that it points to");
     if field_type.is_string() {
         error(Type, "string accepts only a memory argument", &help)
+    } else if field_type.element == Element::Ipv6 {
+        error(Type, "ipv6 accepts only a memory argument", &help)
     } else if field_type.count.is_some() {
         error(Type, "array accepts only a memory argument", &help)
     } else {

@@ -7,6 +7,7 @@ use crate::guard::{Comparison, Guard, Operand};
 use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::symbol::is_word;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Operators, longer ones first. `!~` is an extension to the kernel's.
 const OPERATORS: [(&str, Comparison, bool); 9] = [
@@ -25,6 +26,8 @@ const OPERATORS: [(&str, Comparison, bool); 9] = [
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Number,
+    /// An IPv6 address.
+    Address,
     Text,
     /// Not known yet: debug information or the marker determines it.
     Unknown,
@@ -146,6 +149,14 @@ impl Parser<'_> {
             comparison,
             Comparison::Equal | Comparison::NotEqual | Comparison::Matches
         );
+        if kind == Kind::Address && (!of_text || comparison == Comparison::Matches) {
+            let message = format!("illegal operation for field type: {field} is an address");
+            return Err(self.error(
+                operator_at,
+                message,
+                "addresses are compared with == and !=",
+            ));
+        }
         if (kind == Kind::Text && !of_text)
             || (kind == Kind::Number && comparison == Comparison::Matches)
         {
@@ -204,6 +215,7 @@ impl Parser<'_> {
                     let help = "floating point numbers are recorded, and not compared";
                     Err(self.error(at, message, help))
                 }
+                Some(known) if known.element == Element::Ipv6 => Ok(Kind::Address),
                 Some(_) => Ok(Kind::Number),
                 None => Ok(Kind::Unknown),
             };
@@ -234,6 +246,27 @@ impl Parser<'_> {
     ) -> Result<Operand, ParseError> {
         let at = self.at;
         let rest = &self.text[at..self.end];
+        let address_end = |c: char| !c.is_ascii_hexdigit() && !matches!(c, ':' | '.');
+        let word = &rest[..rest.find(address_end).unwrap_or(rest.len())];
+        let may_be = kind != Kind::Text && comparison != Comparison::Matches;
+        if let (true, Ok(address)) = (may_be && kind != Kind::Address, word.parse::<Ipv4Addr>()) {
+            self.at += word.len();
+            return Ok(Operand::Number {
+                value: u64::from(u32::from(address)),
+                negative: false,
+            });
+        }
+        let equal = matches!(comparison, Comparison::Equal | Comparison::NotEqual);
+        if let (true, Ok(address)) = (may_be && equal, word.parse::<Ipv6Addr>())
+            && kind != Kind::Number
+        {
+            self.at += word.len();
+            return Ok(Operand::Address(address));
+        }
+        if kind == Kind::Address {
+            let message = format!("expecting an address: {field} is one");
+            return Err(self.error(at, message, "write an IPv6 address, as in == ::1"));
+        }
         if let Some(quote) = rest.chars().next().filter(|c| matches!(c, '"' | '\'')) {
             let Some(length) = closing_quote(&rest[1..], quote) else {
                 return Err(self.error(at, "missing matching quote", ""));

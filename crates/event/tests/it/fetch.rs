@@ -196,6 +196,8 @@ fn types() {
         ("be16", number(Shown::Network, 2), None),
         ("be32", number(Shown::Network, 4), None),
         ("be64", number(Shown::Network, 8), None),
+        ("ipv4", number(Shown::Ipv4, 4), None),
+        ("ipv6", Element::Ipv6, None),
         ("string", string(false), None),
         ("ustring", string(true), None),
         ("b3@5/32", field(3, 5, 4), None),
@@ -372,6 +374,12 @@ fn errors() {
     assert!(error.text[error.column..].starts_with("a128="));
     all.push(error.message);
     insta::assert_snapshot!(all.join("\n\n"));
+}
+
+#[test]
+fn a_port_is_a_number_of_two_bytes() {
+    assert_eq!("port".parse::<FieldType>(), "be16".parse());
+    assert_eq!("port".parse::<FieldType>().unwrap().to_string(), "be16");
 }
 
 #[test]

@@ -261,12 +261,18 @@ fn a_type_without_a_name_is_not_recorded() {
 fn babeltrace_value(element: Element, value: &Owned) -> String {
     let bits = match element {
         Element::Number { bits, .. } => bits,
-        Element::String { .. } | Element::CallStack { .. } => None,
+        Element::String { .. } | Element::CallStack { .. } | Element::Ipv6 => None,
     };
     match value {
         Owned::Unsigned(value) => value.to_string(),
         Owned::Signed(value) => value.to_string(),
         Owned::Hexadecimal(value) | Owned::Symbol(value) => format!("0x{value:X}"),
+        Owned::Ipv4(value) => format!("0x{value:X}"),
+        Owned::Ipv6(address) => {
+            let bytes = address.iter().enumerate();
+            let bytes = bytes.map(|(n, byte)| format!("[{n}] = 0x{byte:X}"));
+            format!("[ {} ]", bytes.collect::<Vec<_>>().join(", "))
+        }
         Owned::Single(bits) => f32::from_bits(*bits).to_string(),
         Owned::Double(bits) => f64::from_bits(*bits).to_string(),
         Owned::Character(value) => value.to_string(),
@@ -306,6 +312,7 @@ fn nothing(field_type: FieldType) -> Owned {
     let one = match field_type.element {
         Element::String { .. } => Owned::Text(Vec::new()),
         Element::CallStack { .. } => Owned::CallStack(0, 0, Vec::new()),
+        Element::Ipv6 => Owned::Ipv6([0; 16]),
         Element::Number {
             shown: Shown::Signed,
             ..

@@ -9,6 +9,7 @@
 //! u32         integer { size = 32; align = 64; ... } _fd;
 //! b3@5/32     integer { size = 5; ... } __flags_below;  integer { size = 3; ... } _flags;
 //! u16[3]      u16_t _ports[3];
+//! ipv6        byte_t _address[16];
 //! string      length_t __path_length;  char8_t _path[__path_length];
 //! stack       hex64_t __stack_pointer;  hex64_t __stack_frame_pointer;
 //!             length_t __stack_length; byte_t _stack[__stack_length];
@@ -64,6 +65,14 @@ impl Writer<'_> {
         let _ = writeln!(self.text, "\t\t{type_name} {name}{suffix};");
     }
 
+    /// Makes the next member begin at a multiple of 64 bits, whatever its type is.
+    fn align(&mut self) {
+        if !self.aligned {
+            let align = self.names.add("_align");
+            self.member("hex64_t", &align, "[0]");
+        }
+    }
+
     fn field(&mut self, field: &FieldInfo, name: &str) {
         match (field.field_type.element, field.field_type.count) {
             (Element::String { .. }, None) => {
@@ -76,6 +85,12 @@ impl Writer<'_> {
                 let structure = "struct { length_t length; char8_t text[length]; }";
                 self.member(structure, name, &format!("[{count}]"));
                 self.aligned = false;
+            }
+            // There are no arrays of IPv6 addresses.
+            (Element::Ipv6, _) => {
+                self.align();
+                self.member("byte_t", name, "[16]");
+                self.aligned = true;
             }
             // There are no arrays of call stacks.
             (Element::CallStack { .. }, _) => {
@@ -107,10 +122,7 @@ impl Writer<'_> {
                 };
             }
             (Element::Number { shown, bytes, bits }, Some(count)) => {
-                if !self.aligned {
-                    let align = self.names.add("_align");
-                    self.member("hex64_t", &align, "[0]");
-                }
+                self.align();
                 let size = u32::from(bytes) * 8;
                 let element = match (bits, shown) {
                     (Some(bits), _) => part(shown, size, bits),
@@ -137,7 +149,7 @@ fn integer(shown: Shown, size: u32, align: u32) -> String {
         }
         Shown::Unsigned | Shown::Network => "signed = false; base = 10;",
         Shown::Signed => "signed = true; base = 10;",
-        Shown::Hexadecimal | Shown::Symbol => "signed = false; base = 16;",
+        Shown::Hexadecimal | Shown::Symbol | Shown::Ipv4 => "signed = false; base = 16;",
         Shown::Character => "signed = false; base = 10; encoding = UTF8;",
     };
     format!("integer {{ size = {size}; align = {align}; {more} }}")

@@ -273,6 +273,7 @@ fn key_value(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Hexadecimal(number) => format!("{number:#x}"),
         Value::Character(byte) => format!("'{}'", escaped(&[*byte], b'\'')),
+        Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
         Value::Unreadable => "(fault)".to_owned(),
     }

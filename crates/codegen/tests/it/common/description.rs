@@ -72,7 +72,7 @@ pub fn random_field(random: &mut Random) -> Field {
             count: 1 + random.below(3) as u16,
         },
         3 => Content::Numbers {
-            bytes: random.pick(&[1, 2, 4, 8]),
+            bytes: random.pick(&[1, 2, 4, 8, 16]),
             count: 1 + random.below(7) as u16,
         },
         _ => number,

@@ -104,6 +104,15 @@ impl Stopped {
         let address = value.wrapping_add_signed(last);
         match typed.field_type.element {
             Element::CallStack { .. } => panic!("debug information has no call stacks"),
+            Element::Ipv6 => panic!("debug information has no addresses of IPv6"),
+            Element::String { .. } if typed.length.is_some() => {
+                let length = typed.length.as_ref().map(|length| self.shows(length));
+                let length: usize = length.unwrap().parse().unwrap();
+                format!(
+                    "{:?}",
+                    String::from_utf8(self.memory(address, length)).unwrap()
+                )
+            }
             Element::String { .. } => {
                 let mut text = Vec::new();
                 for at in address.. {
@@ -156,7 +165,7 @@ fn shown(bytes: &[u8], field: FieldType) -> String {
     let value = value << (64 - width) >> (64 - width);
     match shown {
         Shown::Signed => ((value << (64 - width)) as i64 >> (64 - width)).to_string(),
-        Shown::Unsigned | Shown::Network => value.to_string(),
+        Shown::Unsigned | Shown::Network | Shown::Ipv4 => value.to_string(),
         Shown::Hexadecimal | Shown::Symbol => format!("{value:#x}"),
         Shown::Character => format!("'{}'", char::from(value as u8)),
         Shown::Float if size == 4 => f32::from_bits(value as u32).to_string(),

@@ -20,6 +20,8 @@ pub enum Owned {
     Double(u64),
     Character(u8),
     Symbol(u64),
+    Ipv4(u32),
+    Ipv6([u8; 16]),
     Text(Vec<u8>),
     Array(Vec<Owned>),
     /// Stack pointer, rbp, copy.
@@ -36,6 +38,8 @@ pub fn owned(value: Value<'_>) -> Owned {
         Value::Double(value) => Owned::Double(value.to_bits()),
         Value::Character(value) => Owned::Character(value),
         Value::Symbol(value) => Owned::Symbol(value),
+        Value::Ipv4(value) => Owned::Ipv4(value.into()),
+        Value::Ipv6(value) => Owned::Ipv6(value.octets()),
         Value::Text(text) => Owned::Text(text.to_vec()),
         Value::Array(values) => Owned::Array(values.iter().map(owned).collect()),
         Value::CallStack(stack) => Owned::CallStack(
@@ -69,6 +73,7 @@ pub fn events() -> Vec<EventInfo> {
     let numbers = [
         "a:u8", "b:u16", "c:u32", "d:u64", "e:s8", "f:s16", "g:s32", "h:s64", "i:x8", "j:x16",
         "k:x32", "l:x64", "m:symbol", "n:char", "o:f32", "p:f64", "q:be16", "r:be32", "s:be64",
+        "t:ipv4",
     ];
     let bits = [
         "a:b3@5/32",
@@ -90,6 +95,7 @@ pub fn events() -> Vec<EventInfo> {
         "d:x64[2]",
         "e:char[4]",
         "f:u8",
+        "v:ipv6",
         "g:symbol[2]",
         "h:b3@5/16[3]",
         "i:b8@0/8[64]",
@@ -102,6 +108,7 @@ pub fn events() -> Vec<EventInfo> {
         "size:u32",
         "name:ustring",
         "list:u16[3]",
+        "peer:ipv6",
         "last:string",
     ];
     vec![
@@ -170,6 +177,12 @@ impl Maker {
                 Owned::Array((0..count).map(|_| self.string(bytes)).collect())
             }
             (Element::CallStack { .. }, _) => unreachable!("tests/it/call_stacks.rs makes them"),
+            (Element::Ipv6, None) => {
+                let address: [u8; 16] = std::array::from_fn(|_| self.random.below(256) as u8);
+                bytes.extend_from_slice(&address);
+                Owned::Ipv6(address)
+            }
+            (Element::Ipv6, Some(_)) => unreachable!("there are no arrays of addresses"),
             (element, None) => {
                 let (value, raw) = self.number(element);
                 bytes.extend_from_slice(&raw.to_le_bytes());
@@ -243,6 +256,7 @@ impl Maker {
             Shown::Hexadecimal => Owned::Hexadecimal(value),
             Shown::Character => Owned::Character(value as u8),
             Shown::Symbol => Owned::Symbol(value),
+            Shown::Ipv4 => Owned::Ipv4(value as u32),
             Shown::Float if width == 32 => Owned::Single(value as u32),
             Shown::Float => Owned::Double(value),
         };
@@ -256,6 +270,7 @@ fn empty(field_type: FieldType, bytes: &mut Vec<u8>) {
     let length = match field_type.element {
         Element::String { .. } => 8 * count,
         Element::CallStack { .. } => 24,
+        Element::Ipv6 => 16,
         Element::Number { .. } if field_type.count.is_none() => 8,
         Element::Number { bytes, .. } => (usize::from(bytes) * count).next_multiple_of(8),
     };
