@@ -16,6 +16,18 @@ __attribute__((noinline)) size_t take(const std::string &text, std::string_view 
 	return text.size() + view.size() + order->name.size() + own.size() + pointer->size();
 }
 
+__attribute__((noinline)) int price(Order order, int count, std::string_view unit)
+{
+	__asm__ volatile("" ::: "memory");
+	return order.id * count + (int)unit.size();
+}
+
+__attribute__((noinline)) int only(Order order)
+{
+	__asm__ volatile("" ::: "memory");
+	return order.id;
+}
+
 int main()
 {
 	size_t sum = 0;
@@ -25,6 +37,7 @@ int main()
 	};
 	for (const std::string &text : texts) {
 		Order order = { 1, text + "!", std::string_view(text).substr(0, 2) };
+		sum += (size_t)(price(order, 3, "kg") + only(order));
 		sum += take(text, std::string_view(text).substr(text.size() / 2), &order, text, &text);
 	}
 	std::puts(sum ? "ok texts" : "");

@@ -215,7 +215,11 @@ pub fn say_dropped(probed: &Probed) {
             tell!("  {}", advice::told(reason));
         }
     }
-    for message in select::namesakes(&probed.selected) {
+    let unshown = select::unshown(&probed.selected);
+    for message in select::namesakes(&probed.selected)
+        .into_iter()
+        .chain(unshown)
+    {
         tell!("capriole: {message}");
     }
     let mut told = HashSet::new();

@@ -37,6 +37,9 @@ pub struct Fields {
     pub keys: usize,
     /// printf format of the first fields: all arguments of a marker that has a format.
     pub format: Option<TextFormat>,
+    /// Parameters that `$arg*` leaves out, because a value of their type cannot be shown: names, and
+    /// reasons.
+    pub unshown: Vec<(String, String)>,
     /// Fields of the probe's other actions, in their order.
     pub more: Vec<Fields>,
 }
@@ -305,7 +308,7 @@ impl<'a> Reader<'a> {
         {
             let (call, mut word) = self.word(argument, site)?;
             let (debug, place) = self.debug_of_entry(site)?;
-            for (name, found) in parameters(debug, &place)? {
+            for (name, found) in parameters(debug, &place)?.shown {
                 let source = Source::Kept { call, word };
                 fields.push(
                     &name,
@@ -423,7 +426,7 @@ impl<'a> Reader<'a> {
             word += match kept.0.base {
                 Base::AllArguments => {
                     let (debug, place) = self.debug_of_entry(site)?;
-                    parameters(debug, &place)?.len() as u16
+                    parameters(debug, &place)?.shown.len() as u16
                 }
                 _ => 1,
             };
@@ -491,7 +494,9 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         let (debug, place) = self.debug(site)?;
-        for (name, found) in parameters(debug, &place)? {
+        let Parameters { shown, unshown } = parameters(debug, &place)?;
+        fields.unshown.extend(unshown);
+        for (name, found) in shown {
             let (field, field_type) = typed(&found, site)?;
             fields.push(&name, field, field_type);
         }
@@ -726,21 +731,34 @@ fn named(site: &Site) -> Option<&str> {
     }
 }
 
-/// Returns the parameters that exist at a place, by name.
-fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Vec<(String, TypedFetch)>> {
+/// Parameters of a function, by name.
+struct Parameters {
+    shown: Vec<(String, TypedFetch)>,
+    /// Those of a type of which no value can be shown, with the reason.
+    unshown: Vec<(String, String)>,
+}
+
+/// Returns the parameters that exist at a place.
+///
+/// # Errors
+/// A parameter has no known value there, or none has a type that can be shown.
+fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Parameters> {
     let described = debug
         .describe(place)
         .map_err(|error| err!(Field, "{error}"))?;
-    let parameters = described.into_iter().filter(|d| d.parameter);
-    let found = |parameter: Described| {
-        let name = parameter.name;
-        match parameter.fetch {
+    let (mut shown, mut unshown) = (Vec::new(), Vec::new());
+    for Described { name, fetch, .. } in described.into_iter().filter(|d| d.parameter) {
+        match fetch {
             // `args#0`, from a parameter pack, is not a valid field name.
-            Ok(found) => Ok((name.replace('#', "_"), found)),
-            Err(refusal) => Err(err!(Field, "parameter `{name}`: {refusal}")),
+            Ok(found) => shown.push((name.replace('#', "_"), found)),
+            Err(refusal) if refusal.is_of_type() => unshown.push((name, refusal.to_string())),
+            Err(refusal) => bail!(Field, "parameter `{name}`: {refusal}"),
         }
-    };
-    parameters.map(found).collect()
+    }
+    match (shown.is_empty(), unshown.first()) {
+        (true, Some((name, refusal))) => bail!(Field, "parameter `{name}`: {refusal}"),
+        _ => Ok(Parameters { shown, unshown }),
+    }
 }
 
 /// Creates a field that is kept from the entry.

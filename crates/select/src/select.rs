@@ -22,7 +22,7 @@ mod selected;
 
 pub use fate::Fate;
 pub use identified::identified;
-pub use namesakes::namesakes;
+pub use namesakes::{namesakes, unshown};
 pub use pairing::keep_going;
 pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};

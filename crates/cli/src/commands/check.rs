@@ -81,7 +81,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
     }
-    for message in select::namesakes(&selected) {
+    let unshown = select::unshown(&selected);
+    for message in select::namesakes(&selected).into_iter().chain(unshown) {
         tell!("capriole: {message}");
     }
     let all = selected.iter().all(|e| e.fate.reason().is_none());

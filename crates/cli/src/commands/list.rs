@@ -126,7 +126,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
-    for message in select::namesakes(&selected) {
+    let unshown = select::unshown(&selected);
+    for message in select::namesakes(&selected).into_iter().chain(unshown) {
         tell!("capriole: {message}");
     }
     Ok(ExitCode::SUCCESS)

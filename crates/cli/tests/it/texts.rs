@@ -2,7 +2,7 @@
 //! lengths at the same calls.
 
 use crate::programs::{Compiler, build, build_go};
-use crate::target::told;
+use crate::target::{capriole, told};
 use crate::traces::{events, record_program, scratch, text};
 use std::path::Path;
 use std::process::Command;
@@ -170,4 +170,39 @@ fn texts_of_go_are_those_that_gdb_reads() {
     if let Some(program) = build_go("texts.go", "texts_go") {
         compare(&program, ("c", "main.take"), &ALL, 5);
     }
+}
+
+#[test]
+fn all_arguments_are_those_that_can_be_shown() {
+    let Some(program) = build(Compiler::Gxx, "texts.cpp", &["-g", "-O2", "-std=c++20"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let record = |event: &str| {
+        let words = ["record", "-o", text(&trace), "-e", event, "--"];
+        capriole(&[&words[..], &[text(&program)]].concat())
+    };
+    let output = record("p:price :price $arg*");
+    assert!(output.status.success(), "{}", told(&output));
+    let message = "left out of `p:price :price $arg*`: parameter `order`: `order` is ";
+    assert_eq!(
+        told(&output).matches(message).count(),
+        1,
+        "{}",
+        told(&output)
+    );
+    let expected = serde_json::json!({"count": 3, "unit": "kg"});
+    let all = events(&trace);
+    let own: Vec<_> = all.iter().filter(|e| e["event"] == "price").collect();
+    assert_eq!(own.len(), 5);
+    assert!(own.iter().all(|e| e["arguments"] == expected), "{own:?}");
+    // An event without any field is not what was meant.
+    let output = record(":only $arg*");
+    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert!(
+        told(&output).contains("parameter `order`"),
+        "{}",
+        told(&output)
+    );
 }

@@ -79,3 +79,19 @@ fn variants(site: &Site, linkage: &str) -> Vec<(String, u64)> {
         })
         .collect()
 }
+
+/// Returns a message for each parameter that `$arg*` leaves out, because a value of its type cannot be
+/// shown.
+pub fn unshown(selected: &[Selected]) -> Vec<String> {
+    let mut messages: Vec<String> = Vec::new();
+    for event in selected.iter().filter(|event| !event.origin.is_implied()) {
+        for (name, reason) in &event.fields.unshown {
+            let label = &event.probe.label;
+            let message = format!("left out of `{label}`: parameter `{name}`: {reason}");
+            if !messages.contains(&message) {
+                messages.push(message);
+            }
+        }
+    }
+    messages
+}
