@@ -176,8 +176,7 @@ impl Server {
         let refuse = |message: &str| Err(failure(libc::EOPNOTSUPP, message));
         let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
             return refuse(
-                "/proc is not mounted, or is that of another PID namespace, and probes need it: mount one there \
-                 (unshare --mount-proc)",
+                "/proc is not mounted, or is that of another PID namespace, and probes need it: mount one there",
             );
         };
         // The ids in the namespaces from that of /proc to our own (proc_pid_status(5)).
@@ -185,7 +184,7 @@ impl Server {
         if ids.is_some_and(|ids| ids.split_whitespace().count() != 1) {
             return refuse(
                 "/proc is that of another PID namespace, where the program has another number: mount one of its \
-                 own (unshare --mount-proc)",
+                 own",
             );
         }
         if !std::path::Path::new(&format!("/proc/{}", self.pid)).exists() {
