@@ -177,7 +177,7 @@ fn without_a_guard_of_handlers_there_is_no_recording() {
     let output = recorder.wait_with_output().expect("it ends");
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     assert!(
-        told(&output).contains("a thread stays where a guard has to stand"),
+        told(&output).contains("a thread stays at a place where Capriole needs a probe of its own"),
         "{}",
         told(&output)
     );

@@ -127,7 +127,10 @@ fn a_recorder_takes_out_what_it_put_in_whatever_children_wrote() {
     };
     recorded.forge();
     let said = recorded.stop();
-    assert!(said.contains("1 child wrote over"), "{said}");
+    assert!(
+        said.contains("in 1 child process the probes stay: it overwrote the list"),
+        "{said}"
+    );
     recorded.finish();
 }
 
@@ -141,7 +144,10 @@ fn probes_of_a_killed_recorder_are_taken_out_whatever_children_wrote() {
     let output = capriole(&["detach", &recorded.running.pid.to_string()]);
     let said = told(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("1 child that wrote over"), "{said}");
+    assert!(
+        said.contains("in 1 child process the probes stay: it overwrote the list"),
+        "{said}"
+    );
     recorded.finish();
 }
 
@@ -236,7 +242,7 @@ fn a_recording_that_a_child_of_other_rights_overhears_ends() {
         said.contains("it keeps the memory of this recording"),
         "{said}"
     );
-    assert!(said.contains("could read what is recorded"), "{said}");
+    assert!(said.contains("could read the events"), "{said}");
     recorded.running.assert_alive();
     assert_text_is_the_files(&recorded.running.process(), true);
 }

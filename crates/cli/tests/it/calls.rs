@@ -216,11 +216,11 @@ fn latencies_can_stand_in_a_file() {
         ),
         (
             "latency(:even) i=$arg1",
-            "events: line 2: `i=$arg1`: the field `i` would not be used",
+            "events: line 2: `i` behind latency(...) would not be used",
         ),
         (
             "latency(:even) i=$entry:arg1 by tid",
-            "events: line 2: `i=$entry:arg1 by tid`: the field `i` would not be used",
+            "events: line 2: `i` behind latency(...) would not be used",
         ),
         (
             "latency(:even i=$arg1)",
