@@ -193,7 +193,7 @@ fn a_picture_goes_to_what_is_open_too() {
     assert!(status.expect("it runs").success());
     let log = fs::read_to_string(&log).expect("text");
     assert!(log.starts_with("before\n<?xml") && log.contains("</svg>"));
-    assert_refused(&flame(text(scratch.path())), "is not a file");
+    assert_refused(&flame(text(scratch.path())), "is not a regular file");
     // A link of our own is followed.
     let (file, link) = (
         scratch.path().join("file.svg"),

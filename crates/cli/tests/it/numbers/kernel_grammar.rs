@@ -94,7 +94,7 @@ fn comments_may_have_any_bytes_and_events_only_characters() {
     std::fs::write(&file, b"p:net/req :work\n\np:net/b :caf\xe9 %di\n").expect("written");
     let said = told(&record(&trace, &arguments));
     assert!(
-        said.contains("line 3 is not text in UTF-8: p:net/b :caf"),
+        said.contains("line 3: byte 13 is 0xe9, which is not UTF-8: p:net/b :caf"),
         "{said}"
     );
 }
