@@ -188,7 +188,7 @@ fn arguments_return_addresses_and_results_are_as_at_the_entry() {
             }
             Some("main.huge__return") => {
                 let k = arguments["k"].as_i64().expect("a number");
-                assert_eq!(arguments["arg1"].as_i64(), Some(k + 1), "{event}");
+                assert_eq!(arguments["ret"].as_i64(), Some(k + 1), "{event}");
             }
             _ => {}
         }
