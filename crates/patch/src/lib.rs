@@ -28,6 +28,7 @@ pub mod other;
 pub mod outside;
 pub mod patch;
 mod probe;
+mod ranges;
 pub mod recover;
 pub mod returns;
 pub mod session;

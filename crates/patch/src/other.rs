@@ -40,6 +40,7 @@
 //! **Return addresses** are replaced by one of them only: a recorder refuses to replace any beside the
 //! library's session, and the library while a recorder does.
 
+use crate::ranges::Ranges;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_ledger::{Action, Entry, Kind, Ledger};
@@ -59,10 +60,8 @@ const TRIES: u32 = 5;
 pub struct Other {
     /// Its owner.
     pub owner: Owner,
-    /// The bytes that it claims, by their starts.
-    claims: Vec<Range<u64>>,
-    /// Size of the largest claim, bytes.
-    longest: u64,
+    /// The bytes that it claims. None has a number of its own.
+    claims: Ranges,
     /// The signal actions that it has replaced, or is just about to.
     actions: Vec<Action>,
     /// True if it has probes through which the program sees its own signal actions.
@@ -131,8 +130,7 @@ impl Other {
         }
         let mut other = Other {
             owner: Owner { kind, tracer: None },
-            claims: Vec::new(),
-            longest: 0,
+            claims: Ranges::default(),
             actions: Vec::new(),
             guards_actions: false,
             follows: false,
@@ -152,28 +150,21 @@ impl Other {
             header.journal(remote, |entry| {
                 if let Entry::Change(change) = entry {
                     other.guards_actions |= change.action;
-                    other.claims.push(change.claim());
+                    other.claims.insert(change.claim(), 0);
                 }
             })?;
         }
-        other.claims.sort_unstable_by_key(|claim| claim.start);
-        let sizes = other.claims.iter().map(|claim| claim.end - claim.start);
-        other.longest = sizes.max().unwrap_or(0);
         Ok(Some(other))
     }
 
     /// Returns the bytes that it claims which begin or end in `near`, or contain it.
     pub fn claims_in(&self, near: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-        let first = near.start.saturating_sub(self.longest);
-        let from = self.claims.partition_point(|claim| claim.start < first);
-        let claims = self.claims[from..].iter();
-        let claims = claims.take_while(move |claim| claim.start < near.end);
-        claims.filter(move |claim| claim.end > near.start).cloned()
+        self.claims.meeting(near).map(|(claim, _)| claim)
     }
 
     /// Returns all bytes that it claims.
     pub fn claims(&self) -> impl Iterator<Item = Range<u64>> {
-        self.claims.iter().cloned()
+        self.claims_in(0..u64::MAX)
     }
 
     /// True if it claims a byte of `bytes`.
@@ -244,14 +235,17 @@ pub(crate) fn check_action(
 mod tests {
     use super::*;
 
-    fn other(claims: &[Range<u64>]) -> Other {
+    fn other(bytes: &[Range<u64>]) -> Other {
+        let mut claims = Ranges::default();
+        for claim in bytes {
+            claims.insert(claim.clone(), 0);
+        }
         Other {
             owner: Owner {
                 kind: Kind::Library,
                 tracer: None,
             },
-            claims: claims.to_vec(),
-            longest: claims.iter().map(|c| c.end - c.start).max().unwrap_or(0),
+            claims,
             actions: vec![Action {
                 signal: libc::SIGTRAP,
                 handler: 1,

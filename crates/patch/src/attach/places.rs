@@ -10,10 +10,11 @@
 //! entries is a detour with the work of some of its probes. All of them have the shape of the place,
 //! so they change the same bytes, and one can replace another within one stop.
 
-use super::indexes::{Functions, Ranges};
+use super::indexes::Functions;
 use super::round::Entry;
 use super::{Probe, SiteError};
 use crate::guards::{uses, uses_any};
+use crate::ranges::Ranges;
 use capriole_proc::maps::PAGE_SIZE;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -162,6 +163,7 @@ impl Asked {
         };
         let meeting: BTreeSet<usize> = uses(probe)
             .flat_map(|bytes| self.by_bytes.meeting(bytes))
+            .map(|(_, place)| place)
             .filter(|place| *place < before)
             .collect();
         for place in meeting {
