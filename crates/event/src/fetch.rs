@@ -2,6 +2,7 @@
 
 use crate::field_type::FieldType;
 use crate::gpr::Gpr;
+use crate::names;
 use std::fmt;
 
 /// Source of a value, before any dereference.
@@ -301,12 +302,80 @@ impl fmt::Display for Value {
     }
 }
 
+impl Base {
+    /// True for what is a pointer if its type is one of memory: `$arg1:string` is
+    /// `+0($arg1):string`.
+    pub(crate) fn may_point(&self) -> bool {
+        match self {
+            Base::Argument(_)
+            | Base::Register(_)
+            | Base::Retval
+            | Base::Entry(_)
+            | Base::StackPointer
+            | Base::StackWord(_) => true,
+            Base::Vector(_)
+            | Base::AllArguments
+            | Base::Latency
+            | Base::CallStack(_)
+            | Base::Comm
+            | Base::Immediate(_)
+            | Base::Text(_)
+            | Base::Address(_)
+            | Base::FileOffset(_)
+            | Base::Variable(_) => false,
+        }
+    }
+}
+
+impl Fetch {
+    /// Name of a field without one, from the variable or from `$arg1`. Other fields are called by
+    /// their numbers.
+    pub(crate) fn own_name(&self) -> Option<String> {
+        match &self.base {
+            Base::AllArguments => Some("arg*".to_string()),
+            _ if !self.derefs.is_empty() => None,
+            Base::Argument(number) => Some(format!("arg{number}")),
+            Base::Entry(entry) => entry.fetch.own_name(),
+            Base::Variable(path) => names::identifier(path),
+            _ => None,
+        }
+    }
+}
+
+impl FetchArg {
+    /// Returns the argument or register that points to the text or array, if the field is called
+    /// after it: `$arg2` of `$arg2:string`. `+0($arg2):string` is called by its number.
+    fn pointer(&self) -> Option<Fetch> {
+        const AT_START: [Deref; 1] = [Deref {
+            offset: 0,
+            user: false,
+        }];
+        let is_in_memory = self.field_type.is_some_and(|found| found.is_in_memory());
+        if self.named
+            || !is_in_memory
+            || !self.fetch.base.may_point()
+            || self.fetch.derefs != AT_START
+        {
+            return None;
+        }
+        let pointer = Fetch {
+            base: self.fetch.base.clone(),
+            derefs: Vec::new(),
+        };
+        let is_called_so = pointer.own_name().is_none_or(|name| name == self.name);
+        is_called_so.then_some(pointer)
+    }
+}
+
 impl fmt::Display for FetchArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.named {
             write!(f, "{}=", self.name)?;
         }
-        self.fetch.fmt(f)?;
+        match self.pointer() {
+            Some(pointer) => pointer.fmt(f)?,
+            None => self.fetch.fmt(f)?,
+        }
         if let Some(field_type) = &self.field_type {
             write!(f, ":{field_type}")?;
         }

@@ -178,6 +178,11 @@ impl FieldType {
         matches!(self.element, Element::String { .. })
     }
 
+    /// True for what no register holds: texts, arrays and IPv6 addresses.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.is_string() || self.count.is_some() || self.element == Element::Ipv6
+    }
+
     /// True for a call stack.
     pub fn is_call_stack(&self) -> bool {
         matches!(self.element, Element::CallStack { .. })

@@ -103,6 +103,13 @@ impl Iterator for Scanner<'_> {
     }
 }
 
+/// True if a bracket is never closed.
+pub(crate) fn is_open(symbol: &str) -> bool {
+    let mut scanner = Scanner::new(symbol);
+    while scanner.next().is_some() {}
+    scanner.depth != 0
+}
+
 /// Returns the end of the symbol at the start of `text`, in bytes: the end of the text, or the
 /// blank before something that is not part of it.
 pub(crate) fn symbol_end(text: &str) -> usize {

@@ -265,7 +265,10 @@ fn argument(
     };
     let name = match given {
         Some(name) => name.to_string(),
-        None => automatic_name(&fetch.base, fetch.derefs.is_empty(), number),
+        None => {
+            let own = fetch.own_name();
+            own.unwrap_or_else(|| format!("arg{number}"))
+        }
     };
     if field_type.is_some_and(|field_type| is_pointed_to(&fetch, field_type, at_site)) {
         fetch.derefs.push(Deref {
@@ -377,28 +380,10 @@ fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
 /// True for a text or an array in a register: it is in the memory that the register points to, so
 /// that `$arg1:string` is `+0($arg1):string`.
 fn is_pointed_to(fetch: &Fetch, field_type: FieldType, at_site: Where) -> bool {
-    let in_memory =
-        field_type.is_string() || field_type.count.is_some() || field_type.element == Element::Ipv6;
     // A marker knows by itself that its argument is a pointer.
-    let pointer = match fetch.base {
-        Base::Argument(_) => !at_site.is_marker,
-        Base::Register(_)
-        | Base::Retval
-        | Base::Entry(_)
-        | Base::StackPointer
-        | Base::StackWord(_) => true,
-        Base::Vector(_)
-        | Base::AllArguments
-        | Base::Latency
-        | Base::CallStack(_)
-        | Base::Comm
-        | Base::Immediate(_)
-        | Base::Text(_)
-        | Base::Address(_)
-        | Base::FileOffset(_)
-        | Base::Variable(_) => false,
-    };
-    in_memory && pointer && fetch.derefs.is_empty()
+    let knows = at_site.is_marker && matches!(fetch.base, Base::Argument(_));
+    let pointer = fetch.base.may_point() && !knows;
+    field_type.is_in_memory() && pointer && fetch.derefs.is_empty()
 }
 
 /// Makes an argument at a return mean its value at the entry, as in the kernel's function probes.
@@ -424,21 +409,6 @@ fn colon(body: &str) -> Option<usize> {
         };
     }
     None
-}
-
-/// Name of an argument without one: from the variable, from `$arg1`, or else from its number among
-/// the arguments.
-fn automatic_name(base: &Base, is_plain: bool, number: usize) -> String {
-    let own = match base {
-        Base::Argument(argument) if is_plain => Some(format!("arg{argument}")),
-        Base::Entry(entry) if is_plain => {
-            return automatic_name(&entry.fetch.base, entry.fetch.derefs.is_empty(), number);
-        }
-        Base::AllArguments => Some("arg*".to_string()),
-        Base::Variable(path) if is_plain => names::identifier(path),
-        _ => None,
-    };
-    own.unwrap_or_else(|| format!("arg{number}"))
 }
 
 /// Part of an argument that does not fit.

@@ -5,7 +5,7 @@ use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::parse::{FORM, first_word};
 use crate::place::{ObjectRef, Place};
-use crate::symbol::{assigned, lone_colon, offset_sign, starts_argument, symbol_end};
+use crate::symbol::{assigned, is_open, lone_colon, offset_sign, starts_argument, symbol_end};
 
 /// Object and place.
 pub(super) struct Site {
@@ -71,6 +71,17 @@ pub(super) fn site(
     }
     if !rest.starts_with(|c: char| c.is_ascii_digit()) {
         symbol(text, end, &mut site)?;
+        // Its end, and whether a colon behind it belongs to it, would be a guess.
+        let written = text[place_at..site.end].trim_end();
+        if site.object == ObjectRef::Any && is_open(written) {
+            let message = "a bracket of the symbol is not closed";
+            return Err(ParseError::at(
+                text,
+                place_at + written.len(),
+                message,
+                FORM,
+            ));
+        }
     } else if bpftrace {
         let message = "bpftrace means an address here, and not an offset in the file";
         let help = "write p PATH:OFFSET with the offset in the file, or uprobe:PATH:SYMBOL+OFFSET";
