@@ -201,6 +201,8 @@ unsafe extern "C" {
     pub fn capriole_return_probe_disable(probe: *mut capriole_return_probe) -> c_int;
     /// Resumes them.
     pub fn capriole_return_probe_enable(probe: *mut capriole_return_probe) -> c_int;
+    /// Number of calls that could not be followed.
+    pub fn capriole_return_probe_missed(probe: *const capriole_return_probe) -> c_ulong;
     /// State of a return probe.
     pub fn capriole_return_probe_status(
         probe: *const capriole_return_probe,

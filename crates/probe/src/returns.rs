@@ -252,10 +252,11 @@ impl RegisteredReturn {
         status(self.0.outer(), ffi::capriole_return_probe_status)
     }
 
-    /// Number of calls that could not be followed.
+    /// Number of calls that could not be followed. Handlers may ask for it.
     #[must_use]
     pub fn missed(&self) -> u64 {
-        field!(self.0.outer(), missed)
+        // SAFETY: it is registered.
+        unsafe { ffi::capriole_return_probe_missed(self.0.outer()) }
     }
 
     /// Takes it out: when the function returns, no handler runs or will run.
