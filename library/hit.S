@@ -422,6 +422,21 @@ capriole_return:
 	.cfi_endproc
 	.size	capriole_return, . - capriole_return
 
+/* From the address of a stub, on the stack of the expression, to that of its entry. */
+.macro	ENTRY_OF
+	.byte	0x0d			/* DW_OP_const4s */
+.Lfirst\@:
+	.long	capriole_returning - .
+	.byte	0x22			/* DW_OP_plus */
+	.byte	0x0d
+.Lsecond\@:
+	.long	capriole_stubs - .
+	.byte	0x1c			/* DW_OP_minus */
+	.byte	0x09			/* DW_OP_const1s */
+	.byte	.Lsecond\@ - .Lfirst\@
+	.byte	0x1c
+.endm
+
 /* Unwind information of the stubs, by hand: it needs the distance of the table. A stub's frame begins
  * where its call's ended, and its return address is in the entry as far behind the stub as the table
  * is behind the stubs. So exceptions and backtraces pass it as if the address had not been replaced. It
@@ -456,17 +471,7 @@ capriole_return:
 .Lcfa:
 	.byte	0x77, 1			/* DW_OP_breg7 rsp, 1 */
 	.byte	0x80, 8			/* DW_OP_breg16 rip, 8 */
-	.byte	0x0d			/* DW_OP_const4s */
-.Lcfa_first:
-	.long	capriole_returning - .
-	.byte	0x22			/* DW_OP_plus */
-	.byte	0x0d
-.Lcfa_second:
-	.long	capriole_stubs - .
-	.byte	0x1c			/* DW_OP_minus */
-	.byte	0x09			/* DW_OP_const1s */
-	.byte	.Lcfa_second - .Lcfa_first
-	.byte	0x1c
+	ENTRY_OF
 	.byte	0x06			/* DW_OP_deref */
 	.byte	0x31			/* DW_OP_lit1 */
 	.byte	0x1a			/* DW_OP_and */
@@ -477,17 +482,7 @@ capriole_return:
 	.uleb128 .Lexpression_end - .Lexpression
 .Lexpression:
 	.byte	0x80, 0			/* DW_OP_breg16 rip */
-	.byte	0x0d			/* DW_OP_const4s */
-.Lfirst:
-	.long	capriole_returning - .
-	.byte	0x22			/* DW_OP_plus */
-	.byte	0x0d
-.Lsecond:
-	.long	capriole_stubs - .
-	.byte	0x1c			/* DW_OP_minus */
-	.byte	0x09			/* DW_OP_const1s */
-	.byte	.Lsecond - .Lfirst
-	.byte	0x1c
+	ENTRY_OF
 .Lexpression_end:
 	.balign	8
 .Lfde_end:

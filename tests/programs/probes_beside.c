@@ -70,6 +70,14 @@ static long results(void)
 	return sum;
 }
 
+/* Runs the functions once: the results are right, and handlers are called so often. */
+#define HITS(wanted) \
+	do { \
+		hits = 0; \
+		IS(results(), sum); \
+		IS(hits, wanted); \
+	} while (0)
+
 /* The bytes of the first jump are those of two instructions; the first one may fault. */
 extern long load(const long *from);
 __asm__(".text\n.globl load\n.type load, @function\n.p2align 4\nload:\n"
@@ -333,9 +341,7 @@ static void recorder_first(void)
 	OK(capriole_probe_register(&p));
 	IS(recorded_events(&recorder), 9 * N);
 	IS(is_mapped("capriole-ledger"), 0);
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	OK(capriole_probe_unregister(&p));
 	OK(capriole_finish());
 	IS(is_mapped("memfd:capriole"), 0);
@@ -358,9 +364,7 @@ static void same_function_recorded(void)
 	/* It is free then. */
 	OK(capriole_probe_unregister(&q));
 	OK(capriole_probe_register(&p));
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	OK(capriole_probe_unregister(&p));
 }
 
@@ -374,9 +378,7 @@ static void same_function_probed(void)
 	optimize(&p);
 	is_refused(":both", NULL, "the program itself has a probe at");
 	is_refused(":both", "--breakpoints", "the program itself has a probe at");
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	/* The address of the copy may still be in use. */
 	OK(capriole_probe_disable(&p));
 	is_refused(":both", NULL, "the program itself has a probe at");
@@ -529,9 +531,7 @@ static void helper_killed(void)
 	kill_helper();
 	record(&recorder, ":recorded $arg1", NULL);
 	is_refused(":own", NULL, "the program itself has a probe at");
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	IS(recorded_events(&recorder), N);
 	IS(results(), sum);
 	IS(hits, 2 * N);
@@ -553,9 +553,7 @@ static void recorder_killed(void)
 	for (int round = 0; round < 2; round++) {
 		record(&recorder, ":recorded", NULL);
 		kill_recorder(&recorder);
-		hits = 0;
-		IS(results(), sum);
-		IS(hits, N);
+		HITS(N);
 		OK(capriole_probe_register(&q));
 		FAILS(capriole_probe_register(&(struct capriole_probe){ .symbol = "recorded", .pre = count }),
 		      EOPNOTSUPP, "a recorder has ended without taking its probe");
@@ -567,9 +565,7 @@ static void recorder_killed(void)
 	}
 	IS(is_mapped("capriole-ledger"), 0);
 	record(&recorder, ":recorded", NULL);
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	IS(recorded_events(&recorder), N);
 	OK(capriole_probe_unregister(&p));
 	OK(capriole_finish());
@@ -590,9 +586,7 @@ static void all_killed(void)
 	IS(hits, N);
 	detach(1, "");
 	IS(is_mapped("capriole-ledger"), 0);
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, 0);
+	HITS(0);
 	/* The library finds out, and puts its probe in again. */
 	struct capriole_probe q = probe_of("both");
 	OK(capriole_probe_register(&q));
@@ -615,9 +609,7 @@ static void forks(void)
 		pid_t pid = fork();
 		CHECK(pid >= 0);
 		if (!pid) {
-			hits = 0;
-			IS(results(), sum);
-			IS(hits, N);
+			HITS(N);
 			if (child & 1) {
 				/* A helper of its own takes out what is inherited, but for the recorder's. */
 				OK(capriole_probe_register(&q));
@@ -637,9 +629,7 @@ static void forks(void)
 			CHECK(errno == EINTR);
 		IS(status, 0);
 	}
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	/* 2 and 3 rounds in children, and one here */
 	IS(recorded_events(&recorder), 11 * N);
 	OK(capriole_probe_unregister(&p));
@@ -662,9 +652,7 @@ static void recorder_leaves_a_child(void)
 		struct capriole_probe q = probe_of("both");
 		OK(capriole_probe_register(&q));
 		CHECK(write(to_parent[1], &byte, 1) == 1 && read(to_child[0], &byte, 1) == 1);
-		hits = 0;
-		IS(results(), sum);
-		IS(hits, 2 * N);
+		HITS(2 * N);
 		IS(is_mapped("capriole-ledger"), 0);
 		OK(capriole_probe_unregister(&p));
 		OK(capriole_probe_unregister(&q));
@@ -679,9 +667,7 @@ static void recorder_leaves_a_child(void)
 	while (waitpid(pid, &status, 0) < 0)
 		CHECK(errno == EINTR);
 	IS(status, 0);
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	OK(capriole_probe_unregister(&p));
 }
 
@@ -922,9 +908,7 @@ static void under_load(void)
 	over = 1;
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_join(threads[i], NULL));
-	hits = 0;
-	IS(results(), sum);
-	IS(hits, N);
+	HITS(N);
 	CHECK(events && calls);
 	OK(capriole_probe_unregister(&p));
 	OK(capriole_finish());

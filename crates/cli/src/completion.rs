@@ -67,9 +67,7 @@ pub fn scripts() -> io::Result<Vec<(&'static str, Vec<u8>)>> {
 /// Candidates for `-p`: the processes whose program this user may look at, with their names.
 pub fn processes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let mut found: Vec<u32> = entries
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        let mut found: Vec<u32> = Process::numbers()
             // Kernel threads have no program.
             .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok())
             .filter(|pid| *pid != std::process::id())

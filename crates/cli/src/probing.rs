@@ -354,20 +354,14 @@ fn elsewhere(process: &Process, events: &[&Selected]) -> Vec<String> {
         let Ok(table) = object.symbols() else {
             continue;
         };
-        let mut names = table
-            .functions()
-            .iter()
-            .flat_map(|function| table.names(function));
-        if let Some(name) = names.find(|name| symbols.contains(name.linkage)) {
+        if let Some(name) = symbols.iter().find(|name| table.has_linkage_name(name)) {
             let colon = match object.is_main() {
                 true => String::new(),
                 false => object.name(),
             };
             messages.push(format!(
-                "{} has a function `{}` too, which may be the one that is called: -e '{colon}:{}'",
-                object.name(),
-                name.linkage,
-                name.linkage
+                "{} has a function `{name}` too, which may be the one that is called: -e '{colon}:{name}'",
+                object.name()
             ));
         }
     }

@@ -77,7 +77,7 @@ pub struct Server {
     pid: u32,
     process: Option<Process>,
     line: Arc<Line>,
-    /// What is known of the program until the next request: there may be thousands of addresses in one.
+    /// Mappings and files of the program, kept until the next request: one may have thousands of addresses.
     known: RefCell<Known>,
     host: Option<Arc<Volunteer>>,
     /// The thread that waits for an answer.

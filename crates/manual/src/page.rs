@@ -8,7 +8,7 @@ use std::iter::Peekable;
 pub enum Style {
     /// As the rest.
     Plain,
-    /// What a user writes or sees literally.
+    /// Literal text, as typed or printed.
     Code,
     /// Bold.
     Strong,

@@ -1,4 +1,4 @@
-//! What is installed: Debian packages, completions, and the static command.
+//! Tests of everything that is installed: Debian packages, completions, and the static command.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, is_root, told};

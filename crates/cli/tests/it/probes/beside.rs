@@ -7,8 +7,8 @@
 //! CAPRIOLE_LONG=1 cargo test -p capriole-cli --test it probes::beside:: -- --nocapture
 //! ```
 
-use super::hammered::instructions;
-use super::{command, library, output, parts, program, root, well};
+use super::hammered::hammer;
+use super::{command, library, output, parts, root, well};
 use crate::programs::{Compiler, build};
 use crate::target::{self, rounds, told};
 use capriole_testkit::files;
@@ -57,16 +57,10 @@ fn fault_orders_with_a_library_that_is_loaded_late() {
 /// and takes them out, and eight threads with a thousand signals a second run through both.
 #[test]
 fn probes_and_recorders_come_and_go() {
-    let Some(program) = program("probes_hammer.c") else {
-        return;
-    };
-    let Some(sites) = instructions(&program, "work_code", "work_begin") else {
-        return;
-    };
     let directory = files::scratch();
-    let list = directory.path().join("sites");
-    let lines: Vec<String> = sites.iter().map(u64::to_string).collect();
-    std::fs::write(&list, lines.join("\n")).expect("a file");
+    let Some((program, list)) = hammer(directory.path()) else {
+        return;
+    };
     let cycles = rounds(200, 20_000).to_string();
     let arguments = [files::text(&list), &cycles, "1", "beside"];
     let mut child = command(&program, &arguments)

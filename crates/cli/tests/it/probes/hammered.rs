@@ -10,11 +10,11 @@
 use super::{PATIENCE, command, output_within, program, well};
 use crate::target::{rounds, told};
 use capriole_testkit::files;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Returns the offsets of the instructions of a section, but its first, from its first function on.
-pub(super) fn instructions(program: &Path, section: &str, first: &str) -> Option<Vec<u64>> {
+fn instructions(program: &Path, section: &str, first: &str) -> Option<Vec<u64>> {
     let mut objdump = Command::new("objdump");
     objdump
         .args(["-d", "--no-show-raw-insn", "-j", section])
@@ -48,18 +48,22 @@ pub(super) fn instructions(program: &Path, section: &str, first: &str) -> Option
     )
 }
 
-#[test]
-fn probes_come_and_go() {
-    let Some(program) = program("probes_hammer.c") else {
-        return;
-    };
-    let Some(sites) = instructions(&program, "work_code", "work_begin") else {
-        return;
-    };
-    let directory = files::scratch();
-    let list = directory.path().join("sites");
+/// Builds the program, and writes the file with its sites.
+pub(super) fn hammer(directory: &Path) -> Option<(PathBuf, PathBuf)> {
+    let program = program("probes_hammer.c")?;
+    let sites = instructions(&program, "work_code", "work_begin")?;
+    let list = directory.join("sites");
     let lines: Vec<String> = sites.iter().map(u64::to_string).collect();
     std::fs::write(&list, lines.join("\n")).expect("a file");
+    Some((program, list))
+}
+
+#[test]
+fn probes_come_and_go() {
+    let directory = files::scratch();
+    let Some((program, list)) = hammer(directory.path()) else {
+        return;
+    };
     let cycles = rounds(200, 100_000);
     let seed = std::env::var("CAPRIOLE_SEED").unwrap_or_else(|_| "1".to_owned());
     let arguments = [files::text(&list), &cycles.to_string(), &seed];
