@@ -292,7 +292,13 @@ HIDDEN int start_helper(void)
 	put(&hello, (u64)capriole_hit_after);
 	put(&hello, (u64)__start_capriole_text);
 	put(&hello, (u64)__stop_capriole_text);
+	put(&hello, (u64)__start_capriole_calls);
+	put(&hello, (u64)__stop_capriole_calls);
 	put(&hello, (u64)scratch);
+	put(&hello, (u64)threads);
+	put(&hello, (u64)&threads[thread_room]);
+	put(&hello, sizeof *threads);
+	put(&hello, (u64)has_originals());
 	int answer = send_memory();
 	if (!answer)
 		answer = ask(&hello);

@@ -538,6 +538,7 @@ capriole_abandoned:
 
 /* int capriole_clone(flags, stack, function, argument): the function runs on the stack, in a task that
  * shares the memory, while the caller is suspended (CLONE_VFORK), and ends the task. */
+	.section capriole_calls, "ax", @progbits
 	.globl	capriole_clone
 	.hidden	capriole_clone
 	.type	capriole_clone, @function

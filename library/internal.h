@@ -25,6 +25,9 @@
 /* Code that runs while a thread is not marked as running handlers: it must never be probed. */
 #define UNPROBED __attribute__((section("capriole_text"), noinline))
 extern HIDDEN const char __start_capriole_text[], __stop_capriole_text[];
+/* System calls, which only calls of the library make: a thread that waits in one is not in a hit. */
+#define UNPROBED_CALL __attribute__((section("capriole_calls"), noinline))
+extern HIDDEN const char __start_capriole_calls[], __stop_capriole_calls[];
 
 typedef uint64_t u64;
 typedef uint32_t u32;
@@ -162,6 +165,7 @@ HIDDEN int write_all(int fd, const char *text, size_t size);
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
 extern HIDDEN struct thread *threads;
+HIDDEN int has_originals(void);
 extern HIDDEN u64 thread_room, open_room, vector_room;
 extern HIDDEN char *open_calls, *vector_states;
 #define ERROR_SIZE 512

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-UNPROBED HIDDEN long capriole_syscall(long number, long a, long b, long c, long d, long e, long f)
+UNPROBED_CALL HIDDEN long capriole_syscall(long number, long a, long b, long c, long d, long e, long f)
 {
 	long result;
 	register long r10 __asm__("r10") = d;

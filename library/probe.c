@@ -134,7 +134,12 @@ UNPROBED HIDDEN struct thread *capriole_active(struct thread *thread, u64 sp)
 		return new_thread();
 	if (sp < thread->frame)
 		return NULL;
-	SYS2(SYS_sigaltstack, NULL, &stack);
+	/* Inline: see UNPROBED_CALL. */
+	long result;
+	__asm__ volatile("syscall"
+			 : "=a"(result)
+			 : "a"(SYS_sigaltstack), "D"(NULL), "S"(&stack)
+			 : "rcx", "r11", "memory");
 	if (stack.flags & 1) /* SS_ONSTACK */
 		return NULL;
 	thread->running = NULL;
@@ -794,6 +799,15 @@ __attribute__((noinline)) static int arm(struct site **new, size_t added, struct
 	return failed;
 }
 
+/* True if the program may call functions by what was in `original` since the last capriole_finish(). */
+HIDDEN int has_originals(void)
+{
+	for (struct site *site = replacements; site; site = site->all)
+		if (site->original)
+			return 1;
+	return 0;
+}
+
 /* Adds a replacement if it is not known, not armed at first: it may be called as soon as it is, and
  * then needs *original. */
 static int add_replacement(struct site *site, struct capriole_replacement *replacement)
@@ -1438,7 +1452,7 @@ PUBLIC int capriole_finish(void)
 			forget_branch(site);
 		}
 		for (struct site *site = replacements; site; site = site->all)
-			site->id = site->armed = site->held = 0;
+			site->id = site->armed = site->held = site->original = 0;
 	}
 	return end(failed);
 }

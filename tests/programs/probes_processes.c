@@ -570,6 +570,125 @@ static void helper_killed_in_a_registration(void)
 	}
 }
 
+/* A handler that returns into a detour of a helper that was killed. */
+static volatile int is_held, goes_on, may_return;
+
+static int holds(struct capriole_probe *probe, struct capriole_regs *regs)
+{
+	(void)probe, (void)regs;
+	is_held = 1;
+	while (!may_return)
+		usleep(1000);
+	return 0;
+}
+
+static void *is_in_a_handler(void *nothing)
+{
+	IS(add(20, 11), 42);
+	goes_on = 1;
+	return nothing;
+}
+
+static void *lets_return(void *nothing)
+{
+	usleep(200000);
+	may_return = 1;
+	return nothing;
+}
+
+static void kill_helper(void)
+{
+	/* First those that have ended. */
+	while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+		;
+	CHECK(!kill(helper(), SIGKILL));
+	while (waitpid(-1, NULL, __WALL) > 0)
+		;
+}
+
+static void helper_killed_while_a_handler_runs(void)
+{
+	struct capriole_probe held = { .symbol = "add", .pre = holds };
+	struct capriole_probe page = { .symbol = "getpgrp", .object = "libc", .pre = count };
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	for (int round = 0; round < 4; round++) {
+		pthread_t thread, lets;
+		is_held = goes_on = may_return = 0;
+		OK(capriole_probe_register(&held));
+		if (round & 1)
+			optimize(&held);
+		CHECK(!pthread_create(&thread, NULL, is_in_a_handler, NULL));
+		while (!is_held)
+			usleep(1000);
+		kill_helper();
+		if (round == 3) {
+			/* It does not return: what it would return to must stay. */
+			FAILS(capriole_probe_register(&page), EAGAIN, "still runs a handler");
+			IS(goes_on, 0);
+		}
+		CHECK(!pthread_create(&lets, NULL, lets_return, NULL));
+		if (round == 3)
+			CHECK(!pthread_join(thread, NULL));
+		OK(capriole_probe_register(&page));
+		if (round < 3)
+			CHECK(!pthread_join(thread, NULL));
+		CHECK(!pthread_join(lets, NULL));
+		IS(goes_on, 1);
+		IS(add(1, 2), 5);
+		OK(capriole_probe_unregister(&page));
+		OK(capriole_probe_unregister(&held));
+		OK(capriole_finish());
+	}
+}
+
+/* Threads call a function by what stood in `original` when they read it. */
+static long (*original_add)(long, long);
+static volatile int calls_end;
+
+static long adds(long a, long b)
+{
+	long (*function)(long, long) = __atomic_load_n(&original_add, __ATOMIC_ACQUIRE);
+	sched_yield();
+	return function(a, b) + 1000;
+}
+
+static void *calls_replaced(void *nothing)
+{
+	for (unsigned i = 0; !calls_end; i++) {
+		long sum = add(i & 0xff, 2) - (i & 0xff);
+		if (sum != 4 && sum != 1004)
+			BAD("%ld", sum);
+	}
+	return nothing;
+}
+
+static void helper_killed_while_a_replacement_runs(void)
+{
+	struct capriole_probe page = { .symbol = "getpgrp", .object = "libc", .pre = count };
+	struct capriole_replacement replaced = {
+		.probe = { .symbol = "add" },
+		.replacement = (void (*)(void))adds,
+		.original = (void (**)(void))&original_add,
+	};
+	pthread_t threads[3];
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	OK(capriole_replace(&replaced));
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_create(&threads[i], NULL, calls_replaced, NULL));
+	for (int round = 0; round < 20; round++) {
+		kill_helper();
+		OK(capriole_probe_register(&page));
+		IS(add(1, 2), 1005);
+		OK(capriole_probe_unregister(&page));
+	}
+	calls_end = 1;
+	for (int i = 0; i < 3; i++)
+		CHECK(!pthread_join(threads[i], NULL));
+	OK(capriole_restore(&replaced));
+	IS(add(1, 2), 5);
+	OK(capriole_finish());
+}
+
 /* A signal handler may call the library, unless it interrupts a call of it in its own thread. */
 static volatile sig_atomic_t refused, done;
 
@@ -622,6 +741,8 @@ int main(int argc, char **argv)
 		{ "daemonized", daemonized },
 		{ "helper_ends", helper_ends },
 		{ "helper_killed_in_a_registration", helper_killed_in_a_registration },
+		{ "helper_killed_while_a_handler_runs", helper_killed_while_a_handler_runs },
+		{ "helper_killed_while_a_replacement_runs", helper_killed_while_a_replacement_runs },
 		{ "called_in_signal_handlers", called_in_signal_handlers },
 		{ "executed", executed },
 		{ "clean", clean },

@@ -2,13 +2,14 @@
 //! it can be asked to make system calls.
 
 use crate::message;
+use capriole_host::host::Routines;
 use capriole_host::volunteer;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Bytes of a descriptor among ancillary data, with room to spare.
 const CONTROL: usize = 64;
@@ -20,6 +21,8 @@ pub struct Line {
     /// True while a thread of the program waits for an answer.
     open: AtomicBool,
     scratch: AtomicU64,
+    routines: OnceLock<Routines>,
+    has_addresses: AtomicBool,
     memory: Option<File>,
 }
 
@@ -50,6 +53,8 @@ impl Line {
             connection: Mutex::new(connection),
             open: AtomicBool::new(false),
             scratch: AtomicU64::new(0),
+            routines: OnceLock::new(),
+            has_addresses: AtomicBool::new(false),
             memory: memory.map(File::from),
         })
     }
@@ -57,6 +62,13 @@ impl Line {
     /// Sets the address of the memory that is for us.
     pub fn set_scratch(&self, address: u64) {
         self.scratch.store(address, Ordering::Relaxed);
+    }
+
+    /// Sets what the program says about its routines, once, and whether it may have addresses in the memory
+    /// of earlier helpers.
+    pub fn set_routines(&self, routines: Routines, has_addresses: bool) {
+        let _ = self.routines.set(routines);
+        self.has_addresses.store(has_addresses, Ordering::Relaxed);
     }
 
     /// Notes whether a thread waits for an answer.
@@ -98,6 +110,14 @@ impl volunteer::Line for Line {
 
     fn scratch(&self) -> u64 {
         self.scratch.load(Ordering::Relaxed)
+    }
+
+    fn routines(&self) -> Option<Routines> {
+        self.routines.get().cloned()
+    }
+
+    fn has_addresses(&self) -> bool {
+        self.has_addresses.load(Ordering::Relaxed)
     }
 
     fn memory(&self) -> Option<File> {

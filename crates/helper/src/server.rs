@@ -10,6 +10,7 @@ use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_host::Host;
+use capriole_host::host::Routines;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::maps::Mapping;
@@ -85,8 +86,9 @@ pub struct Server {
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
-    /// Code of the library that must not be probed: a probe there would be hit by every hit.
-    own: Range<u64>,
+    /// Code of the library that must not be probed: what detours call, where a probe would be hit by every
+    /// hit, and its system calls.
+    own: [Range<u64>; 2],
     /// Sites by their numbers; the program names them by these.
     sites: Vec<Site>,
     /// The sites of each patch, by their indices.
@@ -158,7 +160,7 @@ impl Server {
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
-            own: 0..0,
+            own: [0..0, 0..0],
             sites: Vec::new(),
             of_patch: BTreeMap::new(),
             events: BTreeMap::new(),
@@ -369,8 +371,17 @@ impl Server {
         for routine in &mut self.routines {
             *routine = request.word()?;
         }
-        self.own = request.word()?..request.word()?;
+        self.own = [
+            request.word()?..request.word()?,
+            request.word()?..request.word()?,
+        ];
         self.line.set_scratch(request.word()?);
+        let routines = Routines {
+            text: self.own[0].clone(),
+            records: request.word()?..request.word()?,
+            record_size: request.word()?,
+        };
+        self.line.set_routines(routines, request.word()? != 0);
         Ok(Answer::default())
     }
 
@@ -468,7 +479,8 @@ impl Server {
     fn check_place(&self, address: u64) -> Result<(), Failure> {
         let (path, _) = self.file_at(address)?;
         let file = path.rsplit('/').next().unwrap_or_default();
-        if self.own.contains(&address) || file.starts_with("libcapriole.so") {
+        let is_own = |own: &Range<u64>| own.contains(&address);
+        if self.own.iter().any(is_own) || file.starts_with("libcapriole.so") {
             return Err(failure(
                 libc::EPERM,
                 format!("{address:#x} is in libcapriole itself, which must not be probed"),
@@ -1116,6 +1128,7 @@ impl Server {
         }
         if let Some(session) = self.session.take() {
             session.detach()?;
+            Session::clear(&*self.host()?)?;
         }
         Ok(Answer::default())
     }

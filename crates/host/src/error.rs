@@ -97,6 +97,14 @@ pub enum TargetError {
         /// Pid of the other capriole.
         owner: i32,
     },
+    /// What an earlier tracer of a program that probes itself has left is still in use.
+    #[error(
+        "process {pid} still runs a handler that was called by a probe of an earlier helper, so what that has left cannot be taken out; try again when the handler has returned"
+    )]
+    InUse {
+        /// The process.
+        pid: i32,
+    },
     /// A program that probes itself may replace its own return addresses.
     #[error(
         "return addresses cannot be replaced in process {pid}: it probes itself, and only one of the two may do that"

@@ -24,6 +24,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Code of the program itself that detours call, and that calls other code of the program. While it does,
+/// the program counter of a thread tells nothing about where it returns to: then its record has a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routines {
+    /// Addresses of the routines.
+    pub text: Range<u64>,
+    /// Addresses of the threads' records. Each begins with two words: the stack pointer in the routine, or
+    /// 0 if no other code is called, and the thread pointer.
+    pub records: Range<u64>,
+    /// Size of a record in bytes.
+    pub record_size: u64,
+}
+
 /// A process that can be changed while it runs.
 pub trait Host: Debug + Send + Sync {
     /// The process, as `/proc` shows it.
@@ -44,6 +57,17 @@ pub trait Host: Debug + Send + Sync {
     /// written, and nothing that they may be using may be taken away.
     fn can_stop(&self) -> bool {
         true
+    }
+
+    /// Returns what detours of this host call in the program's own code.
+    fn routines(&self) -> Option<Routines> {
+        None
+    }
+
+    /// True if the program may have addresses of code that an earlier tracer's detours have put in the
+    /// place of its own: then that stays mapped.
+    fn has_addresses(&self) -> bool {
+        false
     }
 
     /// Opens the memory of the process.

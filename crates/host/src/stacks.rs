@@ -25,6 +25,13 @@ pub fn own_stack<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a 
     is_own.then_some(stack)
 }
 
+/// True if a thread's stack pointer is above `frame` on the thread's own stack: what had that frame has
+/// returned, or was left by a jump.
+pub fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
+    let stack = own_stack(maps, thread);
+    stack.is_some_and(|stack| stack.contains(frame) && frame < thread.sp())
+}
+
 fn ranges(stopped: &dyn StoppedThreads, maps: &[Mapping]) -> Vec<Range<u64>> {
     let mapping = |address: u64| maps.iter().find(|m| m.contains(address) && m.perms.read);
     let mut ranges: Vec<Range<u64>> = Vec::new();

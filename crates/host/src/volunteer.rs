@@ -9,8 +9,8 @@
 
 use crate::error::TargetError;
 use crate::host::{
-    CallTable, Caller, Calls, FramePlace, Host, StoppedThread, StoppedThreads, TargetMemory,
-    is_permitted,
+    CallTable, Caller, Calls, FramePlace, Host, Routines, StoppedThread, StoppedThreads,
+    TargetMemory, is_permitted,
 };
 use crate::ptrace::memory::RemoteMemory;
 use crate::ptrace::{self, requests, tracer};
@@ -35,6 +35,12 @@ pub trait Line: Debug + Send + Sync {
 
     /// Address of 64 bytes in the program that are for us.
     fn scratch(&self) -> u64;
+
+    /// Returns what the program has said about the routines that detours call.
+    fn routines(&self) -> Option<Routines>;
+
+    /// See [`Host::has_addresses`].
+    fn has_addresses(&self) -> bool;
 
     /// Returns the program's memory if the program has opened it for us: the kernel may not let
     /// us open it.
@@ -168,6 +174,14 @@ impl Host for Volunteer {
 
     fn can_stop(&self) -> bool {
         self.refusal().is_none()
+    }
+
+    fn routines(&self) -> Option<Routines> {
+        self.line.routines()
+    }
+
+    fn has_addresses(&self) -> bool {
+        self.line.has_addresses()
     }
 
     fn memory(&self) -> Result<Box<dyn TargetMemory>, TargetError> {

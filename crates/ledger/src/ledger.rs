@@ -49,7 +49,7 @@ use crate::change::{Change, Uses};
 use crate::counter::{Reference, ReferenceCounter};
 use crate::remains::TraceId;
 use capriole_host::error::TargetError;
-use capriole_host::host::TargetMemory;
+use capriole_host::host::{Routines, TargetMemory};
 use capriole_host::steps::step;
 use capriole_proc::maps::{Device, Mapping, PAGE_SIZE};
 use capriole_proc::process::Process;
@@ -183,8 +183,15 @@ pub mod header {
     /// ([`MAX_STUBS`] - 1) × u64: as [`STUBS`].
     pub const MORE_STUBS: usize = TRACE + 16;
 
+    /// 5 × u64: start and end of the code that detours call in the program itself, start and end of the
+    /// records of its threads, size of a record in bytes; zeros: they call none.
+    pub const ROUTINES: usize = MORE_STUBS + (MAX_STUBS - 1) * 8;
+
+    /// u64: 1 once everything was taken out but the memory, in which the program may have addresses.
+    pub const KEPT: usize = ROUTINES + 5 * 8;
+
     const _: () = assert!(BASE + 8 <= ACTIONS);
-    const _: () = assert!(MORE_STUBS + (MAX_STUBS - 1) * 8 <= super::HEADER_SIZE);
+    const _: () = assert!(KEPT + 8 <= super::HEADER_SIZE);
     const _: () = assert!(ACTIONS + (FAULTS.len() + 1) * ACTION_SIZE <= ARENAS);
     const _: () = assert!(TRACE + 16 <= super::HEADER_SIZE);
 }
@@ -440,6 +447,32 @@ impl Ledger {
         self.put(remote, header::TRACE as u64, trace)
     }
 
+    /// Records that nothing leads to the session's code any more but what the program may have read.
+    pub fn note_kept(&self, remote: &dyn TargetMemory) -> Result<(), TargetError> {
+        self.put_words(remote, header::KEPT, &[1])
+    }
+
+    /// Records the code that detours call in the program itself.
+    pub fn note_routines(
+        &self,
+        remote: &dyn TargetMemory,
+        routines: &Routines,
+    ) -> Result<(), TargetError> {
+        let Routines {
+            text,
+            records,
+            record_size,
+        } = routines;
+        let words = [
+            text.start,
+            text.end,
+            records.start,
+            records.end,
+            *record_size,
+        ];
+        self.put_words(remote, header::ROUTINES, &words)
+    }
+
     /// Records the address of the words that are private to the process.
     pub fn note_own(&self, remote: &dyn TargetMemory, address: u64) -> Result<(), TargetError> {
         self.put_words(remote, header::OWN, &[address])
@@ -687,6 +720,22 @@ impl Header {
         let mut trace = TraceId::default();
         trace.copy_from_slice(&self.bytes[header::TRACE..header::TRACE + 16]);
         (trace != TraceId::default()).then_some(trace)
+    }
+
+    /// True if nothing leads to the session's code any more but what the program may have read.
+    pub fn is_kept(&self) -> bool {
+        self.word(header::KEPT) != 0
+    }
+
+    /// Returns the code that detours call in the program itself.
+    pub fn routines(&self) -> Option<Routines> {
+        let [start, end, first, last, record_size] =
+            [0, 8, 16, 24, 32].map(|at| self.word(header::ROUTINES + at));
+        (start < end).then_some(Routines {
+            text: start..end,
+            records: first..last,
+            record_size,
+        })
     }
 
     /// Returns the address of the ledger that this one extends; 0: none.

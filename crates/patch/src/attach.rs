@@ -40,7 +40,7 @@ use crate::installed::Installed;
 use crate::other::{Other, Owner};
 pub use crate::probe::{Plan, Point, Probe};
 use crate::recover;
-use crate::recover::InUse;
+use crate::recover::{InUse, Kept};
 use crate::returns::Region;
 use crate::session::{Agent, SessionMemory, write};
 use crate::states;
@@ -566,6 +566,7 @@ fn prepare_and_write(
     let pid = process.pid() as i32;
     let probes = &mut asked.to_vec();
     recover::clear_the_way(&**host, who.kind)?;
+    let kept = Kept::find(&**host, who.kind)?;
     host.check_calls()?;
     let remote = host.memory()?;
     // Planned before, maybe, than the other session was made.
@@ -691,10 +692,14 @@ fn prepare_and_write(
         changes: Vec::new(),
         references: Vec::new(),
         actions: noted.actions(),
+        routines: host.routines(),
         stays: false,
     };
     if let Some(trace) = who.trace {
         memory.ledger.note_trace(&remote, trace)?;
+    }
+    if let Some(routines) = &installed.routines {
+        memory.ledger.note_routines(&remote, routines)?;
     }
     memory.ledger.note_state(&remote, State::Armed)?;
     memory.memory.store_u32(header::STATE, State::Armed as u32);
@@ -714,7 +719,7 @@ fn prepare_and_write(
         unguarded: unguarded && !filtered,
         filtered,
         installed,
-        round: Round::new(probes, code, guarded, ledger),
+        round: Round::new(probes, code, guarded, ledger, kept),
         watched: None,
         disturbances: Vec::new(),
     };

@@ -20,7 +20,9 @@
 //! in an arena, or the frame of a signal that interrupted it leads there. Other words on a stack
 //! that point into it are stale: a detour leaves return addresses only while it calls the
 //! resident, and a thread that is there is in that memory itself, or was interrupted by a
-//! signal there. Otherwise the memory stays, with the bytes restored, until a later detach.
+//! signal there; or while it calls routines of the program itself ([`Routines`]), whose record of the
+//! thread says so while they call handlers. Otherwise the memory stays, with the bytes restored, until
+//! a later detach.
 //!
 //! Forked children inherit text, arenas and ledger as private copies, and session memory
 //! shared: they keep recording. At the end of a recording every process that has the session's
@@ -31,12 +33,13 @@ use crate::installed::Installed;
 use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
-use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
-use capriole_host::stacks;
+use capriole_host::host::{Host, Routines, StoppedThread, StoppedThreads, TargetMemory};
+use capriole_host::stacks::{self, is_above};
 use capriole_host::steps::step;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_ledger::remains::{Remains, Save};
 use capriole_ledger::{Arena, Ledger};
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;
@@ -115,6 +118,11 @@ fn detach_living(
         return Ok(report);
     }
     let remote = host.memory()?;
+    // Later sessions may have put their probes where those of this one were.
+    let is_kept = installed.ledger.header(&remote)?.is_kept();
+    if is_kept && installed.stays {
+        return Ok(report);
+    }
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
     for round in 0..ROUNDS {
@@ -125,7 +133,7 @@ fn detach_living(
         if !is_ours()? {
             return Ok(report);
         }
-        if round == 0 {
+        if round == 0 && !is_kept {
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, &mut report)?;
             say_left(process, &remote, installed)?;
@@ -139,7 +147,7 @@ fn detach_living(
         // No byte leads into the detours any more, so no thread can enter them that way; but a foreign
         // SIGTRAP still enters our handler. So the handler is removed first, and then the threads are
         // checked again.
-        if !installed.actions.is_empty() {
+        if !installed.actions.is_empty() && !is_kept {
             restore_actions(host, &remote, installed, stopped)?;
             // Meanwhile a thread may have entered the handler once more.
             stopped = host.stop()?;
@@ -152,14 +160,19 @@ fn detach_living(
                 continue;
             }
         }
-        restore_returns(process, &remote, installed)?;
+        if !is_kept {
+            restore_returns(process, &remote, installed)?;
+        }
         match save.take() {
             // The next round unmaps.
             Some(save) => {
                 drop(stopped);
                 save_remains(process, &remote, installed, save)?;
             }
-            None if installed.stays => break,
+            None if installed.stays => {
+                installed.ledger.note_kept(&remote)?;
+                break;
+            }
             None => {
                 unmap(host, &remote, installed, stopped)?;
                 return Ok(report);
@@ -479,7 +492,13 @@ pub(crate) fn unreferenced(
     process: &Process,
     installed: &Installed,
 ) -> Result<bool, TargetError> {
+    let maps = process.maps()?;
     let in_arena = |word: u64| installed.holds(word);
+    let routines = installed.routines.as_ref();
+    if routines.is_some_and(|routines| is_called(stopped, remote, &maps, routines)) {
+        return Ok(false);
+    }
+    let in_routine = |word: u64| routines.is_some_and(|routines| routines.text.contains(&word));
     let mut referenced = false;
     let restorer = |word: u64| {
         !installed.actions.is_empty()
@@ -490,8 +509,9 @@ pub(crate) fn unreferenced(
     };
     // Signal frames of our handlers, which return through our restorer.
     let mut frames = std::collections::BTreeSet::new();
-    stacks::scan(stopped, remote, &process.maps()?, |word| {
-        referenced |= word.saved_rip.is_some_and(in_arena);
+    stacks::scan(stopped, remote, &maps, |word| {
+        let leads_back = |rip| in_arena(rip) || in_routine(rip);
+        referenced |= word.saved_rip.is_some_and(leads_back);
         if restorer(word.value) {
             frames.insert(word.address);
         }
@@ -518,6 +538,41 @@ pub(crate) fn unreferenced(
     }
     step("nobody in the arenas");
     Ok(true)
+}
+
+/// Maximum size of the records of threads, bytes.
+const MAX_RECORDS: u64 = 64 << 20;
+
+/// True if a thread is in one of the routines of the program that detours call, or in what they call.
+/// A thread that has left a handler by a jump has its record still, but its stack pointer is above the
+/// frame.
+fn is_called(
+    stopped: &dyn StoppedThreads,
+    remote: &dyn TargetMemory,
+    maps: &[Mapping],
+    routines: &Routines,
+) -> bool {
+    let size = routines.records.end.saturating_sub(routines.records.start);
+    let bytes = match size <= MAX_RECORDS {
+        true => remote.read_some(routines.records.start, size as usize),
+        false => Ok(Vec::new()),
+    };
+    let bytes = bytes.unwrap_or_default();
+    let record_size = (routines.record_size as usize).max(16);
+    let word = |record: &[u8], index: usize| {
+        let word = record.as_chunks().0.get(index);
+        word.map_or(0, |word| u64::from_le_bytes(*word))
+    };
+    let frames: BTreeMap<u64, u64> = bytes
+        .chunks(record_size)
+        .map(|record| (word(record, 1), word(record, 0)))
+        .filter(|(_, frame)| *frame != 0)
+        .collect();
+    stopped.threads().iter().any(|thread| {
+        let frame = frames.get(&thread.thread_pointer());
+        routines.text.contains(&thread.pc())
+            || frame.is_some_and(|frame| !is_above(thread, maps, *frame))
+    })
 }
 
 fn restore_actions(

@@ -3,6 +3,7 @@
 use crate::returns::Region;
 use crate::session;
 use capriole_host::error::TargetError;
+use capriole_host::host::Routines;
 use capriole_ledger::change::Change;
 use capriole_ledger::counter::Reference;
 use capriole_ledger::{Action, Arena, Ledger, MemoryAt};
@@ -31,6 +32,8 @@ pub struct Installed {
     pub(crate) references: Vec<Reference>,
     /// The replaced signal actions.
     pub actions: Vec<Action>,
+    /// The program's own code that the detours call.
+    pub(crate) routines: Option<Routines>,
     /// True if the memory has to stay when the probes are taken out: the program may have addresses in it.
     pub stays: bool,
 }

@@ -21,11 +21,10 @@
 
 use crate::attach::Attached;
 use crate::recover::sharing;
-use capriole_host::host::{Host, StoppedThread, StoppedThreads, TargetMemory};
-use capriole_host::stacks::own_stack;
+use capriole_host::host::{Host, StoppedThreads, TargetMemory};
+use capriole_host::stacks::is_above;
 use capriole_host::survey::own_tid;
 use capriole_ledger::{Arena, MemoryAt};
-use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, State};
 use capriole_ring::Memory;
 use capriole_ring::lanes::Held;
@@ -163,12 +162,6 @@ fn has_left(
     });
     still.push(stopped);
     left
-}
-
-/// True if a thread's stack pointer is above `frame` on the thread's own stack.
-fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
-    let stack = own_stack(maps, thread);
-    stack.is_some_and(|stack| stack.contains(frame) && frame < thread.sp())
 }
 
 /// True if the bytes at `frame` may be a frame that our code called.

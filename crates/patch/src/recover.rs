@@ -17,6 +17,7 @@ use crate::session::{Agent, is_of_session, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
+use capriole_ledger::change::Change;
 use capriole_ledger::remains::{Save, TraceId};
 use capriole_ledger::{Arena, Entry, Kind, Ledger, MemoryAt, is_ledger};
 use capriole_proc::maps::Mapping;
@@ -38,6 +39,8 @@ pub struct FoundSession {
     pub state: State,
     /// The trace that it was recorded to, if it was.
     pub trace: Option<TraceId>,
+    /// True if it was taken out, but for the memory.
+    pub kept: bool,
     /// Inode of session memory: the same in every process that shares it. 0: none is mapped.
     pub inode: u64,
 }
@@ -216,11 +219,13 @@ fn read_session(
             changes: Vec::new(),
             references: Vec::new(),
             actions: Vec::new(),
+            routines: None,
             stays: false,
         },
         owner: None,
         state: State::Building,
         trace: None,
+        kept: false,
         inode: 0,
     };
     if !header.is_begun()? {
@@ -233,6 +238,7 @@ fn read_session(
     }
     session.state = header.state()?;
     session.trace = header.trace();
+    session.kept = header.is_kept();
     let installed = &mut session.installed;
     installed.memory = header.memory();
     installed.arenas = header.arenas()?;
@@ -259,6 +265,7 @@ fn read_session(
         }
     })?;
     installed.actions = header.actions();
+    installed.routines = header.routines();
     let (owner, started) = header.owner();
     let alive = Process::open(owner).is_ok_and(|p| p.start_time() == started && p.is_alive());
     session.owner = alive.then_some(owner);
@@ -432,6 +439,7 @@ impl FoundSession {
 /// # Errors
 /// [`TargetError::AlreadyRecorded`] if a living one of that kind has probes there, also if that is our own
 /// process: further probes are [added](crate::attach::Attached::add) to its session.
+/// [`TargetError::InUse`]: the program runs a handler that a probe has called.
 pub(crate) fn clear_the_way(host: &dyn Host, kind: Kind) -> Result<(), TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
@@ -457,9 +465,71 @@ pub(crate) fn clear_the_way(host: &dyn Host, kind: Kind) -> Result<(), TargetErr
         });
     }
     for session in sessions {
-        detach(host, &session.installed)?;
+        take_out(host, session)?;
     }
     close_leaked(host, kind)
+}
+
+/// Takes out what a dead tracer has left. A thread that is in a handler of the program's own is going
+/// to return into a detour, and from there to an instruction that a new probe might be about to change.
+/// Copies of which the program may have addresses stay; they do so as well, see [`Kept`].
+fn take_out(host: &dyn Host, mut session: FoundSession) -> Result<(), TargetError> {
+    let pid = host.process().pid() as i32;
+    let is_own = session.kind() == Kind::Library;
+    session.installed.stays |= is_own && host.has_addresses();
+    let ledger = session.installed.ledger;
+    if !detach(host, &session.installed)?.lingering || !is_own {
+        return Ok(());
+    }
+    match ledger.header(&host.memory()?)?.is_kept() {
+        true => Ok(()),
+        false => Err(TargetError::InUse { pid }),
+    }
+}
+
+/// Removes what [`clear_the_way`] has left because the program might have had addresses there.
+///
+/// # Errors
+/// See [`detach`].
+pub fn detach_kept(host: &dyn Host) -> Result<(), TargetError> {
+    host.check_stops()?;
+    host.apart(|| {
+        for session in find_of(host, Kind::Library)? {
+            if session.kept {
+                detach(host, &session.installed)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Changes of earlier sessions of the same kind whose code is mapped still, because the program may have
+/// addresses there: the code goes on behind the displaced instructions.
+#[derive(Debug, Default)]
+pub(crate) struct Kept(Vec<Change>);
+
+impl Kept {
+    /// Finds them, once the way is [clear](clear_the_way).
+    pub(crate) fn find(host: &dyn Host, kind: Kind) -> Result<Kept, TargetError> {
+        let sessions = match host.has_addresses() {
+            true => find_of(host, kind)?,
+            false => Vec::new(),
+        };
+        let changes = sessions.into_iter().filter(|found| found.kept);
+        let changes = changes.flat_map(|found| found.installed.changes);
+        Ok(Kept(changes.collect()))
+    }
+
+    /// True if the code of an earlier session might go on inside the bytes of a change, which displaces
+    /// other instructions than the earlier change did.
+    pub(crate) fn goes_on_in(&self, change: &Change) -> bool {
+        let claim = change.claim();
+        self.0.iter().any(|kept| {
+            let old = kept.claim();
+            let meets = old.start < claim.end && claim.start <= old.end;
+            meets && (kept.address, old) != (change.address, claim.clone())
+        })
+    }
 }
 
 /// Removes the sessions of one kind that our own process has made in a process and does not use.
@@ -678,7 +748,7 @@ pub(crate) fn detach_children(
 /// from that process alone. Its parent keeps them, and a recorder those that it has in the child.
 ///
 /// # Errors
-/// See [`detach_all`]; that there are none is no error.
+/// See [`detach_all`] and [`TargetError::InUse`]; that there are none is no error.
 pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
     let process = host.process();
     host.preflight()?;
@@ -699,7 +769,7 @@ pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
     host.apart(|| {
         wait_for_orphans(host)?;
         for session in inherited()? {
-            detach(host, &session.installed)?;
+            take_out(host, session)?;
         }
         Ok(())
     })

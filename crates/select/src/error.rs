@@ -487,6 +487,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Occupied { .. }
         | TargetError::Filtering { .. }
         | TargetError::Unstoppable { .. }
+        | TargetError::InUse { .. }
         | TargetError::ThreadResumed { .. }
         | TargetError::NoThread { .. }
         | TargetError::NoStack { .. }

@@ -17,8 +17,9 @@ use super::{Attached, Probe, Site, SiteError, SiteState};
 use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
-use crate::other::Other;
+use crate::other::{Other, Owner};
 use crate::patch::Batch;
+use crate::recover::Kept;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::{StoppedThread, StoppedThreads, TargetMemory};
@@ -154,6 +155,8 @@ pub(super) struct Round {
     /// The guards among the entries; no site may be written without them.
     pub(super) guarded: Guarded,
     neighbours: Neighbours,
+    /// Changes of earlier sessions whose code the program may still call.
+    pub(super) kept: Kept,
 }
 
 /// Returns an error if the other session claims bytes of a change.
@@ -202,6 +205,7 @@ impl Round {
         mut code: Code,
         guarded: Guarded,
         (ledger, arenas): (Ledger, usize),
+        kept: Kept,
     ) -> Round {
         let made = std::mem::take(&mut code.made);
         let made = made.into_iter().zip(probes);
@@ -231,6 +235,7 @@ impl Round {
             traps_refused: false,
             guarded,
             neighbours: Neighbours::default(),
+            kept,
         };
         round.find_neighbours(0);
         round
@@ -368,6 +373,20 @@ impl Round {
                 false => SiteError::Unmapped,
             };
             self.fail(index, error);
+        }
+    }
+
+    /// Drops sites that are to be written where code of an earlier session may go on.
+    fn verify_kept(&mut self, kind: capriole_ledger::Kind) {
+        let goes_on = |index: &usize| {
+            let mut changes = self.entries[*index].changes().iter();
+            changes.any(|change| self.kept.goes_on_in(change))
+        };
+        let refused: Vec<usize> = self.waiting.iter().copied().filter(goes_on).collect();
+        for index in refused {
+            let owner = Owner { kind, tracer: None };
+            self.fail(index, SiteError::Claimed(owner));
+            self.waiting.remove(&index);
         }
     }
 
@@ -514,6 +533,7 @@ impl Round {
         let kind = installed.ledger.kind;
         let other = || Other::among(pid, maps, remote, kind);
         self.verify(&mut batch);
+        self.verify_kept(kind);
         if let Some(other) = other()? {
             self.verify_claims(&other);
         }

@@ -36,7 +36,7 @@
 use super::{Attached, Probe, SiteState};
 use crate::attach::SiteError;
 use crate::attach::round::claimed;
-use crate::other::Other;
+use crate::other::{Other, Owner};
 use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
@@ -263,6 +263,10 @@ impl Attached {
             let found = pages.inspect(&change);
             let error = match claimed(other.as_ref(), &change) {
                 Some(error) => error,
+                None if self.round.kept.goes_on_in(&change) => SiteError::Claimed(Owner {
+                    kind: self.kind(),
+                    tracer: None,
+                }),
                 None if matches!(found, Found::Before) => {
                     ready.push((*index, change));
                     continue;

@@ -14,6 +14,8 @@ mod processes {
         daemonized,
         helper_ends,
         helper_killed_in_a_registration,
+        helper_killed_while_a_handler_runs,
+        helper_killed_while_a_replacement_runs,
         called_in_signal_handlers,
         executed,
         spawned,
