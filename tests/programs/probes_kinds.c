@@ -639,6 +639,23 @@ static void flags_of_posts(void)
 	}
 }
 
+/* A jump over one instruction of three bytes, with bytes of the next one in its distance. */
+extern long spin(long n);
+__asm__(".text\n.globl spin\n.type spin, @function\n.p2align 4\nspin:\n"
+	"\tmov %rdi, %rax\n1:\tdec %rdi\n\tjnz 1b\n\tret\n.size spin, . - spin\n.fill 64, 1, 0x90\n");
+
+static void written_at_once(void)
+{
+	struct capriole_probe p = { .symbol = "spin", .pre = count, .flags = CAPRIOLE_NO_OPTIMIZE };
+	OK(capriole_probe_register(&p));
+	is_in_state(&p, CAPRIOLE_OPTIMIZED,
+		    "(pun), although the probe is not to be optimized: a jump of this kind is written at once");
+	long before = hits;
+	IS(spin(10), 10);
+	IS(hits, before + 1);
+	OK(capriole_probe_unregister(&p));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -657,6 +674,7 @@ int main(int argc, char **argv)
 		{ "come_and_go_in_turns", come_and_go_in_turns },
 		{ "occupied", occupied },
 		{ "flags_of_posts", flags_of_posts },
+		{ "written_at_once", written_at_once },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

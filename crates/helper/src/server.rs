@@ -907,6 +907,9 @@ impl Server {
     fn why_no_breakpoint(site: &Site) -> String {
         match &site.added.no_breakpoint {
             Some(refusal) => refusal.to_string(),
+            None if site.added.in_stops => {
+                "a jump of this kind is written at once, while the program is stopped".to_owned()
+            }
             None => "breakpoints cannot be used: SIGTRAP was blocked or ignored when the probe was put in"
                 .to_owned(),
         }

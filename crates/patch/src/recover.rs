@@ -817,3 +817,40 @@ impl Detached {
         self.damaged += children.damaged;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use capriole_ledger::change::Uses;
+
+    #[test]
+    fn code_goes_on_only_behind_the_same_instructions() {
+        let change = |address, ahead| Change {
+            address,
+            len: 5,
+            before: Default::default(),
+            after: Default::default(),
+            detour: 0,
+            uses: Uses { back: 0, ahead },
+            phase: 0,
+            guard: false,
+            unwinder: false,
+            breakpoint: true,
+            action: false,
+        };
+        let kept = Kept(vec![change(100, 7), change(200, 5)]);
+        for (address, ahead, goes_on) in [
+            (100, 7, false),
+            (100, 9, true),
+            (100, 5, true),
+            (104, 5, true),
+            (110, 5, false),
+            (198, 5, true),
+            (200, 5, false),
+            (300, 5, false),
+        ] {
+            let found = kept.goes_on_in(&change(address, ahead));
+            assert_eq!(found, goes_on, "{address} {ahead}");
+        }
+    }
+}

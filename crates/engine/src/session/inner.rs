@@ -73,6 +73,8 @@ pub(super) struct Placed {
     pub(super) refusals: Vec<(Tactic, Refusal)>,
     /// The reason why no breakpoint may be there, if there is one.
     pub(super) no_breakpoint: Option<Refusal>,
+    /// True if the patch can only be written while the program is stopped.
+    pub(super) in_stops: bool,
     /// Number of its probe in `Attached`; `None` if it has none.
     pub(super) probe: Option<usize>,
     /// The reason why it has none.
@@ -430,6 +432,10 @@ impl Inner {
                 .plan()
                 .ok()
                 .and_then(|plan| plan.breakpoint.err()),
+            in_stops: event
+                .fate
+                .plan()
+                .is_ok_and(|plan| plan.shape.placed.is_some()),
             reason: dropped.as_ref().map(ToString::to_string),
         });
         let placed = placed.collect();

@@ -86,6 +86,9 @@ pub struct AddedSite {
     pub refusals: Vec<(Tactic, Refusal)>,
     /// The reason why no breakpoint may be there, if there is one.
     pub no_breakpoint: Option<Refusal>,
+    /// True if the patch can only be written while the program is stopped, so that no breakpoint comes
+    /// first.
+    pub in_stops: bool,
 }
 
 /// An instruction that a jump may cover, and the address at which a thread goes on there.
@@ -355,6 +358,7 @@ impl Inner {
                 original: original.unwrap_or_default(),
                 refusals: placed.refusals,
                 no_breakpoint: placed.no_breakpoint,
+                in_stops: placed.in_stops,
             };
             if sites[placed.definition].replace(site).is_some() {
                 return Err(err!(Unsuitable, "`{label}` is at more than one place"));

@@ -18,4 +18,5 @@ parts!("probes_kinds.c":
     come_and_go_in_turns,
     occupied,
     flags_of_posts,
+    written_at_once,
 );
