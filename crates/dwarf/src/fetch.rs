@@ -25,6 +25,8 @@ pub struct TypedFetch {
     pub field_type: FieldType,
     /// The type in the source.
     pub c_type: String,
+    /// Names of the values, if its type is an enumeration and none was requested.
+    pub enumerators: Vec<(String, i64)>,
     /// The length of the text, in bytes, if its type has one: that of `std::string`, for example.
     pub length: Option<Box<TypedFetch>>,
 }
@@ -104,6 +106,7 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted.unwrap_or(FieldType::number(Shown::Hexadecimal, 8)),
             c_type,
+            enumerators: Vec::new(),
             length: None,
         })
     }
@@ -172,7 +175,10 @@ impl<'a> Debug<'a> {
                     Shown::Unsigned
                 };
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
-                self.as_number(thing, FieldType::number(shown, bytes))
+                Ok(TypedFetch {
+                    enumerators: self.enumerators(thing.kind)?,
+                    ..self.as_number(thing, FieldType::number(shown, bytes))?
+                })
             }
             Shape::Pointer { target, size } => {
                 if self.is_char(target)? {
@@ -314,6 +320,7 @@ impl<'a> Debug<'a> {
                 count: None,
             }),
             c_type,
+            enumerators: Vec::new(),
             length: None,
         })
     }
@@ -338,6 +345,7 @@ impl<'a> Debug<'a> {
             link_address,
             field_type: wanted,
             c_type,
+            enumerators: Vec::new(),
             length: None,
         })
     }
@@ -471,6 +479,7 @@ fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String
         link_address,
         field_type,
         c_type,
+        enumerators: Vec::new(),
         length: None,
     }
 }

@@ -34,6 +34,20 @@ pub enum Returned {
 }
 
 impl Debug<'_> {
+    /// Returns the names of the values of the function's result, if its type is an enumeration.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged.
+    pub fn returned_enumerators(&self, site: &Site) -> Result<Vec<(String, i64)>, DebugError> {
+        self.begin();
+        let function = self.die(site.frames[0].key)?;
+        match function.language() == Some(dw::DW_LANG_Go) {
+            true => Ok(Vec::new()),
+            false => self.enumerators(self.type_of(&function)?),
+        }
+    }
+
     /// Returns the result of the function that contains the code at a site, not of a copy inlined
     /// there.
     ///

@@ -6,6 +6,9 @@ use super::die::Die;
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
+/// Maximum number of names of an enumeration's values.
+const MOST_ENUMERATORS: usize = 1024;
+
 /// Maximum nesting of typedefs, qualifiers, base classes or anonymous members.
 pub(super) const DEPTH: usize = 32;
 
@@ -174,6 +177,39 @@ impl<'a> Debug<'a> {
             size: size.or(below).unwrap_or(4),
             signed,
         })
+    }
+
+    /// Returns the names of the values of an enumeration, in the order of the source; none for another
+    /// type, or if there are more than [`MOST_ENUMERATORS`].
+    pub(super) fn enumerators(
+        &self,
+        kind: Option<DieKey>,
+    ) -> Result<Vec<(String, i64)>, DebugError> {
+        let die = self.bare(kind)?;
+        let Some(die) = die.filter(|die| die.tag() == dw::DW_TAG_enumeration_type) else {
+            return Ok(Vec::new());
+        };
+        let mut found = Vec::new();
+        for child in self.children(&die)? {
+            if child.tag() != dw::DW_TAG_enumerator {
+                continue;
+            }
+            // GCC writes 200 as one byte, and negative values as numbers with a sign.
+            let value = match child.attr(dw::DW_AT_const_value) {
+                Some(AttributeValue::Sdata(value)) => Some(value),
+                Some(value) => value.udata_value().map(u64::cast_signed),
+                None => None,
+            };
+            if let (Some(name), Some(value)) = (self.name_of(&child), value) {
+                found.push((name, value));
+            }
+        }
+        found.truncate(if found.len() > MOST_ENUMERATORS {
+            0
+        } else {
+            found.len()
+        });
+        Ok(found)
     }
 
     /// Returns the number of elements of each dimension.

@@ -95,6 +95,10 @@ impl From<Borrowed<'_>> for Value {
             Borrowed::Symbol(address) => Value::Symbol(address),
             Borrowed::Ipv4(address) => Value::Ipv4(address),
             Borrowed::Ipv6(address) => Value::Ipv6(address),
+            Borrowed::Enumerated(number) => match number.signed {
+                true => Value::Signed(number.value),
+                false => Value::Unsigned(number.value.cast_unsigned()),
+            },
             Borrowed::Text(bytes) => Value::Text(bytes.to_vec()),
             Borrowed::CallStack(stack) => Value::CallStack {
                 stack_pointer: stack.stack_pointer,

@@ -46,10 +46,7 @@ mod fixtures {
 
     /// Makes an event with fields of these types.
     pub(crate) fn event(id: u32, types: &[&str]) -> EventInfo {
-        let field = |text: &&str| FieldInfo {
-            name: text.to_string(),
-            field_type: text.parse().unwrap(),
-        };
+        let field = |text: &&str| FieldInfo::new(text.to_string(), text.parse().unwrap());
         EventInfo {
             id,
             name: String::new(),

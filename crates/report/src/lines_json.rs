@@ -271,6 +271,13 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
         Value::Character(value) => put_string(lines, &[value]),
         Value::Ipv4(address) => put_string(lines, address.to_string().as_bytes()),
         Value::Ipv6(address) => put_string(lines, address.to_string().as_bytes()),
+        Value::Enumerated(value) if value.is_named() => {
+            put_string(lines, value.to_string().as_bytes());
+        }
+        Value::Enumerated(number) => {
+            let fits = number.value.unsigned_abs() <= MOST;
+            put_number(lines, fits, |l| l.put(number.to_string().as_bytes()));
+        }
         Value::Text(text) => put_string(lines, text),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {

@@ -262,6 +262,9 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Character(value) => put_quoted(lines, &[value], b'\''),
         Value::Ipv4(address) => lines.put(address.to_string().as_bytes()),
         Value::Ipv6(address) => lines.put(address.to_string().as_bytes()),
+        Value::Enumerated(value) => {
+            put_escaped(lines.bytes(), value.to_string().as_bytes(), b'"');
+        }
         Value::Text(text) => put_quoted(lines, text, b'"'),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {

@@ -166,6 +166,7 @@ fn bits(value: Value<'_>) -> Option<u64> {
     match value {
         Value::Unsigned(value) | Value::Hexadecimal(value) | Value::Symbol(value) => Some(value),
         Value::Signed(value) => Some(value as u64),
+        Value::Enumerated(number) => Some(number.value as u64),
         Value::Character(value) => Some(u64::from(value)),
         Value::Ipv4(address) => Some(u64::from(u32::from(address))),
         _ => None,

@@ -315,6 +315,7 @@ impl<'a> Reader<'a> {
                     kept_field(source, found.field_type)?,
                     found.field_type,
                 );
+                fields.name_values(found.enumerators);
                 word += 1;
             }
             return Ok(());
@@ -323,7 +324,43 @@ impl<'a> Reader<'a> {
             .with_length(argument, site)
             .with_context(|| format!("field `{argument}`"))?;
         fields.push(&argument.name, field, field_type);
+        fields.name_values(self.enumerators(argument, site));
         Ok(())
+    }
+
+    /// Returns the names of the values of a field without a type, if it has that of an enumeration.
+    fn enumerators(&mut self, argument: &FetchArg, site: &'a Site) -> Vec<(String, i64)> {
+        let (asked, of_entry) = match entry::kept(argument) {
+            Some((fetch, None)) if argument.fetch.derefs.is_empty() => (fetch, true),
+            Some(_) => return Vec::new(),
+            None => (argument.fetch.clone(), false),
+        };
+        if argument.field_type.is_some() {
+            return Vec::new();
+        }
+        if is_untyped_result(argument) {
+            let Some(leaving) = &site.leaving else {
+                return Vec::new();
+            };
+            let entry = site.object.link(leaving.function);
+            let names = self.debug_of(site).and_then(|debug| {
+                let place = debug.site(entry, None)?;
+                Ok(debug.returned_enumerators(&place)?)
+            });
+            return names.unwrap_or_default();
+        }
+        if !matches!(asked.base, Base::Variable(_)) {
+            return Vec::new();
+        }
+        let opened = match of_entry {
+            true => self.debug_of_entry(site),
+            false => self.debug(site),
+        };
+        let found = opened.map(|(debug, place)| debug.fetch(&place, &asked, None));
+        found
+            .ok()
+            .and_then(Result::ok)
+            .map_or(Vec::new(), |found| found.enumerators)
     }
 
     /// Returns the field of an argument, with the length of its text if one was written.
@@ -499,6 +536,7 @@ impl<'a> Reader<'a> {
         for (name, found) in shown {
             let (field, field_type) = typed(&found, site)?;
             fields.push(&name, field, field_type);
+            fields.name_values(found.enumerators);
         }
         Ok(())
     }
@@ -545,11 +583,15 @@ impl<'a> Reader<'a> {
 
 impl Fields {
     fn push(&mut self, name: &str, field: Field, field_type: FieldType) {
-        self.infos.push(FieldInfo {
-            name: name.to_owned(),
-            field_type,
-        });
+        self.infos.push(FieldInfo::new(name.to_owned(), field_type));
         self.fetch.fields.push(field);
+    }
+
+    /// Sets the names of the values of the last field.
+    fn name_values(&mut self, enumerators: Vec<(String, i64)>) {
+        if let Some(last) = self.infos.last_mut() {
+            last.enumerators = enumerators;
+        }
     }
 
     /// Sets the event's filter, a condition on these fields.

@@ -80,10 +80,7 @@ pub fn from_outside(id: u32) -> EventInfo {
         build_id: None,
         offset: 0,
         address: 0,
-        fields: vec![FieldInfo {
-            name: "arg1".to_owned(),
-            field_type: FieldType::STRING,
-        }],
+        fields: vec![FieldInfo::new("arg1".to_owned(), FieldType::STRING)],
         faults: false,
         tactic: "none".to_owned(),
         refusals: Vec::new(),

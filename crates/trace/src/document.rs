@@ -280,6 +280,21 @@ pub struct FieldInfo {
     /// `u32`.
     #[serde(rename = "type", with = "spelled")]
     pub field_type: FieldType,
+    /// Names of values of an enumeration, as in the source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub enumerators: Vec<(String, i64)>,
+}
+
+impl FieldInfo {
+    /// Describes a field whose values have no names.
+    #[must_use]
+    pub fn new(name: String, field_type: FieldType) -> FieldInfo {
+        FieldInfo {
+            name,
+            field_type,
+            enumerators: Vec::new(),
+        }
+    }
 }
 
 /// printf-style format of an event.
@@ -402,10 +417,7 @@ mod stored {
             let (fields, faults) = match (stored.fields, stored.faults, stored.arguments) {
                 (Some(fields), Some(faults), _) => (fields, faults),
                 (None, None, Some(names)) => {
-                    let hexadecimal = |name| FieldInfo {
-                        name,
-                        field_type: FieldType::X64,
-                    };
+                    let hexadecimal = |name| FieldInfo::new(name, FieldType::X64);
                     (names.into_iter().map(hexadecimal).collect(), false)
                 }
                 (Some(_), None, _) => return Err("missing field `faults`"),

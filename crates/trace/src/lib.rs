@@ -76,5 +76,5 @@ pub use record::{
 };
 pub use reopen::ReopenError;
 pub use totals::{PacketMeta, Totals, Written};
-pub use value::{Array, CallStack, Elements, Fields, Value};
+pub use value::{Array, CallStack, Elements, Enumerated, Fields, Value};
 pub use writer::{TraceWriter, WriteError};

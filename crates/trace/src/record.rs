@@ -302,10 +302,7 @@ pub(crate) mod tests {
 
     /// Makes an event with fields of these types.
     pub(crate) fn event(id: u32, types: &[&str], faults: bool) -> EventInfo {
-        let field = |text: &&str| FieldInfo {
-            name: text.to_string(),
-            field_type: text.parse().unwrap(),
-        };
+        let field = |text: &&str| FieldInfo::new(text.to_string(), text.parse().unwrap());
         EventInfo {
             id,
             name: String::new(),

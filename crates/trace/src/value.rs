@@ -1,5 +1,6 @@
 //! Extracts the fields of a record from its bytes, one by one.
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::slice;
 
@@ -34,10 +35,87 @@ pub enum Value<'a> {
     Text(&'a [u8]),
     /// The data for a call stack (`stack`).
     CallStack(CallStack<'a>),
+    /// The value of an enumeration (a number with or without a sign).
+    Enumerated(Enumerated<'a>),
     /// Several values of one type.
     Array(Array<'a>),
     /// The field could not be read when the event was recorded.
     Fault,
+}
+
+/// The value of an enumeration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Enumerated<'a> {
+    /// The number; one without a sign is taken as one with a sign.
+    pub value: i64,
+    /// True if it has a sign.
+    pub signed: bool,
+    names: &'a [(String, i64)],
+}
+
+impl<'a> Enumerated<'a> {
+    /// Returns the value of an enumeration with these names.
+    #[must_use]
+    pub fn new(value: i64, signed: bool, names: &'a [(String, i64)]) -> Enumerated<'a> {
+        Enumerated {
+            value,
+            signed,
+            names,
+        }
+    }
+
+    /// True if it is shown by a name, or by several.
+    #[must_use]
+    pub fn is_named(&self) -> bool {
+        self.name().is_some() || self.value != 0 && self.are_flags()
+    }
+
+    fn name(&self) -> Option<&'a str> {
+        let found = self.names.iter().find(|(_, value)| *value == self.value);
+        found.map(|(name, _)| name.as_str())
+    }
+
+    /// True if the names are those of flags: each is one bit or none, and no bit has two names, and there
+    /// are at least two.
+    fn are_flags(&self) -> bool {
+        let mut bits = 0;
+        let mut named = 0;
+        for (_, value) in self.names.iter().filter(|(_, value)| *value != 0) {
+            if value.count_ones() != 1 || bits & value != 0 {
+                return false;
+            }
+            bits |= value;
+            named += 1;
+        }
+        // RED, GREEN, BLUE are 0, 1 and 2 as well.
+        named > 2 || named == 2 && !self.names.iter().any(|(_, value)| *value == 0)
+    }
+}
+
+/// The name; for flags, all names and then what has none, as `READ|WRITE|0x40`; else the number.
+impl fmt::Display for Enumerated<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = self.name() {
+            return f.write_str(name);
+        }
+        if !self.is_named() {
+            return match self.signed {
+                true => write!(f, "{}", self.value),
+                false => write!(f, "{}", self.value.cast_unsigned()),
+            };
+        }
+        let mut left = self.value;
+        let flags = self.names.iter().filter(|(_, flag)| self.value & flag != 0);
+        for (n, (name, flag)) in flags.enumerate() {
+            write!(f, "{}{name}", if n == 0 { "" } else { "|" })?;
+            left &= !flag;
+        }
+        match (left, left == self.value) {
+            (0, _) => Ok(()),
+            (left, true) => write!(f, "{left:#x}"),
+            (left, false) => write!(f, "|{left:#x}"),
+        }
+    }
 }
 
 /// Registers and a copy of the stack, for a call stack.
@@ -146,7 +224,17 @@ impl<'a> Iterator for Fields<'a> {
     #[inline]
     fn next(&mut self) -> Option<Value<'a>> {
         let field = self.fields.next()?;
-        let value = take_field(&mut self.bytes, field.field_type);
+        let mut value = take_field(&mut self.bytes, field.field_type);
+        if !field.enumerators.is_empty() {
+            let names = &field.enumerators;
+            value = match value {
+                Value::Signed(value) => Value::Enumerated(Enumerated::new(value, true, names)),
+                Value::Unsigned(value) => {
+                    Value::Enumerated(Enumerated::new(value.cast_signed(), false, names))
+                }
+                other => other,
+            };
+        }
         let fault = self.faults & 1 != 0;
         self.faults >>= 1;
         Some(if fault { Value::Fault } else { value })

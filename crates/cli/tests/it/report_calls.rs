@@ -11,10 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 fn event(id: u32, name: &str, role: Role, call: u32) -> EventInfo {
-    let field = |name: &str, of: &str| FieldInfo {
-        name: name.to_owned(),
-        field_type: of.parse().expect("a type"),
-    };
+    let field = |name: &str, of: &str| FieldInfo::new(name.to_owned(), of.parse().expect("a type"));
     let value = if role == Role::Entry { "fd" } else { "ret" };
     EventInfo {
         id,

@@ -14,6 +14,8 @@ pub enum Value {
     Hexadecimal(u64),
     /// A character, by its byte.
     Character(u8),
+    /// A value of an enumeration, by its name or the names of its flags.
+    Name(String),
     /// An address of IPv4 or IPv6.
     Address(IpAddr),
     /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when

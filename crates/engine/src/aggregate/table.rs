@@ -10,6 +10,7 @@ use capriole_ring::memory::MOST;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
 use capriole_select::fields::Fields;
 use capriole_select::select::Selected;
+use capriole_trace::Enumerated;
 use capriole_trace::clock::Clock;
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -691,6 +692,16 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                     *to = from;
                 }
                 Value::Address(Ipv6Addr::from(address).into())
+            }
+            Element::Number { shown, .. } if !info.enumerators.is_empty() => {
+                let word = word(take(8)).cast_signed();
+                let signed = shown == Shown::Signed;
+                let named = Enumerated::new(word, signed, &info.enumerators);
+                match (named.is_named(), signed) {
+                    (true, _) => Value::Name(named.to_string()),
+                    (false, true) => Value::Number(i128::from(word)),
+                    (false, false) => Value::Number(i128::from(word.cast_unsigned())),
+                }
             }
             Element::Number { shown, .. } => {
                 let word = word(take(8));

@@ -37,9 +37,8 @@ fn infos(function: u32, name: &str) -> Vec<EventInfo> {
     let event = |add: u32, role, suffix: &str, fields: &[(&str, &str)]| {
         let mut event = common::event(10 * function + add, &format!("{name}{suffix}"), &[]);
         (event.role, event.call) = (role, Some(10 * function));
-        let field = |(name, field_type): &(&str, &str)| FieldInfo {
-            name: (*name).to_string(),
-            field_type: field_type.parse().expect("a type"),
+        let field = |(name, field_type): &(&str, &str)| {
+            FieldInfo::new((*name).to_string(), field_type.parse().expect("a type"))
         };
         event.fields = fields.iter().map(field).collect();
         event

@@ -226,10 +226,8 @@ mod tests {
     #[test]
     fn field_names_are_identifiers_no_keywords_and_all_different() {
         let names = ["size", "size", "int", "Bool", "a-b", "a.b", "_Bool", ""];
-        let fields = names.map(|name| FieldInfo {
-            name: name.to_string(),
-            field_type: capriole_event::FieldType::X64,
-        });
+        let fields =
+            names.map(|name| FieldInfo::new(name.to_string(), capriole_event::FieldType::X64));
         assert_eq!(
             Names::of(&fields).fields,
             [

@@ -64,6 +64,7 @@ fn key(value: &Key) -> Value {
         Key::Number(value) => number(*value),
         Key::Hexadecimal(value) => json!(value),
         Key::Character(byte) => json!(characters(&[*byte])),
+        Key::Name(name) => json!(name),
         Key::Address(address) => json!(address.to_string()),
         Key::Text(text) => json!(characters(text)),
         Key::Unreadable => Value::Null,

@@ -286,6 +286,7 @@ fn key_value(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Hexadecimal(number) => format!("{number:#x}"),
         Value::Character(byte) => format!("'{}'", escaped(&[*byte], b'\'')),
+        Value::Name(name) => escaped(name.as_bytes(), b'"'),
         Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
         Value::Unreadable => "(fault)".to_owned(),

@@ -19,10 +19,7 @@ pub fn function(n: u32, name: &str) -> Vec<EventInfo> {
         event.call = (role != Role::Point).then_some(10 * n);
         event.fields = fields
             .iter()
-            .map(|(name, field_type)| FieldInfo {
-                name: name.to_string(),
-                field_type: *field_type,
-            })
+            .map(|(name, field_type)| FieldInfo::new(name.to_string(), *field_type))
             .collect();
         event
     };

@@ -51,10 +51,7 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
         address: 0x7f00_0000_1234,
         fields: arguments
             .iter()
-            .map(|name| FieldInfo {
-                name: name.to_string(),
-                field_type: FieldType::X64,
-            })
+            .map(|name| FieldInfo::new(name.to_string(), FieldType::X64))
             .collect(),
         faults: false,
         tactic: "jump".to_string(),

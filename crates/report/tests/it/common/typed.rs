@@ -40,6 +40,10 @@ pub fn owned(value: Value<'_>) -> Owned {
         Value::Symbol(value) => Owned::Symbol(value),
         Value::Ipv4(value) => Owned::Ipv4(value.into()),
         Value::Ipv6(value) => Owned::Ipv6(value.octets()),
+        Value::Enumerated(number) => match number.signed {
+            true => Owned::Signed(number.value),
+            false => Owned::Unsigned(number.value as u64),
+        },
         Value::Text(text) => Owned::Text(text.to_vec()),
         Value::Array(values) => Owned::Array(values.iter().map(owned).collect()),
         Value::CallStack(stack) => Owned::CallStack(
@@ -55,10 +59,7 @@ pub fn owned(value: Value<'_>) -> Owned {
 pub fn event(id: u32, name: &str, fields: &[&str], faults: bool) -> EventInfo {
     let field = |text: &&str| {
         let (name, field_type) = text.split_once(':').unwrap();
-        FieldInfo {
-            name: name.to_string(),
-            field_type: field_type.parse().unwrap(),
-        }
+        FieldInfo::new(name.to_string(), field_type.parse().unwrap())
     };
     EventInfo {
         fields: fields.iter().map(field).collect(),
