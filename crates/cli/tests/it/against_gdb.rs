@@ -528,6 +528,9 @@ fn equal(capriole: &Value, gdb: &Value) -> Option<bool> {
                 (by_gdb, own) => by_gdb.is_none() && own.is_none(),
             });
         }
+        if let (Some(name), Some(own)) = (gdb["name"].as_str(), capriole.as_str()) {
+            return Some(own == name);
+        }
         return Some(number(capriole, size, by_gdb));
     }
     if let Some(bits) = gdb["float"].as_str() {

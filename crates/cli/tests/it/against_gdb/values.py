@@ -262,6 +262,10 @@ def said(value):
         return {"none": "optimized out"}
     if kind.code in NUMBERS:
         answer = {"number": str(int(value)), "size": kind.sizeof, "dead": dead(value)}
+        if kind.code == gdb.TYPE_CODE_ENUM:
+            # values::READ; (values::READ | unknown: 0x40)
+            parts = value.format_string().strip("()").split(" | ")
+            answer["name"] = "|".join(part.split("::")[-1].replace("unknown: ", "") for part in parts)
         if kind.code == gdb.TYPE_CODE_PTR and kind.target().strip_typedefs().sizeof == 1:
             text = text_at(int(value))
             answer["text"] = None if text is None else text.split(b"\0")[0].decode("latin-1")
