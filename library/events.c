@@ -5,7 +5,8 @@
 
 /* Markers in hit.S: sixteen bytes each, a nop of five bytes and a return. */
 extern HIDDEN const char capriole_records[];
-static unsigned char taken[RECORDS];
+static struct capriole_record *taken[RECORDS];
+static unsigned char lost[RECORDS];	/* the event is gone */
 
 PUBLIC void capriole_record_nothing(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f)
 {
@@ -33,7 +34,9 @@ static int disable(int event)
 {
 	struct message message;
 	if (!has_helper())
-		return fail(-ENOENT, "there is no such event: nothing was enabled", NULL);
+		return fail(-ENOENT, has_left() ? "there is no such event: the helper process has ended, and all "
+						  "events with it" : "there is no such event: nothing was "
+						  "enabled", NULL);
 	new_message(&message, EVENT_REMOVE);
 	put(&message, (u64)(long)event);
 	int result = ask(&message);
@@ -61,8 +64,10 @@ static int write_texts(enum request kind, u64 argument, int fd)
 	long flags = SYS2(SYS_fcntl, fd, F_GETFL);
 	if (flags < 0 || (flags & O_ACCMODE) == O_RDONLY)
 		return fail(-EBADF, "the text cannot be written to the descriptor", NULL);
-	if (!has_helper())
-		return 0;
+	if (!has_helper()) {
+		return has_left() ? fail(-EPIPE, "the helper process has ended, and all events with it: enable "
+				    "them again", NULL) : 0;
+	}
 	new_message(&message, kind);
 	put(&message, argument);
 	int result = ask(&message);
@@ -86,20 +91,31 @@ PUBLIC int capriole_event_read(int fd)
 	return failed ? failed : end(write_texts(READ, 0, fd));
 }
 
+/* Returns the number of the marker of a record, or RECORDS if it has none. */
+static unsigned marker_of(const struct capriole_record *record)
+{
+	u64 number = ((u64)record->write - (u64)capriole_records) / 16;
+	return record->number && number < RECORDS && taken[number] == record ? (unsigned)number : RECORDS;
+}
+
 static int enable_record(struct capriole_record *record)
 {
-	unsigned number = 0;
-	if (!record || !record->name || record->number)
-		return fail(-EINVAL, "the record has no name, or is enabled already", NULL);
-	while (number < RECORDS && taken[number])
-		number++;
+	if (!record || !record->name)
+		return fail(-EINVAL, "the record has no name", NULL);
+	unsigned number = marker_of(record);
+	if (record->number && (number == RECORDS || !lost[number]))
+		return fail(-EINVAL, "the record is enabled already, or not initialised", NULL);
+	if (!record->number)
+		for (number = 0; number < RECORDS && taken[number];)
+			number++;
 	if (number == RECORDS)
 		return fail(-ENOSPC, "no more than 256 records can be enabled at a time", NULL);
 	const char *marker = capriole_records + 16 * number;
 	int event = enable(record->fields, record->name, (u64)marker);
 	if (event < 0)
 		return event;
-	taken[number] = 1;
+	taken[number] = record;
+	lost[number] = 0;
 	record->number = event;
 	record->write = (void (*)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t))(u64)marker;
 	return 0;
@@ -109,16 +125,24 @@ static int disable_record(struct capriole_record *record)
 {
 	if (!record || !record->number)
 		return fail(-EINVAL, "the record is not enabled", NULL);
-	u64 number = ((u64)record->write - (u64)capriole_records) / 16;
-	if (number >= RECORDS || !taken[number])
+	unsigned number = marker_of(record);
+	if (number == RECORDS)
 		return fail(-EINVAL, "the record is not initialised, or was written over", NULL);
-	int failed = disable(record->number);
+	int failed = lost[number] || !has_helper() ? 0 : disable(record->number);
 	if (failed)
 		return failed;
 	record->write = capriole_record_nothing;
 	record->number = 0;
-	taken[number] = 0;
+	taken[number] = NULL;
 	return 0;
+}
+
+/* The helper that has enabled them is gone, or there is none any more: they can be enabled again. They
+ * keep their markers, as they may be called, and may be in memory that is gone. */
+HIDDEN void forget_records(void)
+{
+	for (unsigned number = 0; number < RECORDS; number++)
+		lost[number] = 1;
 }
 
 PUBLIC int capriole_record_enable(struct capriole_record *record)

@@ -62,6 +62,20 @@ struct start {
 	char *variables[4];
 };
 
+/* True from the start of a helper until one has taken everything out: also after it was killed, and in a
+ * child of the process that has started it. */
+static int may_have_left;
+
+HIDDEN int has_left(void)
+{
+	return may_have_left;
+}
+
+HIDDEN void forget_left(void)
+{
+	may_have_left = 0;
+}
+
 HIDDEN int has_helper(void)
 {
 	return connection >= 0 && owner == SYS0(SYS_getpid);
@@ -280,6 +294,7 @@ HIDDEN int start_helper(void)
 	/* Where only parents may trace (Yama); an error means that it need not be said. */
 	SYS2(SYS_prctl, PR_SET_PTRACER, helper);
 	connection = sockets[0];
+	may_have_left = 1;
 	SYS2(SYS_fstat, connection, &identity);
 	has_answered = 0;
 	owner = SYS0(SYS_getpid);
@@ -298,7 +313,7 @@ HIDDEN int start_helper(void)
 	put(&hello, (u64)threads);
 	put(&hello, (u64)&threads[thread_room]);
 	put(&hello, sizeof *threads);
-	put(&hello, (u64)has_originals());
+	put_originals(&hello);
 	int answer = send_memory();
 	if (!answer)
 		answer = ask(&hello);

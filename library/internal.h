@@ -165,7 +165,6 @@ HIDDEN int write_all(int fd, const char *text, size_t size);
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
 extern HIDDEN struct thread *threads;
-HIDDEN int has_originals(void);
 extern HIDDEN u64 thread_room, open_room, vector_room;
 extern HIDDEN char *open_calls, *vector_states;
 #define ERROR_SIZE 512
@@ -232,6 +231,10 @@ enum request {
 	HELLO = 1, RESOLVE, ADD, ARM, DISARM, OPTIMIZE, STATUS, EXITS, ANALYZE, EVENT_ADD,
 	EVENT_REMOVE, ROWS, READ, ALLOW, GOODBYE, PLACE, SETTLED, FAULTS, CALL = 1000
 };
+HIDDEN int has_left(void);
+HIDDEN void forget_left(void);
+HIDDEN void forget_records(void);
+HIDDEN void put_originals(struct message *message);
 HIDDEN void new_message(struct message *message, enum request kind);
 HIDDEN void put(struct message *message, u64 number);
 HIDDEN void put_text(struct message *message, const char *text);

@@ -799,13 +799,13 @@ __attribute__((noinline)) static int arm(struct site **new, size_t added, struct
 	return failed;
 }
 
-/* True if the program may call functions by what was in `original` since the last capriole_finish(). */
-HIDDEN int has_originals(void)
+/* Adds the addresses of functions that the program may call by what was in `original` since the last
+ * capriole_finish(). */
+HIDDEN void put_originals(struct message *message)
 {
 	for (struct site *site = replacements; site; site = site->all)
 		if (site->original)
-			return 1;
-	return 0;
+			put(message, site->address);
 }
 
 /* Adds a replacement if it is not known, not armed at first: it may be called as soon as it is, and
@@ -1200,7 +1200,10 @@ HIDDEN int restore_locked(struct capriole_replacement *replacement)
 		replacement && is_known(&replacement->probe) ? own(&replacement->probe)->site : NULL;
 	if (!site || !site->replacement)
 		return fail(-EINVAL, "it is not replaced", NULL);
-	int failed = disarm(&site, 1);
+	/* Unlike a probe, which calls nothing any more without a change of code, it takes a helper. */
+	int failed = start_helper();
+	if (!failed)
+		failed = disarm(&site, 1);
 	if (failed)
 		return failed;
 	/* The code there goes with the helper; the function itself stays. */
@@ -1217,7 +1220,10 @@ HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabl
 	for (size_t i = 0; i < count; i++)
 		if (!is_known(probes[i]))
 			return fail(-EINVAL, "the probe is not registered", NULL);
-	int failed = enabled ? start_helper() : 0;
+	int needs_helper = enabled != 0;
+	for (size_t i = 0; i < count; i++)
+		needs_helper |= own(probes[i])->site && own(probes[i])->site->replacement;
+	int failed = needs_helper ? start_helper() : 0;
 	if (failed)
 		return failed;
 	size_t room = (count ? count : 1) * sizeof(struct capriole_probe *), n = 0;
@@ -1396,6 +1402,7 @@ HIDDEN int adopt(void)
 	size_t count = 0, n = 0;
 	int failed = 0;
 	forget_handlers();
+	forget_records();
 	for (struct site *site = sites; site; site = site->all)
 		count++;
 	for (struct site *site = replacements; site; site = site->all)
@@ -1434,7 +1441,7 @@ PUBLIC int capriole_finish(void)
 	int failed = begin();
 	if (failed)
 		return failed;
-	if (!has_helper())
+	if (!has_helper() && !has_left())
 		return end(0);
 	for (struct site *site = sites; site; site = site->all)
 		if (site->first)
@@ -1443,9 +1450,14 @@ PUBLIC int capriole_finish(void)
 		if (site->first)
 			return end(fail(-EBUSY, "there are functions that are replaced", NULL));
 	forget_handlers();
-	failed = simple(GOODBYE, 0);
+	/* Another one takes out what one has left that was killed. */
+	failed = start_helper();
+	if (!failed)
+		failed = simple(GOODBYE, 0);
 	if (!failed) {
 		stop_helper();
+		forget_left();
+		forget_records();
 		unwatch_faults();
 		for (struct site *site = sites; site; site = site->all) {
 			site->id = site->after = site->armed = site->held = 0;

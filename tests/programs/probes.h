@@ -50,6 +50,19 @@ __attribute__((unused)) static int run_parts(const struct part *parts, int argc,
 	BAD("there is no part %s", argv[1]);
 }
 
+/* True if a mapping has this in its name. */
+__attribute__((unused)) static int is_mapped(const char *name)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	char line[512];
+	int found = 0;
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps))
+		found |= strstr(line, name) != NULL;
+	fclose(maps);
+	return found;
+}
+
 /* Checks a probe's state, and that its reason contains a text. */
 __attribute__((unused)) static void is_in_state(struct capriole_probe *probe, int wanted, const char *text)
 {

@@ -198,18 +198,6 @@ static void kill_helper(void)
 	}
 }
 
-static int is_mapped(const char *name)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	char line[512];
-	int found = 0;
-	CHECK(maps);
-	while (fgets(line, sizeof line, maps))
-		found |= strstr(line, name) != NULL;
-	fclose(maps);
-	return found;
-}
-
 static const char *pid_text(void)
 {
 	static char text[16];

@@ -689,6 +689,138 @@ static void helper_killed_while_a_replacement_runs(void)
 	OK(capriole_finish());
 }
 
+PROBED long thrice(long a)
+{
+	return 3 * a;
+}
+
+/* What takes no helper for probes takes one for a replacement: its jump has to go. */
+static void helper_killed_with_a_replacement(void)
+{
+	struct capriole_replacement replaced = {
+		.probe = { .symbol = "add" },
+		.replacement = (void (*)(void))adds,
+		.original = (void (**)(void))&original_add,
+	};
+	struct capriole_probe page = { .symbol = "getpgrp", .object = "libc", .pre = count };
+	struct capriole_return_probe returns = { .probe = { .symbol = "thrice" }, .handler = ends };
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	OK(capriole_return_probe_register(&returns));
+	for (int round = 0; round < 3; round++) {
+		OK(capriole_replace(&replaced));
+		IS(add(1, 2), 1005);
+		kill_helper();
+		OK(capriole_replacement_disable(&replaced));
+		IS(add(1, 2), 5);
+		IS(thrice(2), 6);
+		kill_helper();
+		OK(capriole_replacement_enable(&replaced));
+		IS(add(1, 2), 1005);
+		kill_helper();
+		OK(capriole_probe_register(&page));
+		OK(capriole_probe_unregister(&page));
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			OK(capriole_restore(&replaced));
+			IS(add(1, 2), 5);
+			IS(original_add(1, 2), 5);
+			_exit(0);
+		}
+		int status;
+		while (waitpid(pid, &status, 0) < 0)
+			CHECK(errno == EINTR);
+		IS(status, 0);
+		IS(add(1, 2), 1005);
+		kill_helper();
+		OK(capriole_restore(&replaced));
+		IS(add(1, 2), 5);
+		IS(original_add(1, 2), 5);
+	}
+	OK(capriole_return_probe_unregister(&returns));
+	kill_helper();
+	OK(capriole_finish());
+	IS(is_mapped("memfd:capriole"), 0);
+	OK(capriole_finish());
+}
+
+/* The next helper knows nothing of the events of the one before. */
+static void helper_killed_with_records(void)
+{
+	static struct capriole_record done = CAPRIOLE_RECORD("done", "value=$arg1:u64");
+	static struct capriole_record other = CAPRIOLE_RECORD("other", "value=$arg1:u64");
+	int nothing = open("/dev/null", O_WRONLY);
+	CHECK(nothing >= 0);
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	for (int round = 0; round < 3; round++) {
+		OK(capriole_record_enable(&done));
+		FAILS(capriole_record_enable(&done), EINVAL, "enabled already");
+		OK(capriole_event_read(nothing));
+		kill_helper();
+		FAILS(capriole_event_read(nothing), EPIPE, "all events with it");
+		FAILS(capriole_event_rows(1, nothing), EPIPE, "all events with it");
+		if (round == 1)
+			OK(capriole_record_disable(&done));
+		OK(capriole_record_enable(&other));
+		OK(capriole_record_enable(&done));
+		CHECK(done.write != other.write);
+		OK(capriole_record_disable(&other));
+		OK(capriole_record_disable(&done));
+		OK(capriole_record_enable(&done));
+		OK(capriole_finish());
+		OK(capriole_event_read(nothing));
+		OK(capriole_record_enable(&done));
+		OK(capriole_record_disable(&done));
+		OK(capriole_finish());
+	}
+	close(nothing);
+}
+
+/* A child's actions are its own; its breakpoints are its parent's. */
+static void own_trap(int signal)
+{
+	(void)signal;
+	traps++;
+}
+
+static void trap_actions_in_a_child(void)
+{
+	struct capriole_probe held = { .symbol = "add", .pre = count, .flags = CAPRIOLE_NO_OPTIMIZE };
+	OK(capriole_probe_register(&held));
+	for (int round = 0; round < 6; round++) {
+		pid_t pid = fork();
+		CHECK(pid >= 0);
+		if (!pid) {
+			if (round & 1)
+				CHECK(signal(SIGTRAP, SIG_DFL) == SIG_DFL);
+			if (round & 2)
+				CHECK(signal(SIGTRAP, own_trap) == SIG_DFL);
+			if (round & 4 && !(pid = fork()))
+				CHECK(signal(SIGTRAP, SIG_DFL) == SIG_DFL);
+			is_hit(1);
+			if (round & 2 && !(round & 4)) {
+				traps = 0;
+				__asm__ volatile("int3");
+				IS(traps, 1);
+				is_hit(1);
+			}
+			if (round & 4 && pid) {
+				int status;
+				CHECK(waitpid(pid, &status, 0) == pid);
+				IS(status, 0);
+			}
+			_exit(0);
+		}
+		int status;
+		while (waitpid(pid, &status, 0) < 0)
+			CHECK(errno == EINTR);
+		IS(status, 0);
+	}
+	is_hit(1);
+	OK(capriole_probe_unregister(&held));
+	OK(capriole_finish());
+}
+
 /* A signal handler may call the library, unless it interrupts a call of it in its own thread. */
 static volatile sig_atomic_t refused, done;
 
@@ -743,6 +875,9 @@ int main(int argc, char **argv)
 		{ "helper_killed_in_a_registration", helper_killed_in_a_registration },
 		{ "helper_killed_while_a_handler_runs", helper_killed_while_a_handler_runs },
 		{ "helper_killed_while_a_replacement_runs", helper_killed_while_a_replacement_runs },
+		{ "helper_killed_with_a_replacement", helper_killed_with_a_replacement },
+		{ "helper_killed_with_records", helper_killed_with_records },
+		{ "trap_actions_in_a_child", trap_actions_in_a_child },
 		{ "called_in_signal_handlers", called_in_signal_handlers },
 		{ "executed", executed },
 		{ "clean", clean },

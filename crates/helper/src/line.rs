@@ -22,7 +22,7 @@ pub struct Line {
     open: AtomicBool,
     scratch: AtomicU64,
     routines: OnceLock<Routines>,
-    has_addresses: AtomicBool,
+    copied: OnceLock<Vec<u64>>,
     memory: Option<File>,
 }
 
@@ -54,7 +54,7 @@ impl Line {
             open: AtomicBool::new(false),
             scratch: AtomicU64::new(0),
             routines: OnceLock::new(),
-            has_addresses: AtomicBool::new(false),
+            copied: OnceLock::new(),
             memory: memory.map(File::from),
         })
     }
@@ -64,11 +64,11 @@ impl Line {
         self.scratch.store(address, Ordering::Relaxed);
     }
 
-    /// Sets what the program says about its routines, once, and whether it may have addresses in the memory
-    /// of earlier helpers.
-    pub fn set_routines(&self, routines: Routines, has_addresses: bool) {
+    /// Sets, once, what the program says about its routines, and the addresses of instructions whose
+    /// copies by earlier helpers it may call.
+    pub fn set_routines(&self, routines: Routines, copied: Vec<u64>) {
         let _ = self.routines.set(routines);
-        self.has_addresses.store(has_addresses, Ordering::Relaxed);
+        let _ = self.copied.set(copied);
     }
 
     /// Notes whether a thread waits for an answer.
@@ -116,8 +116,8 @@ impl volunteer::Line for Line {
         self.routines.get().cloned()
     }
 
-    fn has_addresses(&self) -> bool {
-        self.has_addresses.load(Ordering::Relaxed)
+    fn copied(&self) -> Vec<u64> {
+        self.copied.get().cloned().unwrap_or_default()
     }
 
     fn memory(&self) -> Option<File> {

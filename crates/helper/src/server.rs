@@ -381,7 +381,11 @@ impl Server {
             records: request.word()?..request.word()?,
             record_size: request.word()?,
         };
-        self.line.set_routines(routines, request.word()? != 0);
+        let mut copied = Vec::new();
+        while !request.is_over() {
+            copied.push(request.word()?);
+        }
+        self.line.set_routines(routines, copied);
         Ok(Answer::default())
     }
 
@@ -1131,8 +1135,8 @@ impl Server {
         }
         if let Some(session) = self.session.take() {
             session.detach()?;
-            Session::clear(&*self.host()?)?;
         }
+        Session::clear(&*self.host()?)?;
         Ok(Answer::default())
     }
 }

@@ -64,10 +64,10 @@ pub trait Host: Debug + Send + Sync {
         None
     }
 
-    /// True if the program may have addresses of code that an earlier tracer's detours have put in the
-    /// place of its own: then that stays mapped.
-    fn has_addresses(&self) -> bool {
-        false
+    /// Returns addresses of instructions of which the program may have the addresses of copies that an
+    /// earlier tracer has made: these stay mapped.
+    fn copied(&self) -> Vec<u64> {
+        Vec::new()
     }
 
     /// Opens the memory of the process.

@@ -39,8 +39,8 @@ pub trait Line: Debug + Send + Sync {
     /// Returns what the program has said about the routines that detours call.
     fn routines(&self) -> Option<Routines>;
 
-    /// See [`Host::has_addresses`].
-    fn has_addresses(&self) -> bool;
+    /// See [`Host::copied`].
+    fn copied(&self) -> Vec<u64>;
 
     /// Returns the program's memory if the program has opened it for us: the kernel may not let
     /// us open it.
@@ -180,8 +180,8 @@ impl Host for Volunteer {
         self.line.routines()
     }
 
-    fn has_addresses(&self) -> bool {
-        self.line.has_addresses()
+    fn copied(&self) -> Vec<u64> {
+        self.line.copied()
     }
 
     fn memory(&self) -> Result<Box<dyn TargetMemory>, TargetError> {

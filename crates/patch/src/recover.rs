@@ -476,7 +476,7 @@ pub(crate) fn clear_the_way(host: &dyn Host, kind: Kind) -> Result<(), TargetErr
 fn take_out(host: &dyn Host, mut session: FoundSession) -> Result<(), TargetError> {
     let pid = host.process().pid() as i32;
     let is_own = session.kind() == Kind::Library;
-    session.installed.stays |= is_own && host.has_addresses();
+    session.installed.stays |= is_own && !host.copied().is_empty();
     let ledger = session.installed.ledger;
     if !detach(host, &session.installed)?.lingering || !is_own {
         return Ok(());
@@ -487,17 +487,31 @@ fn take_out(host: &dyn Host, mut session: FoundSession) -> Result<(), TargetErro
     }
 }
 
-/// Removes what [`clear_the_way`] has left because the program might have had addresses there.
+/// Removes what sessions of a program that probes itself have left, all of them: the program has no
+/// addresses there any more.
 ///
 /// # Errors
-/// See [`detach`].
-pub fn detach_kept(host: &dyn Host) -> Result<(), TargetError> {
+/// See [`detach`]. A session that somebody uses is left.
+pub fn detach_left(host: &dyn Host) -> Result<(), TargetError> {
+    let left = || -> Result<Vec<FoundSession>, TargetError> {
+        let mut found = find_of(host, Kind::Library)?;
+        let pid = host.process().pid();
+        let remote = host.memory()?;
+        found.retain(|session| {
+            let header = session.installed.ledger.header(&remote);
+            let is_inherited = header.is_ok_and(|header| header.pid() != pid);
+            session.owner.is_none() || is_inherited || session.is_own_remains()
+        });
+        Ok(found)
+    };
+    if left()?.is_empty() {
+        return Ok(());
+    }
     host.check_stops()?;
     host.apart(|| {
-        for session in find_of(host, Kind::Library)? {
-            if session.kept {
-                detach(host, &session.installed)?;
-            }
+        wait_for_orphans(host)?;
+        for session in left()? {
+            detach(host, &session.installed)?;
         }
         Ok(())
     })
@@ -511,13 +525,16 @@ pub(crate) struct Kept(Vec<Change>);
 impl Kept {
     /// Finds them, once the way is [clear](clear_the_way).
     pub(crate) fn find(host: &dyn Host, kind: Kind) -> Result<Kept, TargetError> {
-        let sessions = match host.has_addresses() {
-            true => find_of(host, kind)?,
-            false => Vec::new(),
+        let copied = host.copied();
+        let sessions = match copied.is_empty() {
+            true => Vec::new(),
+            false => find_of(host, kind)?,
         };
         let changes = sessions.into_iter().filter(|found| found.kept);
-        let changes = changes.flat_map(|found| found.installed.changes);
-        Ok(Kept(changes.collect()))
+        let mut changes: Vec<Change> = changes.flat_map(|found| found.installed.changes).collect();
+        // Threads have left the code of all others.
+        changes.retain(|change| copied.iter().any(|at| change.claim().contains(at)));
+        Ok(Kept(changes))
     }
 
     /// True if the code of an earlier session might go on inside the bytes of a change, which displaces

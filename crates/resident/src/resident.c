@@ -1450,6 +1450,18 @@ static inline void show_action(const u64 *registers, u64 number)
 		WRITE(old[i], READ(own[i]));
 }
 
+/* True in a process that was forked, which has memory and actions of its own, as its parent had them. In a
+ * child of vfork(2), which has the memory of its parent, the C library's thread id is the parent's. */
+static int is_forked(u32 process)
+{
+	if (!READ(OWN->known) && thread_id() == process &&
+	    (u32)syscall4(186 /* gettid */, 0, 0, 0, 0) == process) {
+		WRITE(OWN->process, process);
+		WRITE(OWN->known, 1);
+	}
+	return READ(OWN->process) == process;
+}
+
 /* Called after rt_sigaction(2): shows the program its own action, and puts our handler of SIGTRAP back if
  * the program has set another: that one gets what is not ours, as the one before did. A breakpoint that
  * a thread hits between the call and here is the program's affair.
@@ -1464,7 +1476,10 @@ __attribute__((cold)) void capriole_action(const u64 *registers, u64 number)
 		return;
 	if (!may_call())
 		return;
-	if ((u32)syscall4(39 /* getpid */, 0, 0, 0, 0) == READ(OWN->trap_process) && READ(new[0]) != (u64)capriole_trap) {
+	u32 process = (u32)syscall4(39 /* getpid */, 0, 0, 0, 0);
+	if (process != READ(OWN->trap_process) && is_forked(process))
+		WRITE(OWN->trap_process, process);
+	if (process == READ(OWN->trap_process) && READ(new[0]) != (u64)capriole_trap) {
 		for (u32 i = 0; i < 4; i++)
 			WRITE(OWN->trap_action[i], READ(new[i]));
 		WRITE(OWN->trap, 2);

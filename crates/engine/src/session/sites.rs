@@ -13,7 +13,7 @@ use capriole_insn::ExitKind;
 use capriole_ledger::Kind;
 use capriole_patch::attach::{Running, SiteState};
 use capriole_patch::other::Other;
-use capriole_patch::recover::{detach_inherited, detach_kept};
+use capriole_patch::recover::{detach_inherited, detach_left};
 use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_proc::translator;
 use capriole_select::event::Event;
@@ -117,12 +117,12 @@ impl Session {
         Ok(detach_inherited(host)?)
     }
 
-    /// Takes out what earlier sessions have left because the program might have had addresses there.
+    /// Takes out all that earlier sessions have left in a program that has no probes of its own any more.
     ///
     /// # Errors
     /// The process cannot be stopped, or is gone.
     pub fn clear(host: &dyn Host) -> Result<()> {
-        Ok(detach_kept(host)?)
+        Ok(detach_left(host)?)
     }
 
     /// Makes a session for a process that is changed by this host. One that the host cannot stop
