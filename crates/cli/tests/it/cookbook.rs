@@ -113,6 +113,21 @@ fn need(programs: &[&str]) -> bool {
     true
 }
 
+/// True if a program of this version is installed, as it prints that itself: the offsets of members
+/// in the commands are those of this version. Otherwise prints "skipped: ...".
+fn need_version(program: &str, option: &str, version: &str) -> bool {
+    if !need(&[program]) {
+        return false;
+    }
+    let output = Command::new(program).arg(option).output();
+    let said = told(&output.expect("it starts"));
+    let same = said.contains(version);
+    if !same {
+        println!("skipped: {program} is another version than {version}: {said}");
+    }
+    same
+}
+
 /// A server, ended by this signal when dropped.
 struct Server {
     child: Child,
@@ -212,7 +227,7 @@ struct Redis {
 impl Redis {
     /// Starts a server with a key for each of the numbers up to `keys`.
     fn start(options: &[&str], keys: usize) -> Option<Redis> {
-        if !need(&["redis-server", "redis-cli"]) {
+        if !need(&["redis-cli"]) || !need_version("redis-server", "--version", "v=7.0") {
             return None;
         }
         let directory = open_directory();
@@ -485,7 +500,7 @@ struct Nginx {
 
 impl Nginx {
     fn start() -> Option<Nginx> {
-        if !need(&[NGINX, "openssl", "curl"]) {
+        if !need(&["openssl", "curl"]) || !need_version(NGINX, "-v", "nginx/1.22") {
             return None;
         }
         let directory = open_directory();
