@@ -28,3 +28,21 @@ install() {
 			{ $as $get update && $as $get --no-install-recommends install $packages; }
 	} </dev/null >&2
 }
+
+# Installs packages of servers, as `install` does, without starting these: neither now nor when the
+# machine starts again. The services must be called as their packages.
+install_servers() (
+	policy=/usr/sbin/policy-rc.d
+	as=""
+	[ "$(id -u)" = 0 ] || as="sudo -n"
+	# Without rights `install` says what is missing.
+	if [ ! -e "$policy" ] && printf '#!/bin/sh\nexit 101\n' | $as tee "$policy" >/dev/null 2>&1; then
+		trap '$as rm -f "$policy"' EXIT
+		$as chmod 755 "$policy"
+	fi
+	install "$1" || exit
+	have systemctl || exit 0
+	# shellcheck disable=SC2086
+	$as systemctl -q disable $1 >&2
+	exit 0
+)

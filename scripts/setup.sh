@@ -18,9 +18,13 @@ for_what=${1:-build}
 # Programs and the Debian packages they are in.
 needed="cc:gcc ld:binutils objcopy:binutils"
 wanted=""
+servers=""
 case $for_what in
 build | library) ;;
-test) wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish" ;;
+test)
+	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
+	servers="redis-server:redis-server /usr/sbin/nginx:nginx pg_createcluster:postgresql memcached:memcached"
+	;;
 demo)
 	needed="$needed sqlite3:sqlite3"
 	wanted="babeltrace2:babeltrace2"
@@ -53,6 +57,10 @@ fi
 packages=$(missing "$wanted")
 if [ -n "$packages" ] && ! install "$packages"; then
 	say "going on without: $(missing "$wanted") (what is compared with them is left out)"
+fi
+packages=$(missing "$servers")
+if [ -n "$packages" ] && ! install_servers "$packages"; then
+	say "going on without: $(missing "$servers") (the tests of docs/cookbook.md that need them are left out)"
 fi
 
 [ "$for_what" != library ] || exit 0

@@ -15,6 +15,7 @@ use capriole_object::Objects;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_proc::process::Process;
+use capriole_select::event::has_duration;
 use capriole_select::select::{self, Impossible, Part, Selected};
 use capriole_text::output::is_verbose;
 use capriole_text::units::parse_duration;
@@ -308,23 +309,38 @@ fn named(names: &BTreeSet<String>) -> String {
 }
 
 /// Prints which events were not hit, if none was, and objects that have functions of the same names.
-pub fn say_nothing_hit(probed: &Probed) {
+/// Calls of `--graph` were recorded only if they took at least `least`.
+pub fn say_nothing_hit(probed: &Probed, least: Option<Duration>) {
     let both = probed.selected.iter().zip(&probed.dropped);
     let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
     let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
+    let whole = |event: &Selected| has_duration(&event.probe);
     let names = events.iter().filter(|event| !event.part.begins_calls());
-    let names: BTreeSet<String> = names.map(|event| event.name()).collect();
+    // Such a call is named by its function, not by an exit.
+    let names: BTreeSet<String> = names
+        .map(|event| match whole(event) {
+            true => event.function(),
+            false => event.name(),
+        })
+        .collect();
     if names.is_empty() {
         return;
     }
-    let filtered = events.iter().any(|event| event.probe.guard.is_some());
+    let filtered = events.iter().any(|event| {
+        let entry = event.probe.entry.as_ref();
+        let begun = entry.is_some_and(|entry| entry.guard.is_some());
+        begun || event.probe.guard.is_some() && !whole(event)
+    });
+    let filtered = match filtered {
+        true => ", or the filter rejected each hit",
+        false => "",
+    };
+    let short = match least {
+        Some(least) => format!(", or no call took {}", units::time(least)),
+        None => String::new(),
+    };
     tell!(
-        "capriole: none of these was hit{}: {}",
-        if filtered {
-            ", or the filter rejected each hit"
-        } else {
-            ""
-        },
+        "capriole: none of these was hit{filtered}{short}: {}",
         named(&names)
     );
     for message in elsewhere(probed.attached.process(), &events) {

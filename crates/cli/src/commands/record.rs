@@ -289,7 +289,7 @@ fn say_summary(
     }
     probing::say_end(probed, detached);
     if summary.events == 0 && full == 0 {
-        probing::say_nothing_hit(probed);
+        probing::say_nothing_hit(probed, arguments.min_duration);
         return;
     }
     let dir = match arguments.output.to_str() {

@@ -252,7 +252,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_end(probed, &detached);
             if all == 0 && whole.lost == 0 {
-                probing::say_nothing_hit(probed);
+                probing::say_nothing_hit(probed, None);
             }
             printed
         }

@@ -18,6 +18,7 @@ mod against_gdb;
 mod boundary;
 mod calls;
 mod conditional_exits;
+mod cookbook;
 mod counts;
 mod enumerations;
 mod errors;

@@ -95,6 +95,7 @@ fn events_that_were_not_hit() {
     for words in [
         &["-e", "libc:labs", "-e", "libc:llabs"][..],
         &["-e", ":talk::work n=$arg1 if n > 1000000"],
+        &["--graph", ":talk::*", "--min-duration", "1m"],
     ] {
         let timed = [words, &["--duration", "200ms", "-p", &pid]].concat();
         let now = constant(&said(&record(&trace, &timed)), &program, directory.path());
