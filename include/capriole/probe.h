@@ -254,7 +254,8 @@ int capriole_event_disable(int event);
  * one row a line. */
 int capriole_event_rows(int event, int fd);
 
-/* Writes the records that were made since the last call to a file descriptor, one a line, in the order of time. */
+/* Writes the records that were made since the last call to a file descriptor, one a line, in the order of
+ * time but for those that threads were just writing, which come with the next call. */
 int capriole_event_read(int fd);
 
 /* Records an event with up to six values from anywhere, also from handlers, at the price of a

@@ -60,6 +60,9 @@ pub struct Detached {
     /// True if memory stays mapped because a saved address points into it; all bytes are restored
     /// nevertheless. A later `capriole detach` removes it.
     pub lingering: bool,
+    /// True if memory stays mapped because the program may have addresses in it that nothing tells; its
+    /// library removes it.
+    pub kept: bool,
     /// Forked children that have corrupted their own ledgers; their probes stay in.
     pub damaged: usize,
     /// Time for which all threads were stopped.
@@ -171,7 +174,8 @@ fn detach_living(
             }
             None if installed.stays => {
                 installed.ledger.note_kept(&remote)?;
-                break;
+                report.kept = true;
+                return Ok(report);
             }
             None => {
                 unmap(host, &remote, installed, stopped)?;

@@ -477,13 +477,9 @@ fn take_out(host: &dyn Host, mut session: FoundSession) -> Result<(), TargetErro
     let pid = host.process().pid() as i32;
     let is_own = session.kind() == Kind::Library;
     session.installed.stays |= is_own && !host.copied().is_empty();
-    let ledger = session.installed.ledger;
-    if !detach(host, &session.installed)?.lingering || !is_own {
-        return Ok(());
-    }
-    match ledger.header(&host.memory()?)?.is_kept() {
-        true => Ok(()),
-        false => Err(TargetError::InUse { pid }),
+    match detach(host, &session.installed)?.lingering && is_own {
+        true => Err(TargetError::InUse { pid }),
+        false => Ok(()),
     }
 }
 
@@ -638,7 +634,7 @@ fn detach_living(
     sessions.retain(|session| {
         let owner = session.owner.filter(|_| session.kind() == Kind::Library);
         helper = helper.or(owner);
-        owner.is_none()
+        owner.is_none() && !session.kept
     });
     if sessions.is_empty() {
         close_leaked(host, Kind::Recorder)?;
@@ -683,6 +679,7 @@ fn detach_living(
         total.foreign += one.foreign;
         total.repaired += one.repaired;
         total.lingering |= one.lingering;
+        total.kept |= one.kept;
         total.standstill += one.standstill;
         if let Some(memory) = &memory {
             total.add_children(&detach_children(
@@ -831,6 +828,7 @@ impl Detached {
         self.restored += children.restored;
         self.repaired += children.repaired;
         self.lingering |= children.lingering;
+        self.kept |= children.kept;
         self.damaged += children.damaged;
     }
 }

@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 "restored": report.restored,
                 "changed_by_others": report.foreign,
                 "repaired": report.repaired,
-                "still_mapped": report.lingering,
+                "still_mapped": report.lingering || report.kept,
                 "standstill_ns": report.standstill.as_nanos() as u64,
                 "saved": saved.map(|saved| saved.json(advice::words)),
             })
@@ -123,6 +123,12 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             "some memory stays mapped, because a signal handler will return into it: \
              `capriole detach {}` unmaps it later",
             process.pid()
+        );
+    }
+    if report.kept {
+        say!(
+            "the memory of its own probes stays mapped, because the program may have addresses in it; \
+             its library unmaps it when it registers the next probe, or finishes"
         );
     }
     Ok(ExitCode::SUCCESS)
