@@ -128,11 +128,7 @@ impl Fetch {
             return Ok(straight);
         }
         let program = self.tally_program(tally, &tally.cells, rest.as_ref(), true)?;
-        Ok(vec![Work::Run {
-            event,
-            program: Arc::new(program),
-            filter,
-        }])
+        Ok(vec![self.run(event, program, filter, rest.as_ref())])
     }
 
     /// Returns straight code for each cell, if possible.
