@@ -29,7 +29,7 @@
 mod builder;
 mod tally;
 
-pub use tally::{Amount, KEY_TEXT_LIMIT, Tally};
+pub use tally::{Amount, KEY_TEXT_LIMIT, TIMES_CELLS, Tally};
 
 use self::builder::Builder;
 use crate::arch::registers::{
