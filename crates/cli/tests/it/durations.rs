@@ -86,7 +86,7 @@ fn long_calls_with_all_kinds_of_fields() {
     assert!(found.len() >= 20, "{found:?}");
     for event in &events {
         let id = number(event, "id");
-        let slow = id % 4 == 0;
+        let slow = id.is_multiple_of(4);
         assert_eq!(number(event, "same"), id, "{event}");
         assert_eq!(*value(event, "name"), if slow { "slow" } else { "quick" });
         assert_eq!(number(event, "n"), id + u64::from(slow), "{event}");
@@ -203,7 +203,7 @@ fn long_calls_are_counted() {
     let found: Vec<u64> = rows.iter().map(id).collect();
     check(&found, &spans(&output, "work"), true);
     for row in rows {
-        let slow = id(row) % 4 == 0;
+        let slow = id(row).is_multiple_of(4);
         assert_eq!(row["keys"]["name"], if slow { "slow" } else { "quick" });
         assert_eq!((&row["calls"], &row["unreadable"]), (&1.into(), &0.into()));
         let sum = &row["measures"][0]["value"];
@@ -232,5 +232,84 @@ fn what_has_no_duration_is_refused() {
     record(
         &["--return=stack", "-e", "r :work if duration > 1ms"],
         "need probes at a function's exits",
+    );
+}
+
+/// Total, average, least and largest of the durations are those of the values, and lie between the
+/// sums, the least and the largest of what the program measures.
+#[test]
+fn latencies_are_exact() {
+    let Some(program) = program() else { return };
+    let program = text(&program);
+    let check = |row: &Value, spans: &[&Span]| {
+        let measure = &row["measures"][0];
+        let number = |name: &str| {
+            let value = &measure[name];
+            value.as_u64().unwrap_or_else(|| panic!("{name} of {row}"))
+        };
+        assert_eq!(number("count"), spans.len() as u64, "{row}");
+        assert_eq!(measure["exact"], true, "{row}");
+        // The clock is exact to 10 parts in a million.
+        let within = |name: &str, of: fn(&[u64]) -> u64| {
+            let all = |time: fn(&Span) -> u64| -> u64 {
+                of(&spans.iter().map(|span| time(span)).collect::<Vec<_>>())
+            };
+            let (least, most) = (all(|span| span.inside), all(|span| span.around));
+            let value = number(name);
+            let range = least - least / 50_000..=most + most / 50_000 + 1;
+            assert!(range.contains(&value), "{name} not in {range:?}: {row}");
+        };
+        within("total_ns", |times| times.iter().sum());
+        within("min_ns", |times| times.iter().copied().min().unwrap_or(0));
+        within("max_ns", |times| times.iter().copied().max().unwrap_or(0));
+        let average = measure["avg_ns"].as_f64().expect("a number");
+        let expected = number("total_ns") as f64 / spans.len() as f64;
+        assert!((average - expected).abs() < 1e-6 * expected, "{row}");
+        let buckets = measure["buckets"].as_array().expect("buckets");
+        let inside = |bucket: &Value, name: &str| {
+            let bound = |bound: &str| bucket[bound].as_u64().expect("a number");
+            (bound("low")..=bound("high")).contains(&number(name))
+        };
+        assert!(inside(&buckets[0], "min_ns"), "{row}");
+        assert!(inside(&buckets[buckets.len() - 1], "max_ns"), "{row}");
+    };
+    for event in [
+        "latency(:work)",
+        "latency(:work) by tid",
+        "latency(:work) by id=$arg1, comm",
+    ] {
+        let (told, output) = stat(event, program);
+        let all = spans(&output, "work");
+        let rows = told["groups"][0]["rows"].as_array().expect("rows");
+        let by_id = event.contains("id=");
+        assert_eq!(
+            rows.len(),
+            if by_id {
+                80
+            } else {
+                1 + usize::from(event.contains("tid"))
+            }
+        );
+        let (first, second): (Vec<_>, Vec<_>) = all.iter().partition(|(id, _)| **id < 100);
+        for row in rows {
+            let own: Vec<&Span> = match row["keys"]["id"].as_u64() {
+                Some(id) => vec![&all[&id]],
+                None if !event.contains("tid") => all.values().collect(),
+                None => {
+                    // The thread that was started by the other has the greater number.
+                    let tids = rows.iter().map(|row| row["keys"]["tid"].as_u64());
+                    let of_main = row["keys"]["tid"].as_u64() == tids.min().flatten();
+                    let own = if of_main { &first } else { &second };
+                    own.iter().map(|(_, span)| *span).collect()
+                }
+            };
+            check(row, &own);
+        }
+    }
+    let (told, output) = stat("latency(:deep)", program);
+    let all = spans(&output, "deep");
+    check(
+        &told["groups"][0]["rows"][0],
+        &all.values().collect::<Vec<_>>(),
     );
 }
