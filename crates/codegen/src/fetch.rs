@@ -29,7 +29,7 @@
 mod builder;
 mod tally;
 
-pub use tally::{Amount, KEY_TEXT_LIMIT, Tally};
+pub use tally::{Amount, KEY_TEXT_LIMIT, TIMES_CELLS, Tally};
 
 use self::builder::Builder;
 use crate::arch::registers::{
@@ -375,30 +375,35 @@ impl Fetch {
                 }));
             }
         }
-        let shortest = rest.as_ref().and_then(|rest| self.shortest(rest));
-        let Some(Shortest { time, call, least }) = shortest else {
-            return Ok(Work::Run {
+        let program = self.program(rest.as_ref())?;
+        Ok(self.run(event, program, straight, rest.as_ref()))
+    }
+
+    /// Returns the work that runs a program, which tests the condition `rest`, if `filter` holds. If
+    /// a call has to take long for `rest`, straight code finds that out.
+    fn run(
+        &self,
+        event: u32,
+        program: Program,
+        filter: Option<Filter>,
+        rest: Option<&Condition>,
+    ) -> Work {
+        let program = Arc::new(program);
+        match rest.and_then(|rest| self.shortest(rest)) {
+            None => Work::Run {
                 event,
-                program: Arc::new(self.program(rest.as_ref())?),
-                filter: straight,
-            });
-        };
-        // An unknown time would not be less than `least`. Known times are always below this
-        // constant, so the test rejects unknown ones.
-        let known = Condition::Number {
-            subject: Subject::Field(time),
-            relation: Relation::Less,
-            with: 1 << frame::TIME_SHIFT,
-        };
-        let condition = Condition::All([known].into_iter().chain(rest).collect());
-        Ok(Work::Long(Long {
-            event,
-            call,
-            least,
-            program: Arc::new(self.program(Some(&condition))?),
-            registers: self.registers(),
-            filter: straight,
-        }))
+                program,
+                filter,
+            },
+            Some(Shortest { call, least }) => Work::Long(Long {
+                event,
+                call,
+                least,
+                program,
+                registers: self.registers(),
+                filter,
+            }),
+        }
     }
 
     /// Returns the registers that fields start from.
@@ -440,7 +445,6 @@ impl Fetch {
                     length: None,
                     ..
                 } if pointers.is_empty() => Some(Shortest {
-                    time: *index,
                     call: *call,
                     least: u64::try_from(*with).ok()?,
                 }),
@@ -599,8 +603,6 @@ impl Fetch {
 
 /// The lower limit that a condition sets for a call's time.
 struct Shortest {
-    /// The field that is the time.
-    time: usize,
     /// The call.
     call: u32,
     /// The least time, in time stamp counter ticks.

@@ -55,7 +55,7 @@ pub struct Record {
     pub filter: Option<Filter>,
 }
 
-/// The end of a call that is recorded only if it took long.
+/// The end of a call that is recorded, or counted, only if it took long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Long {
     /// The event's id in the trace.
@@ -64,7 +64,7 @@ pub struct Long {
     pub(crate) call: u32,
     /// The shortest time that is recorded, in time stamp counter ticks.
     pub(crate) least: u64,
-    /// The program that records it.
+    /// The program that records or counts it.
     pub(crate) program: Arc<Program>,
     /// The registers that the program reads, which must be intact for it.
     pub(crate) registers: Vec<Register>,
@@ -109,7 +109,8 @@ pub enum Work {
         /// Condition for running it; `None` runs it always.
         filter: Option<Filter>,
     },
-    /// Has the resident run a program that records the call that ends here, if it took long.
+    /// Has the resident run a program that records or counts the call that ends here, if it took
+    /// long.
     Long(Long),
     /// Marks a thread that finds 0 in rax as having no restartable sequences. After a system call
     /// that creates a thread, that is the new thread. Overwrites the flags. Does nothing where such

@@ -6,6 +6,6 @@ pub mod source;
 pub mod table;
 
 pub use maps::{Maps, Own};
-pub use model::{Bucket, Group, Histogram, Measure, Row, Snapshot};
+pub use model::{Bucket, Exact, Group, Histogram, Measure, Row, Snapshot};
 pub use source::Source;
 pub use table::AggregateTable;

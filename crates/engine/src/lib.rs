@@ -138,7 +138,7 @@ pub mod session;
 pub mod value;
 pub mod watch;
 
-pub use aggregate::{Bucket, Group, Histogram, Measure, Row};
+pub use aggregate::{Bucket, Exact, Group, Histogram, Measure, Row};
 pub use capriole_select::{advice, error, returns};
 pub use error::{Code, Error, Result};
 pub use options::ProbeOptions;

@@ -3,8 +3,9 @@
 
 use crate::advice::{Advice, Message, Words};
 use crate::aggregate::{Maps, Own};
-use crate::error::{Code, Context, Error, Result};
+use crate::error::{Code, Context, Error, Result, err};
 use crate::machine::possible_cpus;
+use crate::options;
 use crate::options::ProbeOptions;
 use crate::session::sites::Pace;
 use capriole_codegen::runtime::ClockReading;
@@ -87,7 +88,8 @@ pub struct Request<'a> {
     pub keys: u32,
     /// Indices of events that are probed by breakpoints, whatever else is possible.
     pub breakpoints: Option<&'a BTreeSet<usize>>,
-    /// Clock that shows durations in maps in ns; needed only for [`Event::is_timed`].
+    /// Clock that shows durations in maps in ns, and converts times that durations are compared
+    /// with; needed only for [`Event::is_timed`].
     pub clock: Option<&'a Clock>,
 }
 
@@ -119,7 +121,14 @@ impl Planned {
             .with_breakpoints(options.breakpoints)
             .with_trusted_addresses(options.trust_address)
             .with_one_instruction(options.one_instruction);
-        let mut events = request.events.to_vec();
+        let in_ticks = |event: &Event| {
+            event.in_ticks(|time| match request.clock {
+                Some(clock) => options::ticks(clock, time),
+                None => Err(err!(Clock, "there is no clock for the durations of calls")),
+            })
+        };
+        let events: Result<Vec<Event>> = request.events.iter().map(in_ticks).collect();
+        let mut events = events?;
         if request.messages {
             let own = message::events(objects, &events);
             events.extend(own.into_iter().map(Event::from));
@@ -142,7 +151,12 @@ impl Planned {
             }
         }
         select::refuse_named(&selected)?;
-        let own = maps.make(request.events, &selected, request.keys, request.clock)?;
+        let own = maps.make(
+            &events[..request.events.len()],
+            &selected,
+            request.keys,
+            request.clock,
+        )?;
         let found = maps.works(&selected, &own);
         let mut works = Vec::with_capacity(found.len());
         for (event, work) in selected.iter_mut().zip(found) {

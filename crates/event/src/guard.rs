@@ -1,6 +1,7 @@
 //! Guards: conditions that select the hits with which a probe does something.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Comparison operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,6 +25,19 @@ pub enum Comparison {
 }
 
 impl Comparison {
+    /// True for `<`, `<=`, `>` and `>=`.
+    pub(crate) fn is_order(self) -> bool {
+        match self {
+            Comparison::Less
+            | Comparison::LessOrEqual
+            | Comparison::Greater
+            | Comparison::GreaterOrEqual => true,
+            Comparison::Equal | Comparison::NotEqual | Comparison::Bits | Comparison::Matches => {
+                false
+            }
+        }
+    }
+
     /// The operator.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -53,6 +67,8 @@ pub enum Operand {
     Text(String),
     /// An IPv6 address, for [`Comparison::Equal`] and [`Comparison::NotEqual`].
     Address(std::net::Ipv6Addr),
+    /// A time, which [`Guard::DURATION`] is compared with.
+    Duration(Duration),
 }
 
 /// A condition, in an event's text its filter: a probe does nothing at a hit that does not meet it.
@@ -62,8 +78,8 @@ pub enum Operand {
 pub enum Guard {
     /// `FIELD OPERATOR VALUE`
     Compare {
-        /// Name of a value of the probe, or else one of [`Guard::COMMON`]; a value with such a
-        /// name takes precedence.
+        /// Name of a value of the probe, or else one of [`Guard::COMMON`], or, at a return,
+        /// [`Guard::DURATION`]; a value with such a name takes precedence.
         field: String,
         /// The operator.
         comparison: Comparison,
@@ -82,6 +98,10 @@ impl Guard {
     /// Fields that every guard can compare: the thread's name (a string), its id, and the
     /// CPU's number.
     pub const COMMON: [&str; 6] = ["comm", "COMM", "tid", "common_pid", "cpu", "CPU"];
+
+    /// Field that every guard at a return can compare: the duration of the call that ends. Only
+    /// [`Comparison::Less`] and the like, with an [`Operand::Duration`].
+    pub const DURATION: &str = "duration";
 
     /// Maximum nesting of parentheses and `!`.
     pub const MAX_DEPTH: usize = 32;
@@ -158,12 +178,46 @@ impl Guard {
         }
     }
 
+    /// Returns the guard with each comparison replaced by the result of `change`.
+    ///
+    /// # Errors
+    /// The first error of `change`.
+    pub fn try_map<E>(
+        &self,
+        change: &mut impl FnMut(&Guard) -> Result<Guard, E>,
+    ) -> Result<Guard, E> {
+        Ok(match self {
+            Guard::Compare { .. } => change(self)?,
+            Guard::Not(inner) => Guard::Not(Box::new(inner.try_map(change)?)),
+            Guard::And(of) => Guard::And(
+                of.iter()
+                    .map(|one| one.try_map(change))
+                    .collect::<Result<_, E>>()?,
+            ),
+            Guard::Or(of) => Guard::Or(
+                of.iter()
+                    .map(|one| one.try_map(change))
+                    .collect::<Result<_, E>>()?,
+            ),
+        })
+    }
+
     /// Returns the names of all fields that the guard uses.
     pub fn names(&self) -> Vec<&str> {
+        let all = self.comparisons().into_iter();
+        all.map(|(field, ..)| field).collect()
+    }
+
+    /// Returns all comparisons of the guard.
+    pub(crate) fn comparisons(&self) -> Vec<(&str, Comparison, &Operand)> {
         match self {
-            Guard::Compare { field, .. } => vec![field],
-            Guard::Not(inner) => inner.names(),
-            Guard::And(of) | Guard::Or(of) => of.iter().flat_map(Guard::names).collect(),
+            Guard::Compare {
+                field,
+                comparison,
+                operand,
+            } => vec![(field, *comparison, operand)],
+            Guard::Not(inner) => inner.comparisons(),
+            Guard::And(of) | Guard::Or(of) => of.iter().flat_map(Guard::comparisons).collect(),
         }
     }
 }
@@ -194,6 +248,12 @@ impl From<i32> for Operand {
     }
 }
 
+impl From<Duration> for Operand {
+    fn from(time: Duration) -> Operand {
+        Operand::Duration(time)
+    }
+}
+
 impl From<&str> for Operand {
     fn from(text: &str) -> Operand {
         Operand::Text(text.to_owned())
@@ -209,6 +269,14 @@ impl fmt::Display for Operand {
             } => write!(f, "{}", *value as i64),
             Operand::Number { value, .. } => write!(f, "{value}"),
             Operand::Address(address) => write!(f, "{address}"),
+            Operand::Duration(time) => {
+                let nanoseconds = time.as_nanos();
+                let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)];
+                let mut units = units.into_iter();
+                let whole = units.find(|(_, scale)| nanoseconds.is_multiple_of(*scale));
+                let (unit, scale) = whole.unwrap_or(("ns", 1));
+                write!(f, "{}{unit}", nanoseconds / scale)
+            }
             Operand::Text(text) => {
                 let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
                 write!(f, "\"{escaped}\"")

@@ -139,7 +139,7 @@ fn event(text: &str, kernel_names: bool) -> Result<EventSpec, ParseError> {
             body.end + 2,
             end,
             &body.arguments,
-            is_marker,
+            (at, is_marker),
         )?),
         None => None,
     };

@@ -30,7 +30,7 @@ pub struct Probe {
     /// Values that are read at each hit, at most 128, with distinct names.
     pub values: Vec<FetchArg>,
     /// Condition for all actions. Every field that it names is in `values` or in
-    /// [`Guard::COMMON`], unless `$arg*` is among the values.
+    /// [`Guard::COMMON`] or is [`Guard::DURATION`], unless `$arg*` is among the values.
     pub guard: Option<Guard>,
     /// Condition at the function's entry, for a probe at its return.
     pub entry: Option<Entry>,

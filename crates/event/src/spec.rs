@@ -32,7 +32,7 @@ pub struct EventSpec {
     /// written inside an aggregate or after `by`.
     pub aggregation: Aggregation,
     /// Condition for recording a hit. Every field that it names is in `arguments` or in
-    /// [`Guard::COMMON`], unless `$arg*` is among the arguments.
+    /// [`Guard::COMMON`] or is [`Guard::DURATION`], unless `$arg*` is among the arguments.
     pub filter: Option<Guard>,
     pub(crate) columns: Columns,
 }

@@ -179,8 +179,8 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
 }
 
 /// End of the message about an aggregate behind `latency(...)`.
-const SHOWN_ALREADY: &str = "is not needed: the table has calls, avg, p50, p90, p99, p99.9, max and \
-    total of the durations; only `by` and keys may follow";
+const SHOWN_ALREADY: &str = "is not needed: the table has calls, avg, min, p50, p90, p99, p99.9, \
+    max and total of the durations; only `by` and keys may follow";
 
 /// Returns the first aggregate that names no field, such as `max()`.
 fn aggregate_of_nothing(text: &str) -> Option<&str> {

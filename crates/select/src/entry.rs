@@ -1,7 +1,7 @@
 //! Values that a probe at a function's exits takes from its entry (`$entry:NAME`): a separate
 //! probe at the entry keeps them; it begins calls and records nothing.
 
-use capriole_event::{Action, At, Base, Fetch, FetchArg, FieldType, Probe, Value};
+use capriole_event::{Action, At, Base, Fetch, FetchArg, FieldType, Guard, Probe, Value};
 
 /// A value that is kept, and its requested type.
 pub type Kept = (Fetch, Option<FieldType>);
@@ -42,12 +42,20 @@ pub fn all_kept(exit: &Probe) -> Vec<(String, Kept)> {
     all
 }
 
+/// True if the guard of a probe at the exits compares the duration of the call.
+pub fn compares_duration(probe: &Probe) -> bool {
+    let names = probe.guard.as_ref().map(Guard::names).unwrap_or_default();
+    let is_value = probe.find(Guard::DURATION).is_some();
+    probe.at == At::Return && !is_value && names.contains(&Guard::DURATION)
+}
+
 /// Returns the probe at the entry that begins the calls of a probe at the exits, if that needs any:
 /// for values from there, for durations, or for a condition at the entry.
 pub fn keeping(exit: &Probe) -> Option<Probe> {
     let kept = all_kept(exit);
     let timed = |value: &FetchArg| value.fetch.base == Base::Latency;
-    let needed = !kept.is_empty() || exit.entry.is_some() || exit.values.iter().any(timed);
+    let timed = exit.values.iter().any(timed) || compares_duration(exit);
+    let needed = !kept.is_empty() || exit.entry.is_some() || timed;
     if exit.at != At::Return || !needed {
         return None;
     }

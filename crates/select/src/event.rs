@@ -2,8 +2,9 @@
 
 use crate::entry;
 use crate::names::DURATION;
-use capriole_event::{Base, EventSpec, Probe};
+use capriole_event::{Base, Comparison, EventSpec, Guard, Operand, Probe};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One event of the user's: its probe, and those that serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,10 +71,50 @@ impl Event {
         self.probe().implied
     }
 
-    /// True if the duration of calls is aggregated.
+    /// Returns the event with the times in its conditions converted by `ticks`, which rounds up.
+    /// The clock is less exact than a tick, so `>` means the same as `>=`, and `<=` the same as `<`.
+    ///
+    /// # Errors
+    /// The first error of `ticks`.
+    pub fn in_ticks<E>(
+        &self,
+        mut ticks: impl FnMut(Duration) -> Result<u64, E>,
+    ) -> Result<Event, E> {
+        let mut convert = |guard: &Guard| match guard {
+            Guard::Compare {
+                field,
+                comparison,
+                operand: Operand::Duration(time),
+            } => {
+                let least = matches!(comparison, Comparison::Greater | Comparison::GreaterOrEqual);
+                let comparison = match least {
+                    true => Comparison::GreaterOrEqual,
+                    false => Comparison::Less,
+                };
+                Ok(Guard::compare(field, comparison, ticks(*time)?))
+            }
+            other => Ok(other.clone()),
+        };
+        let mut converted = |probe: &Arc<Probe>| match &probe.guard {
+            Some(guard) if entry::compares_duration(probe) => Ok(Arc::new(Probe {
+                guard: Some(guard.try_map(&mut convert)?),
+                ..(**probe).clone()
+            })),
+            _ => Ok(Arc::clone(probe)),
+        };
+        let probes = self.probes.iter().map(&mut converted);
+        Ok(Event {
+            probes: probes.collect::<Result<_, E>>()?,
+        })
+    }
+
+    /// True if the duration of calls is aggregated or compared, which takes a clock.
     #[must_use]
     pub fn is_timed(&self) -> bool {
         let probe = self.probe();
+        if entry::compares_duration(probe) {
+            return true;
+        }
         let aggregates = probe.aggregations().flat_map(|all| &all.aggregates);
         aggregates
             .filter_map(|aggregate| probe.find(aggregate.field.as_ref()?))

@@ -163,7 +163,9 @@ impl<'a> Reader<'a> {
             fields.format = marker::text_format(marker, site);
         }
         fields.fetch.recorded = fields.fetch.fields.len();
+        self.push_duration(probe, site, &mut fields)?;
         fields.filter(probe)?;
+        fields.infos.truncate(fields.fetch.recorded);
         // Parts that do not fit together fail here, before anything else is prepared.
         let made = fields.fetch.work(0);
         made.map_err(|error| fields.not_compiled(&error))?;
@@ -293,9 +295,22 @@ impl<'a> Reader<'a> {
                 self.push(argument, site, &mut fields)?;
             }
         }
+        self.push_duration(probe, site, &mut fields)?;
         fields.filter(probe)?;
         fields.infos.truncate(infos);
         Ok(fields)
+    }
+
+    /// Adds the duration of the call if the filter compares it.
+    fn push_duration(&mut self, probe: &Probe, site: &'a Site, fields: &mut Fields) -> Result<()> {
+        if entry::compares_duration(probe) {
+            let duration = FetchArg {
+                name: Guard::DURATION.to_owned(),
+                ..capriole_event::Value::latency().into()
+            };
+            self.push(&duration, site, fields)?;
+        }
+        Ok(())
     }
 
     /// Adds the field, or fields, of an argument.
@@ -663,6 +678,12 @@ impl Fields {
                     "`{name}` is an ipv6 address, and cannot be compared with a number"
                 )
             }
+            // Where nothing is recorded, times are not converted to ticks.
+            Operand::Duration(time) => Ok(Condition::Number {
+                subject,
+                relation,
+                with: i128::from(time.as_nanos() as u64),
+            }),
             Operand::Number { value, negative } => Ok(Condition::Number {
                 subject,
                 relation,

@@ -30,6 +30,7 @@ pub use refusing::refuse_named;
 pub use selected::{Selected, infos};
 
 use crate::advice::{Advice, Message};
+use crate::entry::compares_duration;
 use crate::error::{Code, Context, Error, Result, err};
 use crate::event::{Event, has_duration};
 use crate::fields::{Fields, Reader};
@@ -306,10 +307,11 @@ impl<'a> Selection<'a> {
         probe: &Probe,
     ) -> Result<Vec<(Site, Option<NotFollowed>)>> {
         let keeps = matches!(probe.actions[..], [Action::Keep(1..)]);
-        if self.mode.returns == Returns::Stack && (has_duration(probe) || keeps) {
+        let timed = has_duration(probe) || compares_duration(probe);
+        if self.mode.returns == Returns::Stack && (timed || keeps) {
             return Err(err!(
                 Unsuitable,
-                "event `{}`: values at the entry and shortest times need probes at a function's \
+                "event `{}`: values at the entry and durations of calls need probes at a function's \
                  exits",
                 probe.label
             )

@@ -110,7 +110,7 @@ fn prepare(
         mode: Mode::new(arguments.probes.returns.into()),
         messages: true,
         keys: 0,
-        clock: None,
+        clock: Some(&clock),
     };
     let planned = timed("functions found, probes planned", || {
         Planned::new(process, &request)

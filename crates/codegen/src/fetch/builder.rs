@@ -3,7 +3,7 @@
 use super::{Content, Fetch, FetchError, Field, Source};
 use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
 use crate::program::{Program, Step};
-use capriole_ring::numbers::{op, program, record, step, test};
+use capriole_ring::numbers::{frame, op, program, record, step, test};
 
 /// Bytes of a record before its fields.
 const HEADER: u64 = record::FIELDS as u64;
@@ -87,11 +87,23 @@ impl<'a> Builder<'a> {
                     value: with,
                     ..Step::made(op, how(test), width)
                 };
+                let leaf = Tree::Leaf(Bit { bit, result });
                 match subject {
-                    Subject::Field(index) => self.tests.push((*index, step, &[])),
-                    Subject::Thread | Subject::Cpu => self.steps.push(step),
+                    Subject::Field(index) => {
+                        self.tests.push((*index, step, &[]));
+                        match result {
+                            // No test of an unknown time holds; then neither may its opposite.
+                            false if self.is_time(*index) => {
+                                Tree::All(vec![self.known(*index)?, leaf])
+                            }
+                            _ => leaf,
+                        }
+                    }
+                    Subject::Thread | Subject::Cpu => {
+                        self.steps.push(step);
+                        leaf
+                    }
                 }
-                Tree::Leaf(Bit { bit, result })
             }
             Condition::Text { field, pattern } => {
                 let found = self.fetch.fields.get(*field);
@@ -107,6 +119,24 @@ impl<'a> Builder<'a> {
                 Tree::Leaf(Bit { bit, result: true })
             }
         })
+    }
+
+    /// True if a field is the duration of a call.
+    fn is_time(&self, index: usize) -> bool {
+        let field = &self.fetch.fields[index];
+        matches!(field.source, Source::Latency(_)) && field.pointers.is_empty()
+    }
+
+    /// Adds the test that a duration is known: then it is less than this constant.
+    fn known(&mut self, index: usize) -> Result<Tree<Bit>, FetchError> {
+        let bit = self.bit()?;
+        let step = Step {
+            bit,
+            value: 1 << frame::TIME_SHIFT,
+            ..Step::made(op::TEST, how(Test::Less), Width::unsigned(8))
+        };
+        self.tests.push((index, step, &[]));
+        Ok(Tree::Leaf(Bit { bit, result: true }))
     }
 
     fn collect_all(&mut self, of: &'a [Condition]) -> Result<Vec<Tree<Bit>>, FetchError> {

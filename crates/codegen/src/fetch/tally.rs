@@ -44,7 +44,14 @@ pub enum Amount {
     },
     /// Adds one to the [bucket](crate::histogram) of the field's number, counted from this cell.
     Bucket(usize),
+    /// Adds one to the bucket of the field's number, an unsigned one, counted from this cell; and
+    /// changes the [`TIMES_CELLS`] cells before it: adds the number, keeps the largest, and keeps the
+    /// largest complement.
+    Times(usize),
 }
+
+/// Number of cells before the buckets that [`Amount::Times`] changes.
+pub const TIMES_CELLS: u32 = 3;
 
 /// Aggregation of an event: its table, key and cells. The event's first fields are the key; the
 /// numbers follow, up to `recorded` fields in all.
@@ -68,7 +75,8 @@ impl Amount {
             Amount::Readable(field)
             | Amount::Sum(field)
             | Amount::Maximum { field, .. }
-            | Amount::Bucket(field) => Some(field),
+            | Amount::Bucket(field)
+            | Amount::Times(field) => Some(field),
         }
     }
 }
@@ -128,11 +136,7 @@ impl Fetch {
             return Ok(straight);
         }
         let program = self.tally_program(tally, &tally.cells, rest.as_ref(), true)?;
-        Ok(vec![Work::Run {
-            event,
-            program: Arc::new(program),
-            filter,
-        }])
+        Ok(vec![self.run(event, program, filter, rest.as_ref())])
     }
 
     /// Returns straight code for each cell, if possible.
@@ -187,6 +191,10 @@ impl Fetch {
                 Amount::Sum(field) => of(Function::Sum, field),
                 Amount::Maximum { field, flip } => of(Function::Maximum(flip), field),
                 Amount::Bucket(field) => of(Function::Bucket, field),
+                Amount::Times(field) => match number(field) {
+                    Some((Value::Latency(_), _)) => of(Function::Times, field),
+                    _ => None,
+                },
             };
             let Some(amount_of) = amount_of else {
                 return Ok(None);
@@ -258,18 +266,31 @@ impl Fetch {
             value: at,
             ..Step::new(op::ROW)
         });
-        for (cell, amount) in cells {
+        let one_by_one = cells.iter().flat_map(|(cell, amount)| match *amount {
+            Amount::Times(field) => {
+                let maximum = |flip| Amount::Maximum { field, flip };
+                let all = [
+                    Amount::Sum(field),
+                    maximum(0),
+                    maximum(u64::MAX),
+                    Amount::Bucket(field),
+                ];
+                (cell - TIMES_CELLS..).zip(all).collect()
+            }
+            amount => vec![(*cell, amount)],
+        });
+        for (cell, amount) in one_by_one {
             let of = |op, field: usize| Step {
-                limit: *cell as u16,
+                limit: cell as u16,
                 field: u8::try_from(field).unwrap_or(u8::MAX),
                 bit: (field - tally.keys) as u8,
                 ..Step::made(op::TALLY, op, self.width(field).unwrap_or(Width::WORD))
             };
-            builder.steps.push(match *amount {
+            builder.steps.push(match amount {
                 Amount::One => Step {
                     a: tally::ONE,
                     field: u8::MAX,
-                    limit: *cell as u16,
+                    limit: cell as u16,
                     ..Step::new(op::TALLY)
                 },
                 Amount::Readable(field) => of(tally::ONE, field),
@@ -279,6 +300,7 @@ impl Fetch {
                     ..of(tally::MAXIMUM, field)
                 },
                 Amount::Bucket(field) => of(tally::BUCKET, field),
+                Amount::Times(_) => continue, // it was replaced above
             });
         }
         if let Some(cell) = tally.unreadable.filter(|_| is_first) {

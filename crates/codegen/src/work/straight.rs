@@ -61,6 +61,19 @@ pub(crate) enum Function {
     /// Maximum, with these bits inverted.
     Maximum(u64),
     Bucket,
+    /// All that is kept of durations: their sum, the maxima of them and of their complements, in the
+    /// three cells before the first bucket, and the bucket.
+    Times,
+}
+
+impl Function {
+    /// True if it computes the number of a bucket.
+    fn is_bucket(self) -> bool {
+        match self {
+            Function::Bucket | Function::Times => true,
+            Function::Sum | Function::Maximum(_) => false,
+        }
+    }
 }
 
 /// A number.
@@ -158,6 +171,6 @@ impl Straight {
 
     /// True if the code needs rcx as a shift count.
     pub(crate) fn shifts(&self) -> bool {
-        matches!(self.amount, StraightAmount::Of(Function::Bucket, ..))
+        matches!(self.amount, StraightAmount::Of(function, ..) if function.is_bucket())
     }
 }

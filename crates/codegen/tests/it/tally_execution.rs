@@ -14,7 +14,9 @@ use crate::support::sandbox::{COPY, EXIT, STACK_POINTER, Sandbox, State, in_chil
 use crate::undisturbed::undisturbed;
 use capriole_codegen::condition::Width;
 use capriole_codegen::detour::{Compiler, Request};
-use capriole_codegen::fetch::{Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, Tally};
+use capriole_codegen::fetch::{
+    Amount, Content, Fetch, Field, KEY_TEXT_LIMIT, Source, TIMES_CELLS, Tally,
+};
 use capriole_codegen::histogram;
 use capriole_codegen::runtime::Runtime;
 use capriole_codegen::work::Work;
@@ -28,7 +30,7 @@ use mapped::map_session;
 use signals::step_from;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 const DETOUR: u64 = COPY + 0x4000;
 /// Address of the breakpoint at which single stepping through the detour starts.
@@ -231,7 +233,7 @@ impl Session {
         work: &[Work],
         other: &[Work],
     ) -> u64 {
-        let rseq = rseq_offset().filter(|_| case.rseq);
+        let rseq = simulated().or_else(rseq_offset).filter(|_| case.rseq);
         let config = resident::Config {
             rseq_offset: rseq,
             tid_offset: Some(TID_OFFSET),
@@ -315,6 +317,7 @@ impl Expected {
             | Amount::Maximum { field, .. }) = *amount
             else {
                 row[*cell as usize] += 1;
+                assert_eq!(*amount, Amount::One, "random cases have no durations");
                 continue;
             };
             let width = compared(fetch.fields[field].content).expect("values are numbers");
@@ -530,14 +533,14 @@ fn known_keys_need_no_resident() {
 /// time was written for a call on another stack.
 #[test]
 fn calls_are_timed() {
-    const CALL: u32 = 0xbeef;
     let mut random = Random::new(9);
-    let cases: Vec<(u64, bool, bool, bool)> = (0..400)
+    let cases: Vec<(u64, bool, bool, bool, bool)> = (0..600)
         .map(|seed| {
             (
                 seed,
                 random.below(3) != 0,
                 random.below(8) == 0,
+                random.below(2) == 0,
                 random.below(2) == 0,
             )
         })
@@ -545,75 +548,79 @@ fn calls_are_timed() {
     let mut area = None;
     in_child(
         &cases,
-        |sandbox, (seed, rseq, stepped, keyed)| {
+        |sandbox, (seed, rseq, stepped, keyed, together)| {
             area.get_or_insert_with(|| {
                 step_from(STEP);
                 Area::map()
             });
-            let mut random = Random::new(*seed);
-            let latency = Field {
-                source: Source::Latency(CALL),
-                pointers: Vec::new(),
-                length: None,
-                content: Content::Number(Width {
-                    bytes: 8,
-                    signed: false,
-                    bits: None,
-                }),
-            };
-            let key = Field {
-                source: Source::Thread,
-                pointers: Vec::new(),
-                length: None,
-                content: Content::Number(Width::WORD),
-            };
-            let keys = usize::from(*keyed);
-            let mut fields = vec![key; keys];
-            fields.push(latency);
-            let mut tables = Tables::default();
-            let buckets = histogram::BUCKETS;
-            let shape = Shape {
-                events: EVENTS,
-                key: Tally::key_size(&fields[..keys]),
-                keys: 4,
-                cells: buckets + 3,
-                maxima: vec![buckets + 1],
-            };
-            let table = tables.add(shape).expect("room").clone();
-            let maximum = Amount::Maximum {
-                field: keys,
-                flip: 0,
-            };
-            let case = Case {
-                tally: Tally {
-                    table,
-                    keys,
-                    cells: vec![
-                        (0, Amount::Bucket(keys)),
-                        (buckets, Amount::Sum(keys)),
-                        (buckets + 1, maximum),
-                    ],
-                    unreadable: Some(buckets + 2),
-                },
-                tables,
-                fetch: Fetch {
-                    recorded: fields.len(),
-                    fields,
-                    ..Fetch::default()
-                },
-                live: Live {
-                    gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
-                    flags: random.below(2) == 0,
-                },
-                red_zone: random.below(2) == 0,
-                rseq: *rseq,
-                stepped: *stepped,
-                seed: *seed,
-            };
+            let case = timed(*seed, (*rseq, *stepped), *keyed, *together);
+            let mut random = Random::new(*seed + 1000);
             time_case(sandbox, &case, CALL, &mut random)
         },
         |case| format!("{case:?}"),
     );
+}
+
+/// The function whose calls are timed.
+const CALL: u32 = 0xbeef;
+/// Number of a row's cells for durations, from 0 on: sum, maximum, maximum of the complement, buckets;
+/// then hits without a known duration.
+const TIMED_CELLS: u32 = TIMES_CELLS + histogram::BUCKETS + 1;
+
+/// Makes a case whose calls are timed, by straight-line code if possible; `together` has one work for
+/// all cells.
+fn timed(seed: u64, (rseq, stepped): (bool, bool), keyed: bool, together: bool) -> Case {
+    let mut random = Random::new(seed);
+    let field = |source, width| Field {
+        source,
+        pointers: Vec::new(),
+        length: None,
+        content: Content::Number(width),
+    };
+    let keys = usize::from(keyed);
+    let mut fields = vec![field(Source::Thread, Width::WORD); keys];
+    fields.push(field(Source::Latency(CALL), Width::unsigned(8)));
+    let mut tables = Tables::default();
+    let shape = Shape {
+        events: EVENTS,
+        key: Tally::key_size(&fields[..keys]),
+        keys: 4,
+        cells: TIMED_CELLS,
+        maxima: vec![1, 2],
+    };
+    let table = tables.add(shape).expect("room").clone();
+    let maximum = |flip| Amount::Maximum { field: keys, flip };
+    let cells = match together {
+        true => vec![(TIMES_CELLS, Amount::Times(keys))],
+        false => vec![
+            (TIMES_CELLS, Amount::Bucket(keys)),
+            (0, Amount::Sum(keys)),
+            (1, maximum(0)),
+            (2, maximum(u64::MAX)),
+        ],
+    };
+    Case {
+        tally: Tally {
+            table,
+            keys,
+            cells,
+            unreadable: Some(TIMED_CELLS - 1),
+        },
+        tables,
+        fetch: Fetch {
+            recorded: fields.len(),
+            fields,
+            ..Fetch::default()
+        },
+        live: Live {
+            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            flags: random.below(2) == 0,
+        },
+        red_zone: random.below(2) == 0,
+        rseq,
+        stepped,
+        seed,
+    }
 }
 
 fn time_case(
@@ -622,13 +629,6 @@ fn time_case(
     call: u32,
     random: &mut Random,
 ) -> Result<(), String> {
-    let enter = |call| {
-        [Work::Enter {
-            call,
-            kept: Vec::new(),
-            filter: None,
-        }]
-    };
     let leave = case.fetch.tally(EVENT, &case.tally);
     let leave = leave.map_err(|e| e.to_string())?;
     let straight = |w: &Work| matches!(w, Work::Tally(_));
@@ -681,30 +681,41 @@ fn time_case(
     let [row] = &rows[..] else {
         return Err(format!("{} rows", rows.len()));
     };
-    let buckets = histogram::BUCKETS as usize;
-    let counted: u64 = row.cells[..buckets].iter().sum();
-    let [total, longest, unreadable] = row.cells[buckets..] else {
+    let [total, longest, shortest, ref buckets @ .., unreadable] = row.cells[..] else {
         return Err("cells".to_owned());
     };
+    let counted: u64 = buckets.iter().sum();
     // Each cell's own code detects that there is no entry.
     let told = (counted, unreadable);
     let most_of = |of: fn(&(u64, u64)) -> u64| calls.iter().map(of).max().unwrap_or(0);
+    let least_of = |of: fn(&(u64, u64)) -> u64| calls.iter().map(of).min().unwrap_or(u64::MAX);
     let bucket = |ticks: u64| histogram::bucket(ticks.into()) as usize;
     let in_bucket = |(least, most): &(u64, u64)| {
-        let buckets = &row.cells[bucket(*least)..=bucket(*most)];
+        let buckets = &buckets[bucket(*least)..=bucket(*most)];
         buckets.iter().any(|count| *count > 0)
     };
     let right = told == (calls.len() as u64, unknown)
         && calls.iter().all(in_bucket)
         && (calls.iter().map(|call| call.0).sum()..=calls.iter().map(|call| call.1).sum())
             .contains(&total)
-        && (most_of(|call| call.0)..=most_of(|call| call.1)).contains(&longest);
+        && (most_of(|call| call.0)..=most_of(|call| call.1)).contains(&longest)
+        && (least_of(|call| call.0)..=least_of(|call| call.1)).contains(&!shortest);
     match right {
         true => Ok(()),
         false => Err(format!(
-            "{told:?} calls, {unknown} unknown; {total} ticks, {longest} at most; not {calls:?}"
+            "{told:?} calls, {unknown} unknown; {total} ticks, {} to {longest}; not {calls:?}",
+            !shortest
         )),
     }
+}
+
+/// Returns the work that begins a call.
+fn enter(call: u32) -> [Work; 1] {
+    [Work::Enter {
+        call,
+        kept: Vec::new(),
+        filter: None,
+    }]
 }
 
 fn timestamp() -> u64 {
@@ -821,6 +832,143 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
             }
         },
         |case| format!("{case:#x?}"),
+    );
+}
+
+/// A `struct rseq` that the kernel does not know, on CPU 0.
+#[repr(C, align(32))]
+struct Simulated {
+    cpu_id_start: u32,
+    cpu_id: u32,
+    rseq_cs: u64,
+    rest: [u64; 2],
+}
+
+thread_local! {
+    static SIMULATED: std::cell::UnsafeCell<Simulated> = const {
+        std::cell::UnsafeCell::new(Simulated {
+            cpu_id_start: 0,
+            cpu_id: 0,
+            rseq_cs: 0,
+            rest: [0; 2],
+        })
+    };
+}
+
+/// Address of the simulated structure; 0 if the kernel's is used.
+static SIMULATED_AT: AtomicU64 = AtomicU64::new(0);
+/// Number of instructions in sequences before the one at which a sequence is aborted.
+static ABORT_AFTER: AtomicUsize = AtomicUsize::new(usize::MAX);
+
+/// Returns the offset of the simulated structure from the thread pointer, if it is used.
+fn simulated() -> Option<i32> {
+    let at = SIMULATED_AT.load(Ordering::Relaxed);
+    let thread: u64;
+    // SAFETY: glibc's thread structure begins with its own address.
+    unsafe { std::arch::asm!("mov {}, fs:[0]", out(reg) thread) };
+    (at != 0).then(|| (at.wrapping_sub(thread) as i64).try_into().expect("near"))
+}
+
+/// Steps as `signals` does. In a sequence it counts the instructions, and once does what the kernel
+/// does when a thread is interrupted there.
+extern "C" fn step_and_abort(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    const TRAP_FLAG: i64 = 0x100;
+    // SAFETY: the kernel hands it to the handler.
+    let registers = unsafe { &mut (*context).uc_mcontext.gregs };
+    let rip = registers[libc::REG_RIP as usize] as u64;
+    let flags = &mut registers[libc::REG_EFL as usize];
+    if rip == STEP + 1 {
+        *flags |= TRAP_FLAG;
+    } else if rip == EXIT {
+        *flags &= !TRAP_FLAG;
+    }
+    let simulated = SIMULATED_AT.load(Ordering::Relaxed) as *mut Simulated;
+    // SAFETY: it is this thread's.
+    let descriptor = unsafe { (*simulated).rseq_cs } as *const [u64; 4];
+    if descriptor.is_null() {
+        return;
+    }
+    // SAFETY: the sequence's descriptor, in the image of the detour.
+    let [_, start, length, abort] = unsafe { descriptor.read_unaligned() };
+    if rip.wrapping_sub(start) >= length {
+        return;
+    }
+    let left = ABORT_AFTER.load(Ordering::Relaxed);
+    if left == usize::MAX {
+        return;
+    }
+    ABORT_AFTER.store(left.wrapping_sub(1), Ordering::Relaxed);
+    if left == 0 {
+        // SAFETY: as above.
+        unsafe { (*simulated).rseq_cs = 0 };
+        registers[libc::REG_RIP as usize] = abort as i64;
+    }
+}
+
+/// Wherever the sequence for a duration is aborted, the call is counted once, with the same number in
+/// all cells.
+#[test]
+fn a_duration_that_is_aborted_anywhere_counts_once() {
+    if thread_word(TID_OFFSET) != own_tid() {
+        println!("skipped: this C library keeps the thread's id elsewhere");
+        return;
+    }
+    let cases: Vec<(u64, bool)> = (0..12).map(|seed| (seed, seed % 2 == 1)).collect();
+    in_child(
+        &cases,
+        |sandbox, (seed, keyed)| {
+            let handler = step_and_abort as *const () as usize;
+            signals::handle(libc::SIGTRAP, handler, libc::SA_SIGINFO);
+            let at = SIMULATED.with(|simulated| simulated.get() as u64);
+            SIMULATED_AT.store(at, Ordering::Relaxed);
+            let case = timed(*seed, (true, true), *keyed, true);
+            let leave = case.fetch.tally(EVENT, &case.tally).expect("it is one");
+            let mut aborted = 0;
+            loop {
+                let session = Session::new(&case);
+                let input: State = Random::new(*seed).state();
+                // The first call of a key always needs the resident.
+                for after in [usize::MAX, aborted] {
+                    for work in [&enter(CALL)[..], &leave] {
+                        let entry = session.place(sandbox, &case, None, work, work);
+                        ABORT_AFTER.store(usize::MAX, Ordering::Relaxed);
+                        if matches!(work, [Work::Tally(_)]) {
+                            ABORT_AFTER.store(after, Ordering::Relaxed);
+                        }
+                        let plain = sandbox.run(EXIT, &input, 1);
+                        let out = sandbox.run(entry, &input, 1);
+                        undisturbed(&plain, &out, case.live, case.red_zone)?;
+                    }
+                }
+                let contents = TableReader::new(session.memory.clone(), session.geometry);
+                let mut rows = contents.read(&case.tally.table).rows;
+                rows.retain(|row| row.event == EVENT);
+                let cells = &rows[0].cells;
+                let [sum, longest, shortest, ref buckets @ .., unknown] = cells[..] else {
+                    return Err("cells".to_owned());
+                };
+                let mut expected = vec![0; buckets.len()];
+                for ticks in [longest, !shortest] {
+                    expected[histogram::bucket(ticks.into()) as usize] += 1;
+                }
+                if sum != longest + !shortest || *buckets != expected[..] || unknown != 0 {
+                    let counted: u64 = buckets.iter().sum();
+                    return Err(format!(
+                        "after {aborted}: {sum}, {longest}, {}, {counted}, {unknown}",
+                        !shortest
+                    ));
+                }
+                if ABORT_AFTER.load(Ordering::Relaxed) != usize::MAX {
+                    break;
+                }
+                aborted += 1;
+            }
+            match aborted > 15 {
+                true => Ok(()),
+                false => Err(format!("only {aborted} instructions")),
+            }
+        },
+        |case| format!("{case:?}"),
     );
 }
 

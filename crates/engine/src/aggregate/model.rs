@@ -122,6 +122,18 @@ pub const PERCENTILES: [(&str, u16); 4] =
 pub struct Histogram {
     /// Buckets in ascending order, not overlapping, and only those with a count.
     pub buckets: Vec<Bucket>,
+    /// What is known of the values themselves.
+    pub exact: Option<Exact>,
+}
+
+/// Exact numbers that are kept beside a histogram of durations, in ns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Exact {
+    /// All values added up.
+    pub sum: i128,
+    /// The smallest and the largest value; `None` without any value, and in an interval, as earlier
+    /// values cannot be removed from them.
+    pub extremes: Option<(i128, i128)>,
 }
 
 impl Histogram {
@@ -142,10 +154,13 @@ impl Histogram {
         })
     }
 
-    /// Returns the sum of all values, as if each were in the middle of its bucket. A bucket of the
-    /// program's is at most an eighth of its values wide, so the sum of values that all have one
-    /// sign is right to a sixteenth.
+    /// Returns the sum of all values. If it was not kept, each counts as the middle of its bucket. A
+    /// bucket of the program's is at most an eighth of its values wide, so the sum of values that all
+    /// have one sign is right to a sixteenth.
     pub fn sum(&self) -> f64 {
+        if let Some(exact) = self.exact {
+            return exact.sum as f64;
+        }
         let middles = self.buckets.iter().map(|bucket| {
             let middle = (bucket.low as f64 + bucket.high as f64) / 2.0;
             middle * bucket.count as f64
@@ -160,14 +175,35 @@ impl Histogram {
         (total > 0).then(|| self.sum() / total as f64)
     }
 
-    /// True if each bucket is one number, so that sum and mean are exact.
+    /// Returns the smallest value, and if that is exact: otherwise it is the lower bound of the first
+    /// bucket. `None` without any value.
+    pub fn least(&self) -> Option<(i128, bool)> {
+        let first = self.buckets.first()?;
+        Some(match self.exact.and_then(|exact| exact.extremes) {
+            Some((least, _)) => (least, true),
+            None => (first.low, first.low == first.high),
+        })
+    }
+
+    /// Returns the largest value, and if that is exact: otherwise it is the upper bound of the last
+    /// bucket. `None` without any value.
+    pub fn largest(&self) -> Option<(i128, bool)> {
+        let last = self.buckets.last()?;
+        Some(match self.exact.and_then(|exact| exact.extremes) {
+            Some((_, largest)) => (largest, true),
+            None => (last.high, last.low == last.high),
+        })
+    }
+
+    /// True if sum and mean are exact: the sum was kept, or each bucket is one number.
     pub fn is_exact(&self) -> bool {
-        self.buckets.iter().all(|bucket| bucket.low == bucket.high)
+        self.exact.is_some() || self.buckets.iter().all(|bucket| bucket.low == bucket.high)
     }
 
     /// Returns the difference to `before`.
     #[must_use]
     pub fn since(&self, before: &Histogram) -> Histogram {
+        let before_exact = before.exact;
         let before: HashMap<(i128, i128), u64> = before
             .buckets
             .iter()
@@ -178,8 +214,14 @@ impl Histogram {
             let count = bucket.count.saturating_sub(*then);
             (count > 0).then_some(Bucket { count, ..*bucket })
         };
+        let sum_before = before_exact.map_or(0, |exact| exact.sum);
+        let exact = self.exact.map(|exact| Exact {
+            sum: exact.sum - sum_before,
+            extremes: None,
+        });
         Histogram {
             buckets: self.buckets.iter().filter_map(left).collect(),
+            exact,
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Tables that the program keeps for maps, and the meaning of their cells.
 
-use super::model::{Bucket, Group, Histogram, Measure, Row, Total, Value};
+use super::model::{Bucket, Exact, Group, Histogram, Measure, Row, Total, Value};
 use crate::error::Result;
-use capriole_codegen::fetch::{Amount, Content, Field, Source, Tally};
+use capriole_codegen::fetch::{Amount, Content, Field, Source, TIMES_CELLS, Tally};
 use capriole_codegen::histogram;
 use capriole_codegen::work::Work;
 use capriole_event::{Aggregation, Element, FieldType, Function, Shown};
@@ -34,9 +34,9 @@ pub struct AggregateTable {
     capacity: u32,
     /// Clock that gives the length of a tick, if calls are timed.
     clock: Option<Clock>,
-    /// Time that each bucket of ticks stands for, once rows were read. It stays the same then:
+    /// Times that ticks and their buckets stand for, once rows were read. They stay the same then:
     /// readings are subtracted from each other bucket by bucket.
-    times: OnceLock<Vec<Range<i128>>>,
+    times: OnceLock<Times>,
     /// Fields at one of the sites, if all sites share the rows.
     shared: Option<Fields>,
     values: Vec<Kind>,
@@ -81,9 +81,25 @@ enum Cells {
         value: usize,
         first: u32,
         buckets: u32,
-        /// The values are ticks, to be shown as nanoseconds.
+        /// The values are ticks, to be shown as nanoseconds. Their sum, their largest, and their
+        /// largest complement are in the [`TIMES_CELLS`] cells before the first bucket.
         ticks: bool,
     },
+}
+
+/// Times that ticks stand for.
+#[derive(Debug)]
+struct Times {
+    /// Ticks per second.
+    hz: u64,
+    /// Time in ns of each bucket of ticks.
+    buckets: Vec<Range<i128>>,
+}
+
+impl Times {
+    fn ns(&self, ticks: u64) -> i128 {
+        i128::from(ticks) * 1_000_000_000 / i128::from(self.hz.max(1))
+    }
 }
 
 impl Cells {
@@ -341,8 +357,18 @@ impl AggregateTable {
                     add(sum, Amount::Sum(keys + value));
                     readable.map(|cell| (cell, keys + value))
                 }
-                Cells::Histogram { value, first, .. } => {
-                    add(first, Amount::Bucket(keys + value));
+                Cells::Histogram {
+                    value,
+                    first,
+                    ticks,
+                    ..
+                } => {
+                    let field = keys + value;
+                    let amount = match ticks {
+                        true => Amount::Times(field),
+                        false => Amount::Bucket(field),
+                    };
+                    add(first, amount);
                     None
                 }
             };
@@ -421,16 +447,17 @@ impl AggregateTable {
         }
     }
 
-    /// Returns the time in ns that each bucket of ticks stands for; `None` if no calls are timed.
-    fn times(&self) -> Option<&[Range<i128>]> {
+    /// Returns the times that ticks stand for; `None` if no calls are timed.
+    fn times(&self) -> Option<&Times> {
         let clock = self.clock.as_ref()?;
         if self.times.get().is_none() {
             let mut clock = clock.clone();
             clock.sync().ok()?;
             let hz = clock.model().ok()?.freq_hz;
-            let _ = self.times.set(times(hz)); // another thread may have been faster
+            let buckets = times(hz);
+            let _ = self.times.set(Times { hz, buckets }); // another thread may have been faster
         }
-        self.times.get().map(Vec::as_slice)
+        self.times.get()
     }
 
     /// Returns the number of hits that were counted.
@@ -487,7 +514,7 @@ impl AggregateTable {
         }
     }
 
-    fn row(&self, row: &tables::Row, fields: &Fields, times: Option<&[Range<i128>]>) -> Row {
+    fn row(&self, row: &tables::Row, fields: &Fields, times: Option<&Times>) -> Row {
         let cell = |cell: u32| row.cells[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
@@ -531,13 +558,19 @@ impl AggregateTable {
             } => {
                 let all = &row.cells[first as usize..(first + buckets) as usize];
                 let times = times.filter(|_| ticks);
-                Measure::Histogram(histogram_of(all, |bucket| match times {
-                    Some(times) => times[bucket].clone(),
+                let mut histogram = histogram_of(all, |bucket| match times {
+                    Some(times) => times.buckets[bucket].clone(),
                     None => {
                         let numbers = histogram::numbers(bucket as u32);
                         *numbers.start()..numbers.end() + 1
                     }
-                }))
+                });
+                histogram.exact = times.map(|times| Exact {
+                    sum: times.ns(cell(first - 3)),
+                    extremes: (!histogram.buckets.is_empty())
+                        .then(|| (times.ns(!cell(first - 1)), times.ns(cell(first - 2)))),
+                });
+                Measure::Histogram(histogram)
             }
         });
         Row {
@@ -583,6 +616,12 @@ impl Cells {
             },
             Function::Histogram => {
                 let buckets = histogram::buckets(signed);
+                if ticks {
+                    const _: () = assert!(TIMES_CELLS == 3);
+                    row.cells(1);
+                    row.extreme();
+                    row.extreme();
+                }
                 Cells::Histogram {
                     value,
                     first: row.cells(buckets),
@@ -651,7 +690,10 @@ fn histogram_of(cells: &[u64], numbers: impl Fn(usize) -> Range<i128>) -> Histog
             None => buckets.push(bucket),
         }
     }
-    Histogram { buckets }
+    Histogram {
+        buckets,
+        exact: None,
+    }
 }
 
 /// Decodes the values of a key's fields from its bytes. Bytes that are missing, since the target

@@ -1,5 +1,6 @@
 //! Parsing filters, and checking them against the fields.
 
+use crate::at::At;
 use crate::error::ParseError;
 use crate::fetch::{Base, FetchArg};
 use crate::field_type::{Element, FieldType};
@@ -7,6 +8,7 @@ use crate::guard::{Comparison, Guard, Operand};
 use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::symbol::is_word;
+use capriole_text::units::parse_duration;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Operators, longer ones first. `!~` is an extension to the kernel's.
@@ -28,6 +30,8 @@ enum Kind {
     Number,
     /// An IPv6 address.
     Address,
+    /// The duration of a call.
+    Duration,
     Text,
     /// Not known yet: debug information or the marker determines it.
     Unknown,
@@ -39,13 +43,14 @@ pub(super) fn parse(
     start: usize,
     end: usize,
     arguments: &[FetchArg],
-    is_marker: bool,
+    (site, is_marker): (At, bool),
 ) -> Result<Guard, ParseError> {
     let mut parser = Parser {
         text,
         at: start,
         end,
         arguments,
+        site,
         is_marker,
     };
     let filter = parser.or(0)?;
@@ -64,6 +69,8 @@ struct Parser<'a> {
     at: usize,
     end: usize,
     arguments: &'a [FetchArg],
+    /// The event is at an entry, or at a return.
+    site: At,
     /// The event is a static marker, which determines the types of its arguments.
     is_marker: bool,
 }
@@ -157,6 +164,11 @@ impl Parser<'_> {
                 "addresses are compared with == and !=",
             ));
         }
+        if kind == Kind::Duration && !comparison.is_order() {
+            let message = format!("illegal operation for field type: {field} is a time");
+            let help = "times are compared with <, <=, > and >=";
+            return Err(self.error(operator_at, message, help));
+        }
         if (kind == Kind::Text && !of_text)
             || (kind == Kind::Number && comparison == Comparison::Matches)
         {
@@ -224,12 +236,27 @@ impl Parser<'_> {
             let is_name = field.eq_ignore_ascii_case("comm");
             return Ok(if is_name { Kind::Text } else { Kind::Number });
         }
+        if field == Guard::DURATION && self.site == At::Return {
+            return Ok(Kind::Duration);
+        }
         let open = |a: &FetchArg| a.fetch.base == Base::AllArguments;
         if !field.is_empty() && self.arguments.iter().any(open) {
             return Ok(Kind::Unknown);
         }
+        if field == Guard::DURATION {
+            let message = "the duration of a call is known at its return only";
+            return Err(self.error(
+                at,
+                message,
+                "write the event as r FUNCTION or FUNCTION%return",
+            ));
+        }
         let names = self.arguments.iter().map(|a| a.name.as_str());
-        let names: Vec<&str> = names.chain(["comm", "tid", "cpu"]).collect();
+        let duration = (self.site == At::Return).then_some(Guard::DURATION);
+        let names: Vec<&str> = names
+            .chain(["comm", "tid", "cpu"])
+            .chain(duration)
+            .collect();
         let help = format!("the fields are {}", names.join(", "));
         let message = match field {
             "" => "there is no field".to_string(),
@@ -244,6 +271,9 @@ impl Parser<'_> {
         kind: Kind,
         comparison: Comparison,
     ) -> Result<Operand, ParseError> {
+        if kind == Kind::Duration {
+            return self.time();
+        }
         let at = self.at;
         let rest = &self.text[at..self.end];
         let address_end = |c: char| !c.is_ascii_hexdigit() && !matches!(c, ':' | '.');
@@ -327,6 +357,25 @@ impl Parser<'_> {
             value,
             negative: negative && value != 0,
         })
+    }
+}
+
+impl Parser<'_> {
+    /// Parses a time with its unit.
+    fn time(&mut self) -> Result<Operand, ParseError> {
+        let at = self.at;
+        let rest = &self.text[at..self.end];
+        let word = &rest[..rest.find(|c| !is_word(c) && c != '.').unwrap_or(rest.len())];
+        let help = "write a number and its unit: ns, us, ms, s, m or h";
+        if !word.starts_with(|c: char| c.is_ascii_digit()) {
+            return Err(self.error(at, "expecting a time, such as 10ms", help));
+        }
+        if !word.ends_with(|c: char| c.is_ascii_alphabetic()) {
+            return Err(self.error(at, "the time has no unit", help));
+        }
+        let time = parse_duration(word).map_err(|why| self.error(at, why, help))?;
+        self.at += word.len();
+        Ok(Operand::Duration(time))
     }
 }
 

@@ -5,7 +5,7 @@ use crate::aggregation::{Aggregate, Aggregation, Function, KeyKind};
 use crate::at::At;
 use crate::fetch::{Base, Fetch, FetchArg};
 use crate::field_type::FieldType;
-use crate::guard::Guard;
+use crate::guard::{Guard, Operand};
 use crate::names::{self, Kind};
 use crate::parse::aggregation::{no_key, no_number};
 use crate::parse::arguments::{MAX_ARGUMENTS, Where, misfit};
@@ -58,9 +58,22 @@ impl Probe {
         }
         if let Some(guard) = guard {
             let of_all = values.iter().any(|v| v.fetch.base == Base::AllArguments);
+            let is_value = |name: &str| values.iter().any(|v| v.name == *name);
+            let is_duration =
+                |name: &str| at == At::Return && name == Guard::DURATION && !is_value(name);
             let known = |name: &&str| {
-                of_all || Guard::COMMON.contains(name) || values.iter().any(|v| v.name == **name)
+                of_all || Guard::COMMON.contains(name) || is_value(name) || is_duration(name)
             };
+            for (name, comparison, operand) in guard.comparisons() {
+                let is_time = matches!(operand, Operand::Duration(_));
+                if is_time != is_duration(name) || is_time && !comparison.is_order() {
+                    return Some(format!(
+                        "the guard compares {name} with {operand}; at a return `{}` is compared \
+                         with a time, by <, <=, > or >=",
+                        Guard::DURATION
+                    ));
+                }
+            }
             if !guard.is_whole() {
                 return Some(
                     "the guard has an `&&` or `||` of less than two conditions".to_owned(),

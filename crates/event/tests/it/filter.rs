@@ -86,6 +86,42 @@ fn a_field_comes_before_what_all_events_have() {
 }
 
 #[test]
+fn durations() {
+    let at_return = |filter: &str| EventSpec::parse(&format!("r :f n=$retval if {filter}"));
+    let means = |text: &str, expected: &str| {
+        let event = at_return(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(event.filter.unwrap().to_string(), expected, "{text}");
+    };
+    means("duration > 10ms", "duration > 10ms");
+    means("duration>=1.5ms&&n > 3", "duration >= 1500us && n > 3");
+    means("n < 0 || !(duration < 2m)", "n < 0 || !(duration < 120s)");
+    means("(duration <= 1001ns)", "duration <= 1001ns");
+    // A value of that name comes first.
+    let event = EventSpec::parse("r :f duration=$retval if duration > 10").unwrap();
+    assert_eq!(event.filter.unwrap().to_string(), "duration > 10");
+    let event = EventSpec::parse(":f $arg* if duration > 10").unwrap();
+    assert_eq!(event.filter.unwrap().to_string(), "duration > 10");
+
+    let refused = |text: &str, message: &str, column: usize| {
+        let error = EventSpec::parse(text).expect_err(text);
+        assert_eq!((&*error.message, error.column), (message, column), "{text}");
+    };
+    let known = "the duration of a call is known at its return only";
+    refused(":f if duration > 10ms", known, 6);
+    refused("r :f if duration > 10", "the time has no unit", 19);
+    let time = "expecting a time, such as 10ms";
+    refused("r :f if duration > ms", time, 19);
+    refused("r :f if duration >", time, 18);
+    refused("r :f if duration > -1ms", time, 19);
+    let unit = "unknown unit `x`; use ns, us, ms, s, m or h";
+    refused("r :f if duration > 1x", unit, 19);
+    let operation = "illegal operation for field type: duration is a time";
+    refused("r :f if duration == 1ms", operation, 17);
+    refused("r :f if duration & 1ms", operation, 17);
+    refused("r :f if duration ~ \"1\"", operation, 17);
+}
+
+#[test]
 fn depth_is_limited() {
     let nested = |depth: usize| format!(":f if {}cpu == 1{}", "(".repeat(depth), ")".repeat(depth));
     assert!(EventSpec::parse(&nested(Guard::MAX_DEPTH)).is_ok());

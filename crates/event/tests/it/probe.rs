@@ -4,6 +4,7 @@ use capriole_event::{
     Action, Aggregate, Base, Comparison, EventSpec, FieldType, Function, Gpr, Guard, KeyKind, Map,
     Probe, Value,
 };
+use std::time::Duration;
 
 /// Checks that the text and the code give the same probe, but for the label.
 fn same(text: &str, built: Probe) {
@@ -64,6 +65,12 @@ fn texts_and_code_lower_to_equal_probes() {
             ),
     );
     same(
+        "r :f if duration >= 1500us",
+        Probe::at_return("", "f")
+            .when(Guard::at_least("duration", Duration::from_micros(1500)))
+            .record(),
+    );
+    same(
         "usdt:/bin/sh:shell:begin",
         Probe::at_marker("/bin/sh", "shell", "begin")
             .all_arguments()
@@ -102,6 +109,11 @@ fn what_no_event_can_say_is_refused() {
         f().value("a b", Value::argument(1)),
         n().value("n", Value::argument(2)),
         n().when(deep),
+        n().when(Guard::greater("duration", Duration::from_millis(10))),
+        f().value("n", Value::result())
+            .when(Guard::equal("n", Duration::ZERO)),
+        Probe::at_return("", "f").when(Guard::greater("duration", 10)),
+        Probe::at_return("", "f").when(Guard::equal("duration", Duration::ZERO)),
         n().entry_when(Guard::equal("tid", 1)),
         f().named("a b"),
         n().record().record(),

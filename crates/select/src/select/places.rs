@@ -1,6 +1,7 @@
 //! Fields of an event at each of its sites: where they are alike, and where they may be missing.
 
 use crate::advice::{Advice, Message};
+use crate::entry::compares_duration;
 use crate::error::Error;
 use crate::fields::is_untyped_result;
 use crate::names;
@@ -80,7 +81,8 @@ fn is_alike(probe: &Probe, site: &Site) -> bool {
         | Base::Address(_)
         | Base::FileOffset(_) => false,
     };
-    !probe.values.iter().any(depends)
+    // So does the duration of a call.
+    !compares_duration(probe) && !probe.values.iter().any(depends)
 }
 
 /// Returns how control leaves the function at a site, if it does.

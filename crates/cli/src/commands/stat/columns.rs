@@ -27,13 +27,15 @@ pub enum Figure {
 /// A number that is computed from a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistic {
-    /// The mean, as if each value were in the middle of its bucket.
+    /// The mean; if the sum was not kept, as if each value were in the middle of its bucket.
     Mean,
+    /// The smallest value, or the lower bound of the first bucket.
+    Least,
     /// The upper bound of the bucket that contains this permille of the values.
     Percentile(u16),
-    /// The upper bound of the last bucket.
+    /// The largest value, or the upper bound of the last bucket.
     Largest,
-    /// The sum, as if each value were in the middle of its bucket.
+    /// The sum; if it was not kept, as if each value were in the middle of its bucket.
     Sum,
 }
 
@@ -83,8 +85,7 @@ impl Names<'_> {
             let (function, field) = parts(name);
             let time = self.is_time(number);
             if function != "hist" {
-                let placed =
-                    time && function != "min" && measured(format!("hist({field})")).is_some();
+                let placed = time && measured(format!("hist({field})")).is_some();
                 match (placed, time) {
                     (true, _) => {}
                     (false, true) if function == "sum" => {
@@ -108,6 +109,9 @@ impl Names<'_> {
                 });
             };
             add("avg", "avg", Statistic::Mean);
+            if time {
+                add("min", "min", Statistic::Least);
+            }
             for (title, permille) in PERCENTILES {
                 add(title, title, Statistic::Percentile(permille));
             }
@@ -190,15 +194,17 @@ fn histogram(row: &Row, number: usize) -> Option<&Histogram> {
 
 /// Computes a statistic, and says if it is exact; `None` without any value.
 pub fn computed(histogram: &Histogram, statistic: Statistic) -> Option<(f64, bool)> {
-    let last = histogram.buckets.last()?;
+    let whole = |(value, exact): (i128, bool)| (value as f64, exact);
     Some(match statistic {
+        Statistic::Least => whole(histogram.least()?),
+        Statistic::Largest => whole(histogram.largest()?),
+        Statistic::Sum if histogram.buckets.is_empty() => return None,
         Statistic::Mean => (histogram.mean()?, histogram.is_exact()),
         Statistic::Sum => (histogram.sum(), histogram.is_exact()),
         Statistic::Percentile(permille) => {
             let bucket = histogram.quantile(permille)?;
             (bucket.high as f64, bucket.low == bucket.high)
         }
-        Statistic::Largest => (last.high as f64, last.low == last.high),
     })
 }
 
@@ -231,7 +237,8 @@ fn statistic_cell(histogram: &Histogram, statistic: Statistic, time: bool) -> Op
     let (value, exact) = computed(histogram, statistic)?;
     let whole = match statistic {
         Statistic::Percentile(permille) => histogram.quantile(permille).map(|bucket| bucket.high),
-        Statistic::Largest => histogram.buckets.last().map(|bucket| bucket.high),
+        Statistic::Least => histogram.least().map(|(least, _)| least),
+        Statistic::Largest => histogram.largest().map(|(largest, _)| largest),
         Statistic::Mean | Statistic::Sum => None,
     };
     let shown = match whole {

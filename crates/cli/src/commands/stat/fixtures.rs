@@ -1,6 +1,8 @@
 //! Snapshots for tests.
 
-use capriole::aggregate::model::{Bucket, Group, Histogram, Measure, Row, Snapshot, Total, Value};
+use capriole::aggregate::model::{
+    Bucket, Exact, Group, Histogram, Measure, Row, Snapshot, Total, Value,
+};
 use std::time::Duration;
 
 /// Returns the event names for all snapshots here.
@@ -96,7 +98,22 @@ pub fn histogram(values: impl IntoIterator<Item = i128>) -> Histogram {
             ),
         }
     }
-    Histogram { buckets }
+    Histogram {
+        buckets,
+        exact: None,
+    }
+}
+
+/// Creates a histogram of durations, beside which the program keeps exact numbers.
+pub fn durations(values: &[i128]) -> Histogram {
+    let extremes = values.iter().min().zip(values.iter().max());
+    Histogram {
+        exact: Some(Exact {
+            sum: values.iter().sum(),
+            extremes: extremes.map(|(least, largest)| (*least, *largest)),
+        }),
+        ..histogram(values.iter().copied())
+    }
 }
 
 /// Returns the bounds of the bucket that holds a value.

@@ -120,13 +120,20 @@ fn put_histogram(value: &mut Value, histogram: &Histogram, time: bool) {
     let exact = histogram.is_exact();
     value["count"] = json!(u64::try_from(histogram.total()).unwrap_or(u64::MAX));
     value[name("avg")] = json!(histogram.mean());
+    if time {
+        value[name("min")] = json!(histogram.least().map(|(least, _)| number(least)));
+    }
     for (percentile, permille) in PERCENTILES {
         let bucket = histogram.quantile(permille);
         value[name(percentile)] = json!(bucket.map(|bucket| number(bucket.high)));
     }
-    let last = histogram.buckets.last();
-    value[name("max")] = json!(last.map(|bucket| number(bucket.high)));
-    value[name("total")] = json!(last.map(|_| histogram.sum()));
+    let largest = histogram.largest();
+    value[name("max")] = json!(largest.map(|(largest, _)| number(largest)));
+    value[name("total")] = match (histogram.exact, largest) {
+        (_, None) => Value::Null,
+        (Some(exact), _) => number(exact.sum),
+        (None, _) => json!(histogram.sum()),
+    };
     value["exact"] = json!(exact);
     let buckets = histogram.buckets.iter().map(|bucket| {
         json!({

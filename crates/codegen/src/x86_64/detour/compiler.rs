@@ -40,7 +40,7 @@ pub fn room(work: &[Work]) -> u64 {
     // A second save and restore of registers, if something precedes a program.
     const ENTER: u64 = 128;
     // The amount, the row, and a second save and restore of registers.
-    const TALLY: u64 = 448;
+    const TALLY: u64 = 608;
     // Stored in the hot path, and pushed in the shared code or for a program.
     const FIELD: u64 = 48;
     let more = |w: &Work| {

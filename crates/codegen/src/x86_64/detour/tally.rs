@@ -20,6 +20,23 @@
 //! and adds to the shared copy if nothing else is possible. To the kernel, an instruction is
 //! either complete or not started, so nothing is added twice.
 //!
+//! **Durations** change four cells in one sequence, all by the same time:
+//!
+//! ```text
+//!         neg  %state                   1 before: now -1, and the carry flag is set
+//!         add  %time, sum(%r)           clears the carry flag: sums do not reach 2^64
+//!         lea  -1(%state), %state       leaves the flags
+//!         largest, largest complement   the same if done twice
+//!         add  $1, bucket(%r, %index)   the commit
+//!
+//!  abort  %state not negative, or -1 with carry: out
+//!         the rest again, on the shared copy
+//! ```
+//!
+//! An interrupted thread continues at *abort* with its registers and flags. So it is known whether
+//! the sum was changed: if not, out, where the time is read again; else only the rest is missing.
+//! It is added to the shared copy, as the thread may be on another CPU.
+//!
 //! The row is looked up outside the restartable sequence: assigned rows are never moved or
 //! taken back. A row's tag is written after its key, so a key is certainly the row's if it is
 //! read after the tag (reading it before only finds the row).
@@ -29,6 +46,7 @@ use super::emit::{Labels, Links, Patch, RSEQ_SIGNATURE, at, bind, fs, mark};
 use super::frame::Frame;
 use super::run::Apart;
 use super::{run, timing, word};
+use crate::fetch::TIMES_CELLS;
 use crate::histogram;
 use crate::runtime::Runtime;
 use crate::work::{Function, Key, Straight, StraightAmount, StraightRow, Value};
@@ -65,8 +83,97 @@ impl Straight {
 pub(super) struct Before {
     /// The word with the address of the directory's first row.
     directory: CodeLabel,
-    /// The way out of the hot path, also taken after an abort.
+    /// The way out of the hot path.
     pub way: Apart,
+    /// Label at which the sequence continues after an abort.
+    abort: CodeLabel,
+    /// End of the instruction there that has the cell's offset, if there is one.
+    shared: Option<CodeLabel>,
+}
+
+/// Position of the sum among the cells before the buckets of durations.
+const SUM: i64 = 0;
+/// Position of the largest time, and of the largest complement, in the order in which they are
+/// changed.
+const EXTREMES: [i64; 2] = [1, LEAST];
+/// Position of the largest complement.
+const LEAST: i64 = 2;
+/// State of a sequence for durations when the sum has been changed.
+const CHANGED: i32 = -2;
+
+/// Returns the operand that is one of the cells before the first bucket, whose address is in `r`.
+fn kept(r: Register, index: i64) -> MemoryOperand {
+    at(r, 8 * (index - i64::from(TIMES_CELLS)))
+}
+
+/// Returns the register that says how far a sequence for durations has come: it is free once the
+/// time is known. Its highest bit is 0 until then.
+fn state(frame: &Frame) -> Register {
+    match frame.pointer {
+        Register::RDX => Register::RCX,
+        _ => Register::RDX,
+    }
+}
+
+/// Emits the code that continues after an abort of a sequence for durations.
+fn aborted(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Straight,
+    way: &Apart,
+) -> Result<(CodeLabel, CodeLabel), IcedError> {
+    let (r, state) = (frame.pointer, state(frame));
+    a.dd(&[RSEQ_SIGNATURE])?;
+    let abort = mark(a)?;
+    let (mut carry, mut changed) = (a.create_label(), a.create_label());
+    a.jb(carry)?;
+    a.add_instruction(Instruction::with2(Code::Test_rm64_r64, state, state)?)?;
+    a.jns(way.out)?;
+    a.jmp(changed)?;
+    bind(a, &mut carry)?;
+    a.add_instruction(Instruction::with2(Code::Cmp_rm64_imm8, state, CHANGED)?)?;
+    a.jne(way.out)?;
+    bind(a, &mut changed)?;
+    let shared = runtime.counters.shared();
+    a.add_instruction(Instruction::with2(Code::Mov_r64_imm64, r, shared)?)?;
+    if work.is_keyed() {
+        a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, frame.place)?)?;
+    }
+    let offset = i64::from(runtime.counters.offset(work.counter));
+    let first = MemoryOperand::new(r, Register::None, 1, offset, 8, false, Register::None);
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, r, first)?)?;
+    let end = mark(a)?;
+    let bucket = MemoryOperand::new(r, frame.amount, 8, 0, 0, false, Register::None);
+    let mut add = Instruction::with2(Code::Add_rm64_imm8, bucket, 1)?;
+    add.set_has_lock_prefix(true);
+    a.add_instruction(add)?;
+    // It may have been inverted already: a time has at most 32 bits.
+    let (time, mut upright) = (frame.key, a.create_label());
+    a.add_instruction(Instruction::with2(Code::Test_rm64_r64, time, time)?)?;
+    a.jns(upright)?;
+    a.add_instruction(Instruction::with1(Code::Not_rm64, time)?)?;
+    bind(a, &mut upright)?;
+    for index in EXTREMES {
+        a.add_instruction(Instruction::with2(
+            Code::Mov_r64_rm64,
+            Register::RAX,
+            kept(r, index),
+        )?)?;
+        if index == LEAST {
+            a.add_instruction(Instruction::with1(Code::Not_rm64, time)?)?;
+        }
+        let (again, mut greater) = (mark(a)?, a.create_label());
+        a.add_instruction(Instruction::with2(Code::Cmp_r64_rm64, time, Register::RAX)?)?;
+        a.jbe(greater)?;
+        let mut exchange = Instruction::with2(Code::Cmpxchg_rm64_r64, kept(r, index), time)?;
+        exchange.set_has_lock_prefix(true);
+        a.add_instruction(exchange)?;
+        a.jne(again)?;
+        bind(a, &mut greater)?;
+    }
+    a.jmp(way.done)?;
+    Ok((abort, end))
 }
 
 /// Emits the code before the hot path.
@@ -82,9 +189,24 @@ pub(super) fn before(
     if let Some(row) = work.row {
         a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
     }
-    a.dd(&[RSEQ_SIGNATURE])?;
+    let times = matches!(work.amount, StraightAmount::Of(Function::Times, ..));
+    if !times {
+        a.dd(&[RSEQ_SIGNATURE])?;
+    }
     let way = run::apart(a, frame, runtime, work.event, program)?;
-    Ok(Before { directory, way })
+    let (abort, shared) = match times {
+        true => {
+            let (abort, shared) = aborted(a, frame, runtime, work, &way)?;
+            (abort, Some(shared))
+        }
+        false => (way.out, None),
+    };
+    Ok(Before {
+        directory,
+        way,
+        abort,
+        shared,
+    })
 }
 
 /// Emits the hot path.
@@ -124,6 +246,8 @@ pub(super) fn hot(
         match function {
             Function::Sum => {}
             Function::Maximum(flip) => turn_over(a, frame.amount, flip)?,
+            // It comes after the lookup of the row, which needs the register for the copy.
+            Function::Times => {}
             Function::Bucket => {
                 let timed = matches!(value, Value::Latency(_));
                 let narrow = timed || width.bytes < 8 && !width.signed;
@@ -147,6 +271,12 @@ pub(super) fn hot(
         find(a, frame, row, tag, &before, &mut tags)?;
     }
 
+    if matches!(work.amount, StraightAmount::Of(Function::Times, ..)) {
+        let (time, state) = (frame.key, state(frame).full_register32());
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, time, frame.amount)?)?;
+        bucket(a, frame.amount, false, true)?;
+        a.add_instruction(Instruction::with2(Code::Mov_r32_imm32, state, 1)?)?;
+    }
     let counters = match counters {
         Some(counters) => counters,
         None => own_counters(a, r, runtime, rseq, links, before.way.out)?,
@@ -158,7 +288,19 @@ pub(super) fn hot(
     let offset = i64::from(runtime.counters.offset(work.counter));
     let cell = |index, scale| MemoryOperand::new(r, index, scale, offset, 8, false, Register::None);
     let mut done = before.way.done;
-    let behind = match work.amount {
+    if let Some(shared) = before.shared {
+        tags.push((shared, Patch::Counter));
+    }
+    let value = match work.amount {
+        StraightAmount::Of(Function::Times, ..) => {
+            let first = cell(Register::None, 1);
+            a.add_instruction(Instruction::with2(Code::Lea_r64_m, r, first)?)?;
+            let value = (mark(a)?, 4);
+            self::times(a, r, frame.key, state(frame))?;
+            let to = MemoryOperand::new(r, frame.amount, 8, 0, 0, false, Register::None);
+            a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
+            value
+        }
         StraightAmount::One | StraightAmount::Of(Function::Bucket, ..) => {
             let (index, scale) = match work.has_amount() {
                 true => (frame.amount, 8),
@@ -166,12 +308,12 @@ pub(super) fn hot(
             };
             let to = cell(index, scale);
             a.add_instruction(Instruction::with2(Code::Add_rm64_imm8, to, 1)?)?;
-            5
+            (mark(a)?, 5)
         }
         StraightAmount::Of(Function::Sum, ..) => {
             let to = cell(Register::None, 1);
             a.add_instruction(Instruction::with2(Code::Add_rm64_r64, to, frame.amount)?)?;
-            4
+            (mark(a)?, 4)
         }
         StraightAmount::Of(Function::Maximum(_), ..) => {
             let old = cell(Register::None, 1);
@@ -179,17 +321,49 @@ pub(super) fn hot(
             tags.push((mark(a)?, Patch::Counter));
             a.jbe(done)?;
             a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, old, frame.amount)?)?;
-            4
+            (mark(a)?, 4)
         }
     };
     bind(a, &mut done)?;
     tags.push((before.way.event, Patch::Event));
     Ok(Labels {
-        sequence: Some(counters.sequence(before.way.out, None)),
+        sequence: Some(counters.sequence(before.abort, None)),
         locked: before.way.called,
         more: tags,
-        ..Labels::new(begin, done, (mark(a)?, behind))
+        ..Labels::new(begin, done, value)
     })
+}
+
+/// Emits the changes to the three cells before those at `r`, which has the address of the first
+/// bucket. Overwrites `time` and `state`, which is 1.
+fn times(
+    a: &mut CodeAssembler,
+    r: Register,
+    time: Register,
+    state: Register,
+) -> Result<(), IcedError> {
+    a.add_instruction(Instruction::with1(Code::Neg_rm64, state)?)?;
+    a.add_instruction(Instruction::with2(Code::Add_rm64_r64, kept(r, SUM), time)?)?;
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, state, at(state, -1))?)?;
+    for index in EXTREMES {
+        if index == LEAST {
+            a.add_instruction(Instruction::with1(Code::Not_rm64, time)?)?;
+        }
+        let mut kept_already = a.create_label();
+        a.add_instruction(Instruction::with2(
+            Code::Cmp_r64_rm64,
+            time,
+            kept(r, index),
+        )?)?;
+        a.jbe(kept_already)?;
+        a.add_instruction(Instruction::with2(
+            Code::Mov_rm64_r64,
+            kept(r, index),
+            time,
+        )?)?;
+        bind(a, &mut kept_already)?;
+    }
+    Ok(())
 }
 
 /// Looks up the row, and leaves the offset of its cells in `frame.place`.

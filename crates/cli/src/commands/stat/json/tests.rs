@@ -1,6 +1,6 @@
 use super::*;
 use crate::commands::stat::fixtures::{
-    bounds, group, histogram, names, plain, reads, row, snapshot, text, total,
+    bounds, durations, group, histogram, names, plain, reads, row, snapshot, text, total,
 };
 
 fn shown(shown: &[Group], extent: Extent) -> String {
@@ -260,4 +260,20 @@ fn times_have_their_unit_in_the_name() {
     assert_eq!(measure["total_ns"], json!(total));
     assert_eq!(measure["exact"], json!(false));
     assert_eq!(measure["p50"], Value::Null);
+}
+
+/// What the program keeps beside the histogram is shown as it is.
+#[test]
+fn durations_are_exact() {
+    let timed = row(0, [], 3, [Measure::Histogram(durations(&[100, 101, 1000]))]);
+    let mut group = group([0], [], ["hist(ns)"], [timed]);
+    group.in_nanoseconds = vec![true];
+    let value = groups(&[group], &names(), Duration::from_secs(1), Extent::Same);
+    let measure = &value[0]["rows"][0]["measures"][0];
+    assert_eq!(measure["avg_ns"], json!(1201.0 / 3.0));
+    assert_eq!(measure["min_ns"], json!(100));
+    assert_eq!(measure["max_ns"], json!(1000));
+    assert_eq!(measure["total_ns"], json!(1201));
+    assert_eq!(measure["exact"], json!(true));
+    assert_eq!(measure["p99_ns"], json!(bounds(1000).1 as u64));
 }

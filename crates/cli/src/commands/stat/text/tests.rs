@@ -1,6 +1,6 @@
 use super::*;
 use crate::commands::stat::fixtures::{
-    group, histogram, names, plain, reads, row, snapshot, text, total,
+    durations, group, histogram, names, plain, reads, row, snapshot, text, total,
 };
 
 const ALL: Style = Style {
@@ -250,7 +250,7 @@ fn while_it_is_live_rates_are_those_of_the_last_moment() {
 /// Durations as `latency(read) by fd` keeps them.
 fn latencies() -> Group {
     let timed = |fd, times: &[i128]| {
-        let measures = [Measure::Histogram(histogram(times.iter().copied()))];
+        let measures = [Measure::Histogram(durations(times))];
         row(0, [Value::Number(fd)], times.len() as u64, measures)
     };
     let rows = [
@@ -265,7 +265,7 @@ fn latencies() -> Group {
     group
 }
 
-/// Estimates begin with `~`; values in buckets of one number are exact.
+/// Durations are exact, except for percentiles.
 #[test]
 fn durations_are_one_table_with_units() {
     let all = snapshot(2, [latencies()]);
@@ -275,11 +275,31 @@ fn durations_are_one_table_with_units() {
     };
     insta::assert_snapshot!(whole(&all, no_plots), @r"
     read by fd
-    calls  calls/s  unreadable      avg      p50      p90      p99    p99.9       max     total  fd
-        4      2.0           0  ~104 ns   111 ns   111 ns   111 ns   111 ns   ~111 ns   ~414 ns   3
-        3      1.5           0  ~656 us  1.02 us  2.10 ms  2.10 ms  2.10 ms  ~2.10 ms  ~1.97 ms   4
-        2      1.0           0     5 ns     5 ns     5 ns     5 ns     5 ns      5 ns     10 ns   5
-        0      0.0           1        -        -        -        -        -         -         -   6
+    calls  calls/s  unreadable     avg     min      p50      p90      p99    p99.9      max    total  fd
+        4      2.0           0  100 ns  100 ns   111 ns   111 ns   111 ns   111 ns   100 ns   400 ns   3
+        3      1.5           0  667 us    5 ns  1.02 us  2.10 ms  2.10 ms  2.10 ms  2.00 ms  2.00 ms   4
+        2      1.0           0    5 ns    5 ns     5 ns     5 ns     5 ns     5 ns     5 ns    10 ns   5
+        0      0.0           1       -       -        -        -        -        -        -        -   6
+    ");
+}
+
+/// In an interval the least and the largest duration are bounds of buckets; those are marked.
+#[test]
+fn durations_of_an_interval() {
+    let before = snapshot(1, [latencies()]);
+    let mut after = latencies();
+    let more = [100, 100, 100, 100, 70, 1_000];
+    after.rows[0].measures = vec![Measure::Histogram(durations(&more))];
+    after.rows[0].calls = 6;
+    let interval = snapshot(2, [after]).since(&before);
+    let shown = Page::interval(&interval, &names()).lines(Style {
+        keyed_plots: false,
+        ..ALL
+    });
+    insta::assert_snapshot!(shown.join("\n"), @r"
+    read by fd
+    calls  calls/s     avg     min    p50      p90      p99    p99.9       max    total  fd
+        2      2.0  535 ns  ~64 ns  79 ns  1.02 us  1.02 us  1.02 us  ~1.02 us  1.07 us   3
     ");
 }
 
@@ -294,8 +314,8 @@ fn a_histogram_is_drawn_below_durations_without_keys() {
         ..ALL
     };
     insta::assert_snapshot!(whole(&snapshot(2, [timed]), no_plots), @r"
-    calls  calls/s      avg     p50     p90     p99   p99.9      max    total  event
-        4      2.0  ~104 ns  111 ns  111 ns  111 ns  111 ns  ~111 ns  ~414 ns  read
+    calls  calls/s     avg     min     p50     p90     p99   p99.9     max   total  event
+        4      2.0  100 ns  100 ns  111 ns  111 ns  111 ns  111 ns  100 ns  400 ns  read
 
     hist(ns) of read
     64 ns .. 127 ns  4  ████████████████████████████████████████
