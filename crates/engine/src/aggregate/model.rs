@@ -143,14 +143,25 @@ impl Histogram {
     }
 
     /// Returns the bucket of the smallest value that at least `permille` thousandths of all values
-    /// do not exceed (nearest rank; 0 is the smallest value); `None` without any value.
-    pub fn quantile(&self, permille: u16) -> Option<&Bucket> {
+    /// do not exceed (nearest rank; 0 is the smallest value); `None` without any value. Its bounds are
+    /// no wider than the smallest and the largest value, if these are known.
+    pub fn quantile(&self, permille: u16) -> Option<Bucket> {
         let permille = u128::from(permille.min(1000));
         let rank = (self.total() * permille).div_ceil(1000).max(1);
         let mut below = 0;
-        self.buckets.iter().find(|bucket| {
+        let found = self.buckets.iter().find(|bucket| {
             below += u128::from(bucket.count);
             below >= rank
+        });
+        let found = *found?;
+        let within = |value: i128| (found.low..=found.high).contains(&value);
+        let (least, largest) = self.exact.and_then(|exact| exact.extremes).unzip();
+        Some(Bucket {
+            low: least.filter(|least| within(*least)).unwrap_or(found.low),
+            high: largest
+                .filter(|largest| within(*largest))
+                .unwrap_or(found.high),
+            ..found
         })
     }
 

@@ -147,6 +147,36 @@ fn sums_of_histograms_are_right_to_a_sixteenth() {
 }
 
 #[test]
+fn quantiles_are_within_the_values() {
+    let buckets = vec![
+        Bucket {
+            low: 64,
+            high: 71,
+            count: 9,
+        },
+        Bucket {
+            low: 128,
+            high: 143,
+            count: 1,
+        },
+    ];
+    let exact = |extremes| Some(Exact { sum: 0, extremes });
+    let of = |extremes, permille| {
+        let histogram = Histogram {
+            buckets: buckets.clone(),
+            exact: exact(extremes),
+        };
+        let found = histogram.quantile(permille).expect("there are values");
+        (found.low, found.high)
+    };
+    assert_eq!(of(Some((70, 130)), 500), (70, 71));
+    assert_eq!(of(Some((70, 130)), 999), (128, 130));
+    assert_eq!(of(None, 999), (128, 143));
+    // Of another moment than the buckets.
+    assert_eq!(of(Some((10, 200)), 999), (128, 143));
+}
+
+#[test]
 fn no_value_has_no_quantile() {
     assert_eq!(Histogram::default().quantile(500), None);
     assert_eq!(
