@@ -276,8 +276,8 @@ fn durations_are_one_table_with_units() {
     insta::assert_snapshot!(whole(&all, no_plots), @r"
     read by fd
     calls  calls/s  unreadable     avg     min      p50      p90      p99    p99.9      max    total  fd
-        4      2.0           0  100 ns  100 ns   111 ns   111 ns   111 ns   111 ns   100 ns   400 ns   3
-        3      1.5           0  667 us    5 ns  1.02 us  2.10 ms  2.10 ms  2.10 ms  2.00 ms  2.00 ms   4
+        4      2.0           0  100 ns  100 ns   100 ns   100 ns   100 ns   100 ns   100 ns   400 ns   3
+        3      1.5           0  667 us    5 ns  1.02 us  2.00 ms  2.00 ms  2.00 ms  2.00 ms  2.00 ms   4
         2      1.0           0    5 ns    5 ns     5 ns     5 ns     5 ns     5 ns     5 ns    10 ns   5
         0      0.0           1       -       -        -        -        -        -        -        -   6
     ");
@@ -315,7 +315,7 @@ fn a_histogram_is_drawn_below_durations_without_keys() {
     };
     insta::assert_snapshot!(whole(&snapshot(2, [timed]), no_plots), @r"
     calls  calls/s     avg     min     p50     p90     p99   p99.9     max   total  event
-        4      2.0  100 ns  100 ns  111 ns  111 ns  111 ns  111 ns  100 ns  400 ns  read
+        4      2.0  100 ns  100 ns  100 ns  100 ns  100 ns  100 ns  100 ns  400 ns  read
 
     hist(ns) of read
     64 ns .. 127 ns  4  ████████████████████████████████████████
