@@ -10,6 +10,7 @@ use super::stack_names::functions;
 use crate::callstack::{Backtrace, CallStacks};
 use crate::error::ReportError;
 use crate::shown::{call_stack, with_call_stacks};
+use capriole_object::symbols::shown::Form;
 use capriole_trace::Health;
 use capriole_trace::Trace;
 
@@ -65,12 +66,13 @@ impl StackFlame {
     /// # Errors
     ///
     /// If it cannot be written, or if there is nothing to draw.
-    pub fn draw(&self, title: &str, out: impl Write) -> io::Result<()> {
+    pub fn draw(&self, form: Form, title: &str, out: impl Write) -> io::Result<()> {
         if self.stacks.is_empty() {
             return Err(io::Error::other("there are no call stacks in the trace"));
         }
         let stacks = self.stacks.iter();
-        let names = FrameNames::of(self.stacks.iter().flat_map(|stack| &stack.functions));
+        let functions = self.stacks.iter().flat_map(|stack| &stack.functions);
+        let names = FrameNames::of(functions, form);
         let lines: Vec<String> = stacks.map(|s| names.line(&s.functions, s.events)).collect();
         draw(&lines, title, "events", out)
     }
