@@ -19,6 +19,7 @@ mod boundary;
 mod calls;
 mod conditional_exits;
 mod counts;
+mod cxx_names;
 mod errors;
 mod escapes;
 mod every_instruction;

@@ -172,11 +172,9 @@ pub(super) fn group(text: &str) -> Option<usize> {
         }
         match c {
             '<' | '(' | '[' | '{' => open.push(c),
-            '>' if !text[..at].ends_with('-') => {
-                // In parentheses it compares.
-                if open.last() == Some(&'<') {
-                    open.pop();
-                }
+            // In parentheses it compares.
+            '>' if open.last() == Some(&'<') && !text[..at].ends_with('-') => {
+                open.pop();
             }
             ')' | ']' | '}' => {
                 let opening = match c {

@@ -10,6 +10,7 @@ use capriole_codegen::work::{Record, Work};
 use capriole_event::{Action, ObjectRef, Place, Probe, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_planner::resolve::{Body, Site};
 use capriole_tactic::site::{Refusal, Tactic};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
@@ -134,9 +135,9 @@ impl Selected {
     }
 
     /// Returns a suffix that distinguishes several sites of an event: ` at main+0x12`.
-    pub fn at_exit(&self) -> String {
+    pub fn at_exit(&self, names: &ShownNames) -> String {
         if self.site.marker.is_some() {
-            return format!(" at {}", self.place());
+            return format!(" at {}", names.get(&self.place()));
         }
         let leaving = self
             .site
@@ -146,7 +147,8 @@ impl Selected {
         match leaving.filter(|leaving| leaving.way.is_ok()) {
             Some(leaving) => {
                 let condition = leaving.condition.map(|_| ", conditional");
-                format!(" at {}{}", self.place(), condition.unwrap_or_default())
+                let place = names.get(&self.place());
+                format!(" at {place}{}", condition.unwrap_or_default())
             }
             None => String::new(),
         }
