@@ -391,7 +391,7 @@ pub fn say_sites(probed: &Probed, names: &ShownNames) {
                 state,
                 names.get(&event.name()),
                 event.at_exit(names),
-                event.site.object.name(),
+                event.object_name(),
                 event.site.file_offset
             );
         }

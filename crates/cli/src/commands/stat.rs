@@ -409,7 +409,7 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
     }
     let place = |event: &Selected| {
         let site = &event.site;
-        format!(" ({}:{:#x})", site.object.name(), site.file_offset)
+        format!(" ({}:{:#x})", event.object_name(), site.file_offset)
     };
     let whole = |event: &Selected| {
         let title = title(event, names);

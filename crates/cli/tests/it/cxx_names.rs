@@ -171,3 +171,21 @@ fn names_of_rust_have_no_hash() {
         assert!(shown.contains("closure"), "{shown}");
     }
 }
+
+/// A file is shown by the link by which the event gave it.
+#[test]
+fn an_object_has_the_name_that_the_event_gave() {
+    let Some(program) = program() else { return };
+    let events = [
+        "-e",
+        "p:same libstdc++.so.6:__cxa_throw",
+        "-e",
+        "p:same libstdc++.so.6:__cxa_rethrow",
+        "-e",
+        "p:same libstdc++.so.6:__cxa_begin_catch",
+    ];
+    let words = [&["stat", "-v"], &events[..], &["--", text(&program)]].concat();
+    let output = told(&capriole(&words));
+    assert!(output.contains(" (libstdc++.so.6+0x"), "{output}");
+    assert!(!output.contains(" (libstdc++.so.6."), "{output}");
+}

@@ -93,7 +93,7 @@ impl Selected {
             let object = &self.site.object;
             let entry = object.link(leaving.function);
             let offset = object.file().file_offset(entry).unwrap_or(entry);
-            format!("{}:{offset:#x}", object.name())
+            format!("{}:{offset:#x}", self.object_name())
         })
     }
 
@@ -104,12 +104,32 @@ impl Selected {
             (Some(symbol), Some(0)) => symbol.clone(),
             (Some(symbol), Some(offset)) => format!("{symbol}+{offset:#x}"),
             (None, _) | (_, None) => {
-                format!("{}:{:#x}", self.site.object.name(), self.site.file_offset)
+                format!("{}:{:#x}", self.object_name(), self.site.file_offset)
             }
         };
         match &self.site.body {
             Body::Inlined { function } => format!("{function} (inlined in {place})"),
             Body::Own | Body::Clone => place,
+        }
+    }
+
+    /// Returns the name of the object's file; if the event gave the object by a link to it, the
+    /// link's: `java`, `libz.so.1`.
+    pub fn object_name(&self) -> String {
+        let own = self.site.object.name();
+        match &self.probe.object {
+            // `/proc/PID/exe` is a link, but no name.
+            ObjectRef::Path(path) if !path.starts_with("/proc/") => {
+                path.rsplit('/').next().unwrap_or(path).to_owned()
+            }
+            ObjectRef::Name(name) if name.contains(".so") => {
+                let is_link = own.strip_prefix(name.as_str());
+                match is_link.is_some_and(|version| version.starts_with('.')) {
+                    true => name.clone(),
+                    false => own,
+                }
+            }
+            _ => own,
         }
     }
 
