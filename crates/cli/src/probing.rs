@@ -317,8 +317,15 @@ pub fn say_nothing_hit(probed: &Probed, names: &ShownNames) {
     let both = probed.selected.iter().zip(&probed.dropped);
     let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
     let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
-    let unhit = events.iter().filter(|event| !event.part.begins_calls());
-    let unhit: BTreeSet<String> = unhit.map(|event| names.get(&event.name())).collect();
+    let hit_as = select::hit_as(&probed.selected);
+    let selected = probed.selected.iter().zip(&probed.dropped).zip(hit_as);
+    let unhit: BTreeSet<String> = selected
+        .filter(|((event, dropped), number)| {
+            let is_probed = dropped.is_none() && !event.origin.is_implied();
+            is_probed && !event.part.begins_calls() && *number == event.id
+        })
+        .map(|((event, _), _)| names.get(&event.name()))
+        .collect();
     if unhit.is_empty() {
         return;
     }

@@ -29,7 +29,7 @@ pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};
 pub use refusing::refuse_named;
 pub use selected::{Selected, infos};
-pub use shown::shown_names;
+pub use shown::{hit_as, shown_names};
 
 use crate::advice::{Advice, Message};
 use crate::error::{Code, Context, Error, Result, err};

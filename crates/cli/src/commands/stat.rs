@@ -315,6 +315,8 @@ struct Shown {
     names: Vec<String>,
     /// Names as shown in tables. For a timed call that ends at a tail call, the name says so.
     titles: Vec<String>,
+    /// By event, the number of the event that counts as hit together with it.
+    hit_as: Vec<u32>,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
@@ -335,6 +337,7 @@ impl Shown {
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
             titles: titles(&probed.selected, names),
+            hit_as: select::hit_as(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),
@@ -362,7 +365,7 @@ impl Shown {
             let Some(size) = Size::of_terminal() else {
                 return Ok(());
             };
-            let page = Page::live(until, interval, &self.titles);
+            let page = Page::live(until, interval, &self.titles).hit_as(until, &self.hit_as);
             let page = page.sorted_by(self.sort.as_deref());
             let lines = live::fitting(&page, size, style);
             return Ok(screen.draw(&lines, size)?);
@@ -381,7 +384,7 @@ impl Shown {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
-        let page = Page::whole(whole, &self.titles);
+        let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
         let page = page.sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))
     }

@@ -172,6 +172,31 @@ fn names_of_rust_have_no_hash() {
     }
 }
 
+/// A function that has a return and a tail call ends in one of both ways.
+#[test]
+fn the_other_way_to_end_is_no_event_that_was_not_hit() {
+    let Some(program) = program() else { return };
+    let event = "latency(:shop::either)";
+    let json = printed(&["stat", "--json", "-e", event, "--", text(&program)]);
+    assert!(json.contains("shop::either(int)__tail"), "{json}");
+    let table = printed(&["stat", "-e", event, "--", text(&program)]);
+    assert!(table.contains("shop::either__return"), "{table}");
+    assert!(!table.contains("never hit"), "{table}");
+    assert!(!table.contains("__tail"), "{table}");
+    // Neither is it one of those that were all not hit.
+    let event = "latency(:shop::unused)";
+    let output = told(&capriole(&["stat", "-e", event, "--", text(&program)]));
+    assert!(output.contains("1 event was never hit"), "{output}");
+    assert!(output.contains("hit: shop::unused__return\n"), "{output}");
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["-e", ":shop::either%return", "--", text(&program)];
+    let output = record(&trace, &words);
+    assert!(output.status.success(), "{}", told(&output));
+    let table = printed(&["report", "--summary", text(&trace)]);
+    assert!(!table.contains("never hit"), "{table}");
+}
+
 /// A file is shown by the link by which the event gave it.
 #[test]
 fn an_object_has_the_name_that_the_event_gave() {
