@@ -120,7 +120,9 @@ fn text(stacks: &CallStacks, backtrace: &Backtrace, form: Form) -> String {
 
 fn line(frame: &Frame, names: &ShownNames) -> String {
     let symbol = frame.symbol.as_deref();
-    let symbol = symbol.map(|symbol| printable(&names.get(symbol)));
+    let symbol = symbol.map(|symbol| names.get(symbol));
+    let symbol = symbol.or_else(|| frame.place().map(|place| format!("[{place}]")));
+    let symbol = symbol.map(|symbol| printable(&symbol));
     let mut text = format!("\t{:16x} ", frame.address);
     text += symbol.as_deref().unwrap_or("[unknown]");
     if let Some(offset) = frame.offset {
@@ -140,7 +142,8 @@ fn line(frame: &Frame, names: &ShownNames) -> String {
 fn json(frames: &[Frame]) -> String {
     let object = |frame: &Frame| {
         let or_null = |text: Option<&str>| text.map_or("null".to_string(), quoted);
-        let offset = frame.offset.map(|offset| format!("{offset:#x}"));
+        let offset = frame.offset.filter(|_| frame.symbol.is_some());
+        let offset = offset.map(|offset| format!("{offset:#x}"));
         format!(
             "{{\"address\":\"{:#x}\",\"symbol\":{},\"offset\":{},\"object\":{}{}}}",
             frame.address,

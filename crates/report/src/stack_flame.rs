@@ -27,8 +27,8 @@ pub struct StackFlame {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventStack {
     /// The function names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
-    /// means that outer functions are missing; another name in brackets replaces a function
-    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into `(deeper)`.
+    /// means that outer functions are missing; a function without a name is its file with the
+    /// address where it begins, or, if no function is known, the file in brackets. Levels deeper than [`Flame::MOST_DEEP`] are merged into `(deeper)`.
     pub functions: Vec<String>,
     /// Number of events.
     pub events: u64,

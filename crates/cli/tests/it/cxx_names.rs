@@ -3,6 +3,7 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{record, scratch, text};
+use capriole_object::ObjectFile;
 use std::path::{Path, PathBuf};
 
 const STRING: &str = "std::__cxx11::basic_string<char";
@@ -130,6 +131,35 @@ fn call_stacks_show_names_as_in_the_source() {
     assert_is_short(&short);
     let full = printed(&["report", "--names", "full", text(&trace)]);
     assert!(full.contains(STRING), "{full}");
+}
+
+/// Functions of a stripped program are told apart by the places where they begin.
+#[test]
+fn functions_without_names_have_places() {
+    let stripped = build(Compiler::Gxx, "cxx_names.cpp", &["-s"]);
+    let (Some(program), Some(stripped)) = (program(), stripped) else {
+        return;
+    };
+    let file = ObjectFile::open(&program).expect("a program");
+    let main = file.symbols().expect("symbols").linked("main")[0];
+    let main = main.function.extent.start;
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["-e", "libc:malloc stack", "--", text(&stripped)];
+    let output = record(&trace, &words);
+    assert!(output.status.success(), "{}", told(&output));
+    let file = stripped.file_name().and_then(|name| name.to_str());
+    let place = format!("{}+{main:#x}", file.expect("a name"));
+    let lines = printed(&["report", text(&trace)]);
+    assert!(
+        lines.contains(&format!(" [{place}]+0x")),
+        "{place}: {lines}"
+    );
+    let callers = printed(&["report", "--callers", text(&trace)]);
+    assert!(
+        callers.contains(&format!("  {place}\n")),
+        "{place}: {callers}"
+    );
 }
 
 /// The names in a table are names for events.
