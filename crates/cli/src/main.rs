@@ -6,6 +6,7 @@ mod commands;
 mod completion;
 mod exit;
 mod manual;
+mod names;
 mod probing;
 mod subject;
 mod topics;

@@ -3,6 +3,7 @@
 
 use crate::advice;
 use crate::completion;
+use crate::names::NamesFlag;
 use crate::subject;
 use capriole::advice::Message;
 use capriole::filtered::Filtered;
@@ -12,6 +13,7 @@ use capriole::returns::{Returns, Unseen};
 use capriole::watch::{Ended, Observer};
 use capriole_host::signals;
 use capriole_object::Objects;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_proc::process::Process;
@@ -51,6 +53,8 @@ pub struct RunFlags {
     /// Stop after this time, such as 500ms, 2s, 1m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
+    #[command(flatten)]
+    pub names: NamesFlag,
     /// The program to start, and its arguments
     #[arg(
         trailing_var_arg = true,
@@ -191,7 +195,7 @@ fn part(event: &Selected) -> (usize, Discriminant<Part>) {
 
 /// Prints which functions are meant by names that leave something out, how many are left out, with
 /// examples and reasons, and a warning if memory cannot be read.
-pub fn say_dropped(probed: &Probed) {
+pub fn say_dropped(probed: &Probed, names: &ShownNames) {
     for message in select::identified(&probed.selected) {
         tell!("capriole: {message}");
     }
@@ -261,10 +265,11 @@ pub fn say_dropped(probed: &Probed) {
     if is_verbose() {
         for (event, reason) in &left_out {
             let at = match &event.site.marker {
-                Some(_) => event.at_exit(),
+                Some(_) => event.at_exit(names),
                 None => String::new(),
             };
-            tell!("  {}{at}: {}", event.name(), advice::told(reason));
+            let name = names.get(&event.name());
+            tell!("  {name}{at}: {}", advice::told(reason));
         }
     }
     if left_out
@@ -310,20 +315,25 @@ fn named(names: &BTreeSet<String>) -> String {
 
 /// Prints which events were not hit, if none was, and objects that have functions of the same names.
 /// Calls of `--graph` were recorded only if they took at least `least`.
-pub fn say_nothing_hit(probed: &Probed, least: Option<Duration>) {
+pub fn say_nothing_hit(probed: &Probed, names: &ShownNames, least: Option<Duration>) {
     let both = probed.selected.iter().zip(&probed.dropped);
     let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
     let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
     let whole = |event: &Selected| has_duration(&event.probe);
-    let names = events.iter().filter(|event| !event.part.begins_calls());
-    // Such a call is named by its function, not by an exit.
-    let names: BTreeSet<String> = names
-        .map(|event| match whole(event) {
-            true => event.function(),
-            false => event.name(),
+    let hit_as = select::hit_as(&probed.selected);
+    let selected = probed.selected.iter().zip(&probed.dropped).zip(hit_as);
+    let unhit: BTreeSet<String> = selected
+        .filter(|((event, dropped), number)| {
+            let is_probed = dropped.is_none() && !event.origin.is_implied();
+            is_probed && !event.part.begins_calls() && *number == event.id
+        })
+        // Such a call is named by its function, not by an exit.
+        .map(|((event, _), _)| match whole(event) {
+            true => names.get(&event.function()),
+            false => names.get(&event.name()),
         })
         .collect();
-    if names.is_empty() {
+    if unhit.is_empty() {
         return;
     }
     let filtered = events.iter().any(|event| {
@@ -341,7 +351,7 @@ pub fn say_nothing_hit(probed: &Probed, least: Option<Duration>) {
     };
     tell!(
         "capriole: none of these was hit{filtered}{short}: {}",
-        named(&names)
+        named(&unhit)
     );
     for message in elsewhere(probed.attached.process(), &events) {
         tell!("capriole: {message}");
@@ -386,7 +396,7 @@ fn elsewhere(process: &Process, events: &[&Selected]) -> Vec<String> {
 }
 
 /// With `--verbose`, prints each site with its place and how it is probed.
-pub fn say_sites(probed: &Probed) {
+pub fn say_sites(probed: &Probed, names: &ShownNames) {
     if !is_verbose() {
         return;
     }
@@ -400,9 +410,9 @@ pub fn say_sites(probed: &Probed) {
                 event.site.address,
                 event.tactic(),
                 state,
-                event.name(),
-                event.at_exit(),
-                event.site.object.name(),
+                names.get(&event.name()),
+                event.at_exit(names),
+                event.object_name(),
                 event.site.file_offset
             );
         }

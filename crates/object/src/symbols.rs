@@ -7,7 +7,10 @@ mod bounds;
 pub mod demangle;
 mod lookup;
 mod near;
+mod parts;
 mod read;
+pub mod shown;
+mod standard;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

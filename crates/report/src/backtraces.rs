@@ -1,5 +1,6 @@
 //! Formats call stacks after their events, as lines of text and as JSON.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use super::escape::quoted;
@@ -7,25 +8,35 @@ use super::line::Lines;
 use super::tasks::printable;
 use crate::callstack::{Backtrace, CallStacks, End, Frame};
 use crate::shown::{call_stack, with_call_stacks};
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Document;
 use capriole_trace::Event;
+
+/// Maximum number of call stacks that are kept as text.
+const MOST_TEXTS: usize = 4096;
 
 /// Determines the backtraces of a trace's events, and formats them.
 pub(super) struct Backtraces {
     stacks: CallStacks,
     /// Indexed like `Document::events`: true if the event has a call stack.
     events: Vec<bool>,
-    /// Formatted calls by number; empty if not formatted yet.
+    /// Calls by number as JSON; empty if not formatted yet.
     shown: Vec<Vec<u8>>,
+    /// Call stacks as text; a part of those formatted so far.
+    texts: HashMap<Backtrace, Vec<u8>>,
+    /// Form of the names in text.
+    names: Form,
 }
 
 impl Backtraces {
     /// Returns `None` if no event has a call stack.
-    pub(super) fn of(document: &Document) -> Option<Backtraces> {
+    pub(super) fn of(document: &Document, names: Form) -> Option<Backtraces> {
         Some(Backtraces {
             events: with_call_stacks(document)?,
             stacks: CallStacks::of(document),
             shown: Vec::new(),
+            texts: HashMap::new(),
+            names,
         })
     }
 
@@ -42,18 +53,18 @@ impl Backtraces {
         Some(self.stacks.backtrace(event.info(), &stack))
     }
 
-    /// Returns the formatted frames of a call.
-    fn shown(&mut self, call: usize, make: fn(&[Frame]) -> String) -> &[u8] {
+    /// Returns the frames of a call as JSON.
+    fn json(&mut self, call: usize) -> &[u8] {
         if self.shown.len() <= call {
             self.shown.resize(call + 1, Vec::new());
         }
         if self.shown[call].is_empty() {
-            self.shown[call] = make(self.stacks.call(call)).into_bytes();
+            self.shown[call] = json(self.stacks.call(call)).into_bytes();
         }
         &self.shown[call]
     }
 
-    /// Writes a line for each frame.
+    /// Writes a line for each frame. Functions of one call stack have different names.
     pub(super) fn put_text(
         &mut self,
         lines: &mut Lines<impl Write>,
@@ -62,10 +73,15 @@ impl Backtraces {
         let Some(backtrace) = self.backtrace(event) else {
             return Ok(());
         };
-        for call in backtrace.calls {
-            lines.put(self.shown(call, text));
+        let end = backtrace.end;
+        if self.texts.len() == MOST_TEXTS {
+            self.texts.clear();
         }
-        let end: &[u8] = match backtrace.end {
+        let (stacks, names) = (&self.stacks, self.names);
+        let make = |backtrace: &Backtrace| text(stacks, backtrace, names).into_bytes();
+        let text = self.texts.entry(backtrace);
+        lines.put(text.or_insert_with_key(make));
+        let end: &[u8] = match end {
             End::Outermost => return Ok(()),
             End::Truncated => b"\t    (truncated)",
             End::Unknown => b"\t    ...",
@@ -82,7 +98,7 @@ impl Backtraces {
         lines.put(b",\"stack\":[");
         for (n, call) in backtrace.calls.into_iter().enumerate() {
             lines.put(if n == 0 { b"" } else { b"," });
-            lines.put(self.shown(call, json));
+            lines.put(self.json(call));
         }
         lines.put(b"],\"stack_end\":");
         lines.put(match backtrace.end {
@@ -94,22 +110,30 @@ impl Backtraces {
 }
 
 /// Formats a line for each frame.
-fn text(frames: &[Frame]) -> String {
-    let mut text = String::new();
-    for frame in frames {
-        let symbol = frame.symbol.as_deref().map(printable);
-        text += &format!("\t{:16x} ", frame.address);
-        text += symbol.as_deref().unwrap_or("[unknown]");
-        if let Some(offset) = frame.offset {
-            text += &format!("+{offset:#x}");
-        }
-        if frame.inlined {
-            text += " (inlined)";
-        }
-        match &frame.object {
-            Some(object) => text += &format!(" ({})\n", printable(object)),
-            None => text += " ([unknown])\n",
-        }
+fn text(stacks: &CallStacks, backtrace: &Backtrace, form: Form) -> String {
+    let calls = backtrace.calls.iter();
+    let frames: Vec<&Frame> = calls.flat_map(|call| stacks.call(*call)).collect();
+    let symbols = frames.iter().filter_map(|frame| frame.symbol.as_deref());
+    let names = ShownNames::of(symbols, form);
+    frames.iter().map(|frame| line(frame, &names)).collect()
+}
+
+fn line(frame: &Frame, names: &ShownNames) -> String {
+    let symbol = frame.symbol.as_deref();
+    let symbol = symbol.map(|symbol| names.get(symbol));
+    let symbol = symbol.or_else(|| frame.place().map(|place| format!("[{place}]")));
+    let symbol = symbol.map(|symbol| printable(&symbol));
+    let mut text = format!("\t{:16x} ", frame.address);
+    text += symbol.as_deref().unwrap_or("[unknown]");
+    if let Some(offset) = frame.offset {
+        text += &format!("+{offset:#x}");
+    }
+    if frame.inlined {
+        text += " (inlined)";
+    }
+    match &frame.object {
+        Some(object) => text += &format!(" ({})\n", printable(object)),
+        None => text += " ([unknown])\n",
     }
     text
 }
@@ -118,7 +142,8 @@ fn text(frames: &[Frame]) -> String {
 fn json(frames: &[Frame]) -> String {
     let object = |frame: &Frame| {
         let or_null = |text: Option<&str>| text.map_or("null".to_string(), quoted);
-        let offset = frame.offset.map(|offset| format!("{offset:#x}"));
+        let offset = frame.offset.filter(|_| frame.symbol.is_some());
+        let offset = offset.map(|offset| format!("{offset:#x}"));
         format!(
             "{{\"address\":\"{:#x}\",\"symbol\":{},\"offset\":{},\"object\":{}{}}}",
             frame.address,

@@ -13,6 +13,7 @@ use super::table::{microseconds, put_table, unless_zero};
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
 use crate::error::ReportError;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};
@@ -74,6 +75,9 @@ pub struct CallSummary {
     /// As in [`Summary`](crate::Summary).
     #[serde(skip)]
     pub advice_on_loss: &'static str,
+    /// Form of the names of functions in the table; JSON has complete names.
+    #[serde(skip)]
+    pub names: Form,
 }
 
 /// One row of the table.
@@ -288,6 +292,7 @@ impl CallSummary {
             silent,
             by_function,
             advice_on_loss: "",
+            names: Form::default(),
         };
         Ok((summary, health))
     }
@@ -372,7 +377,7 @@ impl fmt::Display for CallSummary {
                 }
                 false => writeln!(f, "\ntimes in us")?,
             }
-            table(f, &self.by_function)?;
+            table(f, &self.by_function, self.names)?;
         }
         if self.silent > 0 {
             writeln!(
@@ -390,7 +395,9 @@ pub(super) fn is_near_step(ns: u64, step_ns: u64) -> bool {
     step_ns > 1 && ns < step_ns.saturating_mul(10)
 }
 
-fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary]) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary], form: Form) -> fmt::Result {
+    let names = functions.iter().map(|function| function.function.as_str());
+    let names = ShownNames::of(names, form);
     let head = [
         "calls",
         "total",
@@ -421,7 +428,7 @@ fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary]) -> fmt::Resu
             unless_zero(function.doubtful),
             unless_zero(function.unpaired),
         ];
-        (cells, printable(&function.function))
+        (cells, printable(&names.get(&function.function)))
     });
     // Remarks on calls that did not end normally: most traces have none.
     let remarks = functions.iter().map(|function| {

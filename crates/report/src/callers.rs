@@ -12,6 +12,7 @@ use super::table::microseconds;
 use super::tasks::printable;
 use crate::calls::{Call, Functions, Visitor, walk};
 use crate::error::ReportError;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};
@@ -28,6 +29,9 @@ pub struct Callers {
     pub lost_events: u64,
     /// The functions that were called, most time first.
     pub functions: Vec<FunctionCallers>,
+    /// Form of the names of functions in the text; JSON has complete names.
+    #[serde(skip)]
+    pub names: Form,
 }
 
 /// A function with its callers and callees.
@@ -158,6 +162,7 @@ impl Callers {
             calls: shown.iter().map(|function| function.calls).sum(),
             lost_events: health.lost_events,
             functions: shown,
+            names: Form::default(),
         };
         Ok((callers, health))
     }
@@ -185,8 +190,11 @@ impl fmt::Display for Callers {
             let lost = counted(self.lost_events, "EVENT", "EVENTS");
             writeln!(f, "LOST {lost}: who called whom may be wrong there")?;
         }
+        // Every caller and callee has an entry of its own.
         let all = self.functions.iter();
-        let lines: Vec<[String; 4]> = all.flat_map(lines).collect();
+        let names = all.clone().map(|function| function.function.as_str());
+        let names = ShownNames::of(names, self.names);
+        let lines: Vec<[String; 4]> = all.flat_map(|function| lines(function, &names)).collect();
         let head = ["calls", "total", "self", ""].map(String::from);
         let width = |column: usize| {
             let cells = std::iter::once(&head).chain(&lines);
@@ -209,7 +217,7 @@ impl fmt::Display for Callers {
 }
 
 /// Returns the lines of one function, preceded by an empty line.
-fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
+fn lines(function: &FunctionCallers, names: &ShownNames) -> Vec<[String; 4]> {
     let line = |calls: u64, total: u64, own: u64, text: String| {
         [
             calls.to_string(),
@@ -219,7 +227,7 @@ fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
         ]
     };
     let name = |edge: &Edge| match &edge.function {
-        Some(name) => printable(name),
+        Some(name) => printable(&names.get(name)),
         None => OUTERMOST.to_string(),
     };
     let mut lines = vec![Default::default()];
@@ -231,7 +239,7 @@ fn lines(function: &FunctionCallers) -> Vec<[String; 4]> {
         function.calls,
         function.total_ns,
         function.self_ns,
-        printable(&function.function),
+        printable(&names.get(&function.function)),
     ));
     for edge in &function.callees {
         let text = format!("  -> {}", name(edge));

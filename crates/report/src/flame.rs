@@ -1,16 +1,16 @@
 //! Flame graphs: the time or number of calls of each call path, as a picture.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
-use super::graph::without_parameters;
 use super::open::Open;
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Functions, Visitor, walk};
 use crate::error::ReportError;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Event, Trace};
@@ -147,8 +147,9 @@ impl Flame {
     /// # Errors
     ///
     /// If it cannot be written, or if there is nothing to draw.
-    pub fn draw(&self, by: FlameBy, title: &str, out: impl Write) -> io::Result<()> {
-        let names = FrameNames::of(self.stacks.iter().flat_map(|stack| &stack.functions));
+    pub fn draw(&self, by: FlameBy, form: Form, title: &str, out: impl Write) -> io::Result<()> {
+        let functions = self.stacks.iter().flat_map(|stack| &stack.functions);
+        let names = FrameNames::of(functions, form);
         let lines = self
             .stacks
             .iter()
@@ -167,7 +168,7 @@ impl Flame {
 
 impl FoldedStack {
     /// Returns the line for [`draw`]; `None` if the number would be 0.
-    fn line(&self, by: FlameBy, names: &FrameNames<'_>) -> Option<String> {
+    fn line(&self, by: FlameBy, names: &FrameNames) -> Option<String> {
         let count = match by {
             FlameBy::Time => self.self_ns,
             FlameBy::Calls => self.calls,
@@ -176,70 +177,24 @@ impl FoldedStack {
     }
 }
 
-/// Names for the frames of a picture: without template arguments and parameter types, whose equal
-/// beginnings would fill the frames, where that leaves the names different.
-pub(super) struct FrameNames<'a> {
-    short: HashMap<&'a str, String>,
-}
+/// Names for the frames of a picture.
+pub(super) struct FrameNames(ShownNames);
 
-impl<'a> FrameNames<'a> {
+impl FrameNames {
     /// Prepares the names of all functions of a picture.
-    pub(super) fn of(functions: impl Iterator<Item = &'a String>) -> FrameNames<'a> {
-        let mut full: HashMap<String, HashSet<&str>> = HashMap::new();
-        for function in functions {
-            full.entry(shortened(function))
-                .or_default()
-                .insert(function);
-        }
-        let only = full.into_iter().filter(|(_, full)| full.len() == 1);
-        FrameNames {
-            short: only
-                .flat_map(|(short, full)| full.into_iter().map(move |full| (full, short.clone())))
-                .collect(),
-        }
+    pub(super) fn of<'a>(functions: impl Iterator<Item = &'a String>, form: Form) -> FrameNames {
+        let form = match form {
+            Form::Short => Form::Frame,
+            form => form,
+        };
+        FrameNames(ShownNames::of(functions.map(String::as_str), form))
     }
 
     /// Returns the line of a call path for [`draw`]: `main;parse;read 123`.
     pub(super) fn line(&self, functions: &[String], count: u64) -> String {
-        let name = |name: &String| match self.short.get(name.as_str()) {
-            Some(short) => visible(short),
-            None => visible(name),
-        };
+        let name = |name: &String| visible(&self.0.get(name));
         let names: Vec<String> = functions.iter().map(name).collect();
         format!("{} {count}", names.join(";"))
-    }
-}
-
-/// Replaces the template arguments in a C++ or Rust name by `<..>`, and cuts off its parameter types.
-fn shortened(name: &str) -> String {
-    let name = without_parameters(name);
-    // In these names angle brackets need not be balanced.
-    if name.contains("operator") || name.contains("->") {
-        return name.to_owned();
-    }
-    let mut short = String::new();
-    let mut depth = 0usize;
-    for c in name.chars() {
-        match c {
-            // At its beginning a Rust name has the type in brackets: `<T as Trait>::method`.
-            '<' if short.is_empty() => return name.to_owned(),
-            '<' => {
-                if depth == 0 {
-                    short.push_str("<..>");
-                }
-                depth += 1;
-            }
-            '>' => match depth.checked_sub(1) {
-                Some(less) => depth = less,
-                None => return name.to_owned(),
-            },
-            c if depth == 0 => short.push(c),
-            _ => {}
-        }
-    }
-    match depth {
-        0 => short,
-        _ => name.to_owned(),
     }
 }
 
@@ -295,30 +250,6 @@ fn visible(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn frames_show_where_names_differ() {
-        let names = [
-            "std::_Rb_tree<int, std::pair<int const, long> >::_M_insert(int)",
-            "std::_Rb_tree<int, std::pair<int const, long> >::_M_erase(int)",
-            "std::sort<int*>(int*)",
-            "std::sort<long*>(long*)",
-            "main",
-            "<alloc::vec::Vec<T> as core::ops::drop::Drop>::drop",
-            "operator<(A<int>, B)",
-        ]
-        .map(str::to_owned);
-        let frames = FrameNames::of(names.iter());
-        insta::assert_snapshot!(frames.line(&names, 1).replace(';', "\n"), @r"
-        std::_Rb_tree<..>::_M_insert
-        std::_Rb_tree<..>::_M_erase
-        std::sort<int*>(int*)
-        std::sort<long*>(long*)
-        main
-        <alloc::vec::Vec<T> as core::ops::drop::Drop>::drop
-        operator< 1
-        ");
-    }
 
     #[test]
     fn the_root_has_a_label() {

@@ -26,7 +26,8 @@ use super::table::head;
 use super::tasks::{self, Tasks, printable};
 use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
 use crate::error::ReportError;
-use crate::shown::is_shown;
+use crate::shown::{event_names, is_shown};
+use capriole_object::symbols::shown::{Form, ShownNames, has_parameters};
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Document, EventInfo};
@@ -41,6 +42,8 @@ pub struct GraphOptions {
     pub min_duration_ns: u64,
     /// Shows events that are not calls by their raw fields, even if they have a format.
     pub fields: bool,
+    /// Form of the names of functions.
+    pub names: Form,
 }
 
 impl GraphOptions {
@@ -66,10 +69,15 @@ pub fn write_graph(
 ) -> Result<Health, ReportError> {
     let document = trace.document();
     let functions = Functions::of(&document.events);
-    let names = functions.names().iter().map(|name| printable(name));
+    let shown = event_names(document, options.names);
+    let names = functions.names().iter();
+    let names = names.map(|name| printable(&shown.get(name)));
     let labels = |side| -> Vec<Label> {
         let events = functions.side(&document.events, side);
-        events.iter().map(Label::new).collect()
+        events
+            .iter()
+            .map(|event| Label::new(event, &shown))
+            .collect()
     };
     let mut printer = Printer {
         lines: Lines::new(out),
@@ -83,7 +91,7 @@ pub fn write_graph(
             true => Vec::new(),
             false => document.events.iter().map(MarkerText::of).collect(),
         },
-        symbols: Symbols::of(&document.events, printable),
+        symbols: Symbols::of(&document.events, |name| printable(&shown.get(name))),
         tasks: Tasks::new(&document.threads, tasks::name_and_id),
         width: tasks::width(document),
         calls: Open::new(),
@@ -108,7 +116,7 @@ struct Label {
 }
 
 impl Label {
-    fn new(event: &EventInfo) -> Label {
+    fn new(event: &EventInfo, names: &ShownNames) -> Label {
         let fields: Vec<Option<Vec<u8>>> = event
             .fields
             .iter()
@@ -117,7 +125,7 @@ impl Label {
             })
             .collect();
         Label {
-            name: printable(&event.name),
+            name: printable(&names.get(&event.name)),
             shown: fields.iter().flatten().count(),
             fields,
         }
@@ -277,43 +285,15 @@ impl<W: Write> Printer<W> {
     /// Writes `read(fd=3)`.
     fn put_call(&mut self, function: usize, arguments: &[u8]) {
         let name = &self.names[function];
-        let bare = without_parameters(name);
-        if bare.len() < name.len() && arguments.is_empty() {
-            // The types of the parameters tell overloads apart.
-            return self.lines.put(name.as_bytes());
+        self.lines.put(name.as_bytes());
+        // The types of the parameters tell overloads apart.
+        if has_parameters(name) && arguments.is_empty() {
+            return;
         }
-        self.lines.put(bare.as_bytes());
         self.lines.put(b"(");
         self.lines.put(arguments);
         self.lines.put(b")");
     }
-}
-
-/// Returns a C++ function's name without the list of parameter types at its end: `shop::add` for
-/// `shop::add(long) const`.
-pub(super) fn without_parameters(name: &str) -> &str {
-    let mut end = name;
-    for qualifier in [" const", " volatile", " &", " &&"] {
-        end = end.strip_suffix(qualifier).unwrap_or(end);
-    }
-    if !end.ends_with(')') {
-        return name;
-    }
-    let mut depth = 0;
-    for (at, c) in end.char_indices().rev() {
-        depth += match c {
-            ')' => 1,
-            '(' => -1,
-            _ => 0,
-        };
-        if depth == 0 {
-            // A remark such as `main (inlined in ...)`, or `operator()` itself, is no such list.
-            let is_list =
-                at > 0 && !end[..at].ends_with([' ', ':']) && !end[..at].ends_with("operator");
-            return if is_list { &end[..at] } else { name };
-        }
-    }
-    name
 }
 
 /// Returns ftrace's mark for a duration in ns.
@@ -438,32 +418,5 @@ impl<W: Write> Visitor for Printer<W> {
     fn lost(&mut self, cpu: u32, events: u64) -> io::Result<()> {
         let text = format!("CPU:{cpu} [LOST {events} EVENTS]");
         self.lines.put_line(&text)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_parameters;
-
-    #[test]
-    fn only_a_list_of_parameters_is_cut_off() {
-        for (name, bare) in [
-            ("fib(int)", "fib"),
-            ("shop::add(long, long) const", "shop::add"),
-            ("f(void (*)(int))", "f"),
-            (
-                "f(int)::{lambda()#1}::operator()() const",
-                "f(int)::{lambda()#1}::operator()",
-            ),
-            ("T::operator()(int)", "T::operator()"),
-            ("T::operator()", "T::operator()"),
-            ("std::max<int>(int const&, int const&)", "std::max<int>"),
-            ("(anonymous namespace)::f()", "(anonymous namespace)::f"),
-            ("main", "main"),
-            ("f (inlined in g)", "f (inlined in g)"),
-            ("odd)", "odd)"),
-        ] {
-            assert_eq!(without_parameters(name), bare, "{name}");
-        }
     }
 }

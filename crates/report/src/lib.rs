@@ -28,6 +28,7 @@ pub mod callstack;
 
 pub use call_summary::{CallSummary, FunctionSummary, Order};
 pub use callers::{Callers, Edge, FunctionCallers};
+pub use capriole_object::symbols::shown::Form;
 pub use error::ReportError;
 pub use escape::{put_escaped, put_json};
 pub use flame::{Flame, FlameBy, FoldedStack};

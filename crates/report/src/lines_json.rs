@@ -10,6 +10,7 @@ use super::symbols::Symbols;
 use super::tasks::Tasks;
 use crate::error::ReportError;
 use crate::shown::is_shown;
+use capriole_object::symbols::shown::Form;
 use capriole_trace::Health;
 use capriole_trace::Value;
 use capriole_trace::{Event, Trace};
@@ -62,7 +63,7 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
     let symbols = Symbols::of(&document.events, escaped);
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
-    let mut backtraces = Backtraces::of(document);
+    let mut backtraces = Backtraces::of(document, Form::Full);
     let mut scratch = Vec::new();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {

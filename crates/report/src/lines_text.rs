@@ -31,7 +31,8 @@ use super::symbols::Symbols;
 use super::table::head;
 use super::tasks::{self, Tasks, printable};
 use crate::error::ReportError;
-use crate::shown::{is_shown, object_name};
+use crate::shown::{event_names, is_shown, object_name};
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::Value;
 use capriole_trace::{Document, EventInfo, FieldInfo};
@@ -42,6 +43,8 @@ use capriole_trace::{Event, Trace};
 pub struct TextOptions {
     /// Shows events by their raw fields, even if they have a format.
     pub fields: bool,
+    /// Form of the names of functions.
+    pub names: Form,
 }
 
 /// Writes every event of a trace as a line, below a header, and marks where events are missing.
@@ -59,14 +62,15 @@ pub fn write_text(
 ) -> Result<Health, ReportError> {
     let document = trace.document();
     let layout = Layout::new(document);
-    let label = |event| Label::new(document, event, options);
+    let names = event_names(document, options.names);
+    let label = |event| Label::new(document, event, &names, options);
     let labels: Vec<Label> = document.events.iter().map(label).collect();
     let mut scratch = Vec::new();
-    let symbols = Symbols::of(&document.events, printable);
+    let symbols = Symbols::of(&document.events, |name| printable(&names.get(name)));
     let mut tasks = Tasks::new(&document.threads, tasks::name_and_id);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;
-    let mut backtraces = Backtraces::of(document);
+    let mut backtraces = Backtraces::of(document, options.names);
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {
@@ -116,7 +120,12 @@ struct Label {
 }
 
 impl Label {
-    fn new(document: &Document, event: &EventInfo, options: &TextOptions) -> Label {
+    fn new(
+        document: &Document,
+        event: &EventInfo,
+        names: &ShownNames,
+        options: &TextOptions,
+    ) -> Label {
         let text = MarkerText::of(event).filter(|_| !options.fields);
         let place = match event.place() {
             Some((object, offset)) => {
@@ -125,7 +134,7 @@ impl Label {
             }
             None => String::new(),
         };
-        let name = printable(&event.name);
+        let name = printable(&names.get(&event.name));
         let hexadecimal = event.is_hexadecimal() && event.fields.iter().all(is_shown);
         let hexadecimal = hexadecimal && text.is_none();
         let prefix = if hexadecimal { "0x" } else { "" };

@@ -1,5 +1,6 @@
 //! Parts of events that reports show, or need.
 
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Target, Value};
 use std::collections::BTreeMap;
 
@@ -7,6 +8,15 @@ use std::collections::BTreeMap;
 /// interpret the trace; call stacks have separate lines.
 pub(crate) fn is_shown(field: &FieldInfo) -> bool {
     !field.name.starts_with('_') && !field.field_type.is_call_stack()
+}
+
+/// Returns the names to show for the events of a trace, and the functions that contain them.
+pub(crate) fn event_names(document: &Document, form: Form) -> ShownNames {
+    let names = document.events.iter().flat_map(|event| {
+        let symbol = event.symbol.as_deref();
+        std::iter::once(event.name.as_str()).chain(symbol)
+    });
+    ShownNames::of(names, form)
 }
 
 /// True if events of a trace have call stacks.

@@ -11,6 +11,7 @@ use super::stack_names::functions;
 use super::summary::counted;
 use super::tasks::printable;
 use crate::error::ReportError;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::Trace;
 
@@ -26,6 +27,9 @@ pub struct StackCallers {
     pub lost_events: u64,
     /// The functions, most events first.
     pub functions: Vec<FunctionEvents>,
+    /// Form of the names of functions in the text; JSON has complete names.
+    #[serde(skip)]
+    pub names: Form,
 }
 
 /// A function with its callers and callees.
@@ -114,6 +118,7 @@ impl StackCallers {
             events,
             lost_events: health.lost_events,
             functions,
+            names: Form::default(),
         };
         Ok((callers, health))
     }
@@ -141,8 +146,12 @@ impl fmt::Display for StackCallers {
         // No function has more events than the total.
         let width = self.events.to_string().len().max("events".len());
         writeln!(f, "{:>width$}  {:>width$}", "events", "own")?;
+        let names = self.functions.iter();
+        let names = names.map(|function| function.function.as_str());
+        let names = ShownNames::of(names, self.names);
         let put_edge = |f: &mut fmt::Formatter<'_>, arrow: &str, edge: &EventEdge| {
-            let name = edge.function.as_deref().map(printable);
+            let name = edge.function.as_deref();
+            let name = name.map(|name| printable(&names.get(name)));
             let name = name.as_deref().unwrap_or("(no caller)");
             let events = edge.events;
             writeln!(f, "{events:>width$}  {:>width$}    {arrow} {name}", "")
@@ -153,7 +162,7 @@ impl fmt::Display for StackCallers {
                 put_edge(f, "<-", caller)?;
             }
             let (events, own) = (function.events, function.own_events);
-            let name = printable(&function.function);
+            let name = printable(&names.get(&function.function));
             writeln!(f, "{events:>width$}  {own:>width$}  {name}")?;
             for callee in &function.callees {
                 put_edge(f, "->", callee)?;

@@ -10,6 +10,7 @@ use super::stack_names::functions;
 use crate::callstack::{Backtrace, CallStacks};
 use crate::error::ReportError;
 use crate::shown::{call_stack, with_call_stacks};
+use capriole_object::symbols::shown::Form;
 use capriole_trace::Health;
 use capriole_trace::Trace;
 
@@ -26,8 +27,8 @@ pub struct StackFlame {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct EventStack {
     /// The function names, outermost first. `[truncated]` or `[unknown caller]` at the beginning
-    /// means that outer functions are missing; another name in brackets replaces a function
-    /// without a name. Levels deeper than [`Flame::MOST_DEEP`] are merged into `(deeper)`.
+    /// means that outer functions are missing; a function without a name is its file with the
+    /// address where it begins, or, if no function is known, the file in brackets. Levels deeper than [`Flame::MOST_DEEP`] are merged into `(deeper)`.
     pub functions: Vec<String>,
     /// Number of events.
     pub events: u64,
@@ -65,12 +66,13 @@ impl StackFlame {
     /// # Errors
     ///
     /// If it cannot be written, or if there is nothing to draw.
-    pub fn draw(&self, title: &str, out: impl Write) -> io::Result<()> {
+    pub fn draw(&self, form: Form, title: &str, out: impl Write) -> io::Result<()> {
         if self.stacks.is_empty() {
             return Err(io::Error::other("there are no call stacks in the trace"));
         }
         let stacks = self.stacks.iter();
-        let names = FrameNames::of(self.stacks.iter().flat_map(|stack| &stack.functions));
+        let functions = self.stacks.iter().flat_map(|stack| &stack.functions);
+        let names = FrameNames::of(functions, form);
         let lines: Vec<String> = stacks.map(|s| names.line(&s.functions, s.events)).collect();
         draw(&lines, title, "events", out)
     }

@@ -16,11 +16,12 @@ pub(super) fn functions(stacks: &CallStacks, way: &Backtrace) -> Vec<String> {
     cut.into_iter().chain(frames.map(name)).collect()
 }
 
-/// Returns the function's name, or its file's name in brackets if the function has none.
+/// Returns the function's name, or the place where it begins if it has none. If no function is known,
+/// returns the file's name in brackets.
 fn name(frame: &Frame) -> String {
-    match (&frame.symbol, &frame.object) {
-        (Some(symbol), _) => symbol.clone(),
-        (None, Some(object)) => format!("[{}]", file_name(object)),
-        (None, None) => "[unknown]".to_string(),
-    }
+    let name = frame.symbol.clone().or_else(|| frame.place());
+    name.unwrap_or_else(|| match &frame.object {
+        Some(object) => format!("[{}]", file_name(object)),
+        None => "[unknown]".to_string(),
+    })
 }

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::table::put_table;
 use super::tasks::printable;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Trace;
-use capriole_trace::{Health, TraceError};
+use capriole_trace::{EventInfo, Health, Role, TraceError};
 
 /// The contents of a trace, by event name. `Display` prints a readable table; `Serialize` gives
 /// the same data for programs.
@@ -44,6 +45,9 @@ pub struct Summary {
     /// with the punctuation that joins it to a message. Empty unless that program sets it.
     #[serde(skip)]
     pub advice_on_loss: &'static str,
+    /// Form of the names of functions in the table; JSON has complete names.
+    #[serde(skip)]
+    pub names: Form,
 }
 
 /// Name of the events for messages, which every recording has.
@@ -131,11 +135,21 @@ impl Summary {
         let health = events.health();
         let mut by_name: HashMap<&str, Count> = HashMap::new();
         let mut asked: HashMap<(&str, Result<u32, u32>), bool> = HashMap::new();
+        // The function ends in one of two ways, and need not use both.
+        let returns = |event: &&EventInfo| event.role == Role::Return && event.call.is_some();
+        let returns = document.events.iter().filter(returns);
+        let returns: HashMap<Option<u32>, &str> = returns
+            .map(|event| (event.call, event.name.as_str()))
+            .collect();
         for (event, count) in document.events.iter().zip(counts) {
             // Nobody selected the events for messages, from outside or by markers of the program.
             if event.place().is_some() && event.name != MESSAGES {
                 let call = event.call.ok_or(event.id);
-                *asked.entry((&event.name, call)).or_default() |= count.calls > 0;
+                let name = match (event.role, returns.get(&event.call)) {
+                    (Role::TailCall, Some(name)) => name,
+                    _ => event.name.as_str(),
+                };
+                *asked.entry((name, call)).or_default() |= count.calls > 0;
             }
             by_name.entry(&event.name).or_default().merge(count);
         }
@@ -177,6 +191,7 @@ impl Summary {
             by_event,
             silent,
             advice_on_loss: "",
+            names: Form::default(),
         };
         Ok((summary, health))
     }
@@ -296,7 +311,7 @@ impl fmt::Display for Summary {
         }
         if !self.by_event.is_empty() {
             writeln!(f)?;
-            table(f, &self.by_event)?;
+            table(f, &self.by_event, self.names)?;
         }
         if self.silent > 0 {
             writeln!(
@@ -309,7 +324,8 @@ impl fmt::Display for Summary {
     }
 }
 
-fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary]) -> fmt::Result {
+fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary], form: Form) -> fmt::Result {
+    let names = ShownNames::of(events.iter().map(|event| event.event.as_str()), form);
     let head = [
         "calls",
         "share",
@@ -327,7 +343,7 @@ fn table(f: &mut fmt::Formatter<'_>, events: &[EventSummary]) -> fmt::Result {
             seconds(event.last_ns),
             event.threads.to_string(),
         ];
-        (cells, printable(&event.event))
+        (cells, printable(&names.get(&event.event)))
     });
     put_table(f, &head, "event", rows)
 }

@@ -19,6 +19,7 @@ mod places;
 mod probes;
 mod refusing;
 mod selected;
+mod shown;
 
 pub use fate::Fate;
 pub use identified::identified;
@@ -28,6 +29,7 @@ pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};
 pub use refusing::refuse_named;
 pub use selected::{Selected, infos};
+pub use shown::{hit_as, shown_names};
 
 use crate::advice::{Advice, Message};
 use crate::entry::compares_duration;

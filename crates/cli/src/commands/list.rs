@@ -6,10 +6,12 @@ mod markers;
 use crate::advice;
 use crate::completion;
 use crate::exit::Usage;
+use crate::names::NamesFlag;
 use crate::subject;
 use crate::verbosity::timed;
 use anyhow::bail;
 use capriole_insn::Extent;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_planner::planner::{Planned, Planner};
 use capriole_planner::resolve::Site;
 use capriole_select::definitions;
@@ -48,6 +50,8 @@ pub struct Arguments {
     /// Show parameters and variables from debug information, and which of them can be recorded
     #[arg(long, conflicts_with = "summary")]
     args: bool,
+    #[command(flatten)]
+    names: NamesFlag,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -92,9 +96,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let selected = timed("functions found, probes planned", || {
         select::select(&objects, &planner, &events, Mode::default())
     })?;
+    let names = select::shown_names(&selected, arguments.names.form());
     let mut out = BufWriter::new(output::stdout());
     match (arguments.summary, arguments.json) {
-        (false, false) if arguments.args => args::write(&selected, &mut out)?,
+        (false, false) if arguments.args => args::write(&selected, &names, &mut out)?,
         (false, true) if arguments.args => {
             let found = args::json(&selected);
             writeln!(out, "{}", serde_json::to_string_pretty(&found)?)?;
@@ -103,7 +108,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             markers::table(&selected, &mut out)?;
         }
         (false, false) => {
-            table(&selected, &mut out)?;
+            table(&selected, &names, &mut out)?;
             out.flush()?;
             markers::mention(arguments, &objects, &selected);
         }
@@ -133,7 +138,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
+fn table(selected: &[Selected], names: &ShownNames, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:>18}  {:>7}  {:<8}  FUNCTION",
@@ -146,8 +151,8 @@ fn table(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
             "{:>#18x}  {size:>7}  {:<8}  {}{}",
             event.site.address,
             event.tactic(),
-            printable(&event.name()),
-            event.at_exit()
+            printable(&names.get(&event.name())),
+            printable(&event.at_exit(names))
         )?;
         let remark = match &event.fate {
             Fate::Planned(plan) if plan.shape.tactic.is_breakpoint() => {

@@ -12,6 +12,7 @@ use capriole::program::Program;
 use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
 use capriole::returns::Unseen;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
 use capriole_ring::layout;
@@ -154,8 +155,9 @@ fn record(
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(&probed, "recording", arguments.run.duration);
     }
-    probing::say_dropped(&probed);
-    probing::say_sites(&probed);
+    let names = select::shown_names(&probed.selected, arguments.run.names.form());
+    probing::say_dropped(&probed, &names);
+    probing::say_sites(&probed, &names);
     let mut child = program.release();
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
     let detached = timed("probes removed", || probed.detach());
@@ -212,7 +214,7 @@ fn record(
         say!("{value}");
     } else {
         let remark = end.map_or_else(String::new, |end| end.remark());
-        say_summary(arguments, &probed, &summary, &remark, &detached);
+        say_summary(arguments, &probed, &names, &summary, &remark, &detached);
     }
     let code = match child {
         Some(child) => wait_for(child)?,
@@ -240,6 +242,7 @@ fn traced(status: std::process::ExitStatus) -> ExitStatus {
 fn say_summary(
     arguments: &Arguments,
     probed: &Probed,
+    names: &ShownNames,
     summary: &Summary,
     remark: &str,
     detached: &Detached,
@@ -289,7 +292,7 @@ fn say_summary(
     }
     probing::say_end(probed, detached);
     if summary.events == 0 && full == 0 {
-        probing::say_nothing_hit(probed, arguments.min_duration);
+        probing::say_nothing_hit(probed, names, arguments.min_duration);
         return;
     }
     let dir = match arguments.output.to_str() {

@@ -1,5 +1,6 @@
 //! `capriole report`: shows a trace.
 
+use crate::names::NamesFlag;
 use crate::verbosity::timed;
 use capriole_report;
 use capriole_report::calls::Functions;
@@ -53,6 +54,8 @@ pub struct Arguments {
     /// Show markers by their fields instead of their printf formats
     #[arg(long, conflicts_with_all = ["summary", "callers", "flame", "json"])]
     fields: bool,
+    #[command(flatten)]
+    names: NamesFlag,
     /// Print JSON: one object, or one per line with --graph and when listing events
     #[arg(long)]
     json: bool,
@@ -110,15 +113,18 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             arguments.directory.display()
         );
     }
+    let names = arguments.names.form();
     let mut out = BufWriter::with_capacity(1 << 16, output::stdout());
     let health = if arguments.graph {
         graph(arguments, &trace, &mut out)?
     } else if arguments.callers && by_events {
-        let (callers, health) = StackCallers::of(&trace)?;
+        let (mut callers, health) = StackCallers::of(&trace)?;
+        callers.names = names;
         put(arguments, &callers, &mut out)?;
         health
     } else if arguments.callers {
-        let (callers, health) = Callers::of(&trace)?;
+        let (mut callers, health) = Callers::of(&trace)?;
+        callers.names = names;
         put(arguments, &callers, &mut out)?;
         health
     } else if let Some(file) = &arguments.flame {
@@ -134,11 +140,13 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         };
         let (mut summary, health) = CallSummary::of(&trace, order)?;
         summary.advice_on_loss = ON_LOSS;
+        summary.names = names;
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.summary {
         let (mut summary, health) = capriole_report::Summary::of(&trace)?;
         summary.advice_on_loss = ON_LOSS;
+        summary.names = names;
         put(arguments, &summary, &mut out)?;
         health
     } else if arguments.json {
@@ -146,6 +154,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     } else {
         let options = TextOptions {
             fields: arguments.fields,
+            names,
         };
         capriole_report::write_text(&trace, &mut out, &options)?
     };
@@ -186,6 +195,7 @@ fn graph(arguments: &Arguments, trace: &Trace, out: &mut impl Write) -> anyhow::
         depth: arguments.depth.map(|depth| depth as usize),
         min_duration_ns: u64::try_from(shortest).unwrap_or(u64::MAX),
         fields: arguments.fields,
+        names: arguments.names.form(),
     };
     Ok(match arguments.json {
         true => capriole_report::write_graph_json(trace, out, &options)?,
@@ -210,7 +220,7 @@ fn flame(
         trace,
         file,
         flame.lost_events,
-        |title, picture| flame.draw(by, title, picture),
+        |title, picture| flame.draw(by, arguments.names.form(), title, picture),
     )?;
     if arguments.json {
         serde_json::to_writer(&mut *out, &flame)?;
@@ -232,7 +242,7 @@ fn stack_flame(
         trace,
         file,
         flame.lost_events,
-        |title, picture| flame.draw(title, picture),
+        |title, picture| flame.draw(arguments.names.form(), title, picture),
     )?;
     if arguments.json {
         serde_json::to_writer(&mut *out, &flame)?;

@@ -25,11 +25,12 @@ use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
 use capriole_event::{Action, Aggregate, Base};
+use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_ring::layout;
 use capriole_select::definitions;
 use capriole_select::event::Event;
-use capriole_select::select::{Mode, Selected};
+use capriole_select::select::{self, Mode, Selected};
 use capriole_text::note;
 use capriole_text::output;
 use capriole_text::tell;
@@ -181,11 +182,12 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
     }
-    probing::say_dropped(probed);
-    probing::say_sites(probed);
+    let names = select::shown_names(&probed.selected, arguments.run.names.form());
+    probing::say_dropped(probed, &names);
+    probing::say_sites(probed, &names);
     let source = Source::new(probed);
     let clock_step_ns = source.clock_step_ns();
-    let mut shown = Shown::new(arguments, probed);
+    let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
     let ended = watch(arguments, probed, &source, &mut shown, started);
@@ -252,7 +254,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_end(probed, &detached);
             if all == 0 && whole.lost == 0 {
-                probing::say_nothing_hit(probed, None);
+                probing::say_nothing_hit(probed, &names, None);
             }
             printed
         }
@@ -313,6 +315,8 @@ struct Shown {
     names: Vec<String>,
     /// Names as shown in tables. For a timed call that ends at a tail call, the name says so.
     titles: Vec<String>,
+    /// By event, the number of the event that counts as hit together with it.
+    hit_as: Vec<u32>,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
@@ -326,13 +330,14 @@ struct Shown {
 }
 
 impl Shown {
-    fn new(arguments: &Arguments, probed: &Probed) -> Shown {
+    fn new(arguments: &Arguments, probed: &Probed, names: &ShownNames) -> Shown {
         // A program that we started writes to the same terminal, so the cursor position is unknown.
         let live = arguments.run.pid.is_some() && !arguments.json && arguments.interval.is_none();
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
-            titles: titles(&probed.selected),
+            titles: titles(&probed.selected, names),
+            hit_as: select::hit_as(&probed.selected),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),
@@ -360,7 +365,7 @@ impl Shown {
             let Some(size) = Size::of_terminal() else {
                 return Ok(());
             };
-            let page = Page::live(until, interval, &self.titles);
+            let page = Page::live(until, interval, &self.titles).hit_as(until, &self.hit_as);
             let page = page.sorted_by(self.sort.as_deref());
             let lines = live::fitting(&page, size, style);
             return Ok(screen.draw(&lines, size)?);
@@ -379,20 +384,22 @@ impl Shown {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
-        let page = Page::whole(whole, &self.titles).sorted_by(self.sort.as_deref());
+        let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
+        let page = page.sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))
     }
 }
 
-fn title(event: &Selected) -> String {
+fn title(event: &Selected, names: &ShownNames) -> String {
+    let name = names.get(&event.name());
     match event.role() {
-        Role::TailCall if event.part.is_of_calls() => format!("{} (until its jump)", event.name()),
-        _ => event.name(),
+        Role::TailCall if event.part.is_of_calls() => format!("{name} (until its jump)"),
+        _ => name,
     }
 }
 
 /// Returns the titles of all events; functions of one name are told apart by their places.
-fn titles(selected: &[Selected]) -> Vec<String> {
+fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
     // Several events may be at one function. Places of a marker are told apart by their fields.
     let code = |event: &Selected| match event.site.marker {
         Some(_) => u64::from(event.id),
@@ -400,14 +407,15 @@ fn titles(selected: &[Selected]) -> Vec<String> {
     };
     let mut codes: HashMap<String, HashSet<u64>> = HashMap::new();
     for event in selected {
-        codes.entry(title(event)).or_default().insert(code(event));
+        let title = title(event, names);
+        codes.entry(title).or_default().insert(code(event));
     }
     let place = |event: &Selected| {
         let site = &event.site;
-        format!(" ({}:{:#x})", site.object.name(), site.file_offset)
+        format!(" ({}:{:#x})", event.object_name(), site.file_offset)
     };
     let whole = |event: &Selected| {
-        let title = title(event);
+        let title = title(event, names);
         match codes[&title].len() {
             1 => title,
             _ => title + &place(event),

@@ -20,6 +20,7 @@ mod calls;
 mod conditional_exits;
 mod cookbook;
 mod counts;
+mod cxx_names;
 mod durations;
 mod enumerations;
 mod errors;

@@ -339,10 +339,10 @@ fn graphs_and_summaries_of_cxx() {
     let calls = graph.lines().filter(|line| !line.starts_with('#'));
     let calls = calls.filter_map(|line| line.rsplit_once('|').map(|(_, call)| call));
     insta::assert_snapshot!(calls.collect::<Vec<_>>().join("\n"), @r"
-        talk::work(int);
-        talk::fib(int) {
-          talk::fib(int) = 1;
-        } = 1 /* talk::fib(int) */
+        talk::work();
+        talk::fib() {
+          talk::fib() = 1;
+        } = 1 /* talk::fib */
         ");
     let summary = shown(&["report", "--summary"]);
     let head = summary

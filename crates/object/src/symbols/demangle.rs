@@ -2,6 +2,8 @@
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
+use super::parts::{Kind, Parts};
+
 /// Maximum length of a name to demangle: demangling may take time quadratic in the length, and
 /// nobody types longer names.
 const LONGEST: usize = 4096;
@@ -84,35 +86,15 @@ fn bounded(text: std::fmt::Arguments<'_>) -> Option<String> {
     Some(out.0)
 }
 
-/// Start of an ABI tag; a closing bracket ends the tag.
-pub(crate) const TAG: &str = "[abi:";
-
 /// Removes ABI tags from `name`: `f[abi:cxx11]`, `ns::g[abi:one][abi:two](int)`.
 pub(crate) fn without_tags(name: &str) -> String {
-    let mut parts = name.split(TAG);
-    let first = parts.next().unwrap_or_default();
-    let rest = parts.map(|part| part.split_once(']').map_or(part, |(_, behind)| behind));
-    std::iter::once(first).chain(rest).collect()
+    Parts::of(name).without(Kind::Tag)
 }
 
 /// Removes the arguments of templates: `Box<int>::get` is `Box::get`. Keeps operators, and the types
 /// that begin a part of Rust's names: `<A as B>::f`.
 pub(crate) fn without_template_arguments(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    let mut depth = 0u32;
-    for (at, c) in name.char_indices() {
-        let literal = depth == 0
-            && (out.is_empty()
-                || out.ends_with("::")
-                || out.trim_end_matches('<').ends_with("operator"));
-        match c {
-            '<' if !literal => depth += 1,
-            '>' if depth > 0 && !name[..at].ends_with('-') => depth -= 1,
-            _ if depth == 0 => out.push(c),
-            _ => {}
-        }
-    }
-    out
+    Parts::of(name).without(Kind::Arguments)
 }
 
 /// Removes the spaces in `name` that demanglers place differently: all that do not separate two
@@ -139,7 +121,7 @@ pub fn without_blanks(name: &str) -> String {
 /// contains it, unless the ABI abbreviates it (`std::string::string`). `None` for operators,
 /// which are mangled as codes.
 pub fn last_identifier(name: &str) -> Option<&str> {
-    let head = &name[..parameters_start(name)];
+    let head = &name[..Parts::of(name).start(Kind::Parameters)];
     let head = strip_template_arguments(head)?;
     let start = head
         .char_indices()
@@ -149,20 +131,6 @@ pub fn last_identifier(name: &str) -> Option<&str> {
         .map(|(at, _)| at)?;
     let identifier = &head[start..];
     (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
-}
-
-/// Returns the offset of the parameter list, or the length of the name if there is none.
-fn parameters_start(name: &str) -> usize {
-    let mut depth = 0u32;
-    for (at, c) in name.char_indices() {
-        match c {
-            '<' => depth += 1,
-            '>' => depth = depth.saturating_sub(1),
-            '(' if depth == 0 && at != 0 && !name[at..].starts_with("(anonymous") => return at,
-            _ => {}
-        }
-    }
-    name.len()
 }
 
 /// Reduces `f<int>` to `f`; `None` if the brackets do not match, as in `operator<`.

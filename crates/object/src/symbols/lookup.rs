@@ -1,9 +1,10 @@
 //! Lookup of functions by name.
 
 use super::demangle::{
-    self, Demangled, TAG, last_identifier, without_blanks, without_tags, without_template_arguments,
+    self, Demangled, last_identifier, without_blanks, without_tags, without_template_arguments,
 };
-use super::{Function, Name, SymbolTable};
+use super::parts::TAG;
+use super::{Function, Name, SymbolTable, shown};
 
 /// Minimum number of symbols for which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
@@ -23,7 +24,7 @@ impl SymbolTable {
     /// The following are tried in order until one matches: the linkage name; the demangled name
     /// with parameters (spaces are ignored, and a template's return type may precede it); the
     /// demangled name without parameters, which matches all overloads; the previous two without ABI
-    /// tags (`f[abi:cxx11]` is `f` in the source).
+    /// tags (`f[abi:cxx11]` is `f` in the source), or as reports show them (`std::string::append`).
     ///
     /// If a symbol has several versions (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
     /// default one. For a function and its split-off part (`name.cold`), returns the function.
@@ -215,7 +216,7 @@ impl SymbolTable {
 }
 
 /// Returns the symbols whose full name is `wanted`. If there are none, compares the name
-/// without parameters, and after that either form without ABI tags.
+/// without parameters, and after that either form without ABI tags, or as reports show it.
 fn pick<D: std::borrow::Borrow<Demangled>>(
     names: impl Iterator<Item = (u32, D)>,
     wanted: &str,
@@ -223,13 +224,18 @@ fn pick<D: std::borrow::Borrow<Demangled>>(
     let (mut full, mut short, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
     let is_wanted = |name: &str| without_blanks(name) == wanted;
     let is_tagged = |name: &str| name.contains(TAG) && is_wanted(&without_tags(name));
+    // Only these are shown otherwise than without tags; it takes longer to find out.
+    let may_be_shown = wanted.contains("std::") || wanted.contains("{lambda#");
+    let is_shown = |name: &str| {
+        may_be_shown && (is_wanted(&shown::typed(name)) || is_wanted(&shown::bare(name)))
+    };
     for (index, name) in names {
         let name = name.borrow();
         if is_wanted(&name.full) || name.with_return_type.as_deref().is_some_and(is_wanted) {
             full.push(index);
         } else if is_wanted(&name.short) {
             short.push(index);
-        } else if is_tagged(&name.full) || is_tagged(&name.short) {
+        } else if is_tagged(&name.full) || is_tagged(&name.short) || is_shown(&name.full) {
             tagged.push(index);
         }
     }

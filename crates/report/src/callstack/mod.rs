@@ -26,6 +26,7 @@ use std::sync::Arc;
 use framehop::x86_64::{CacheX86_64, UnwinderX86_64};
 use framehop::{MayAllocateDuringUnwind, Unwinder as _};
 
+use crate::shown::file_name;
 use capriole_text::printable;
 use capriole_trace::CallStack;
 use capriole_trace::{ARCH, Document, EventInfo};
@@ -39,12 +40,24 @@ pub struct Frame {
     pub address: u64,
     /// The function, demangled, if its name is known.
     pub symbol: Option<String>,
-    /// Bytes from the function's start to the address; `None` for inlined functions.
+    /// The function's start if it has no name: its address in the object's file, as in `objdump`.
+    pub start: Option<u64>,
+    /// Bytes from the function's start to the address; `None` for inlined functions, and without a
+    /// function.
     pub offset: Option<u64>,
     /// Path of the file that contains the code, if any.
     pub object: Option<Arc<str>>,
     /// True if the function is inlined into the next frame that is not inlined.
     pub inlined: bool,
+}
+
+impl Frame {
+    /// Returns the place where a function without a name begins: `orders+0x1330`.
+    pub(crate) fn place(&self) -> Option<String> {
+        let object = self.object.as_deref()?;
+        let start = self.start?;
+        Some(format!("{}+{start:#x}", file_name(object)))
+    }
 }
 
 /// The reason why a backtrace ends.
@@ -163,6 +176,7 @@ impl CallStacks {
             None => vec![Frame {
                 address: place.address,
                 symbol: None,
+                start: None,
                 offset: None,
                 object: None,
                 inlined: false,

@@ -221,6 +221,7 @@ impl Module {
         let mut own = Frame {
             address,
             symbol: None,
+            start: None,
             offset: None,
             object: Some(Arc::clone(&self.path)),
             inlined: false,
@@ -238,13 +239,12 @@ impl Module {
                 own.symbol = name.or(known);
                 let from_start = link.wrapping_sub(function.extent.start);
                 let behind = address.wrapping_sub(lookup);
-                own.offset = own
-                    .symbol
-                    .is_some()
-                    .then_some(from_start.wrapping_add(behind));
+                own.offset = Some(from_start.wrapping_add(behind));
+                own.start = own.symbol.is_none().then_some(function.extent.start);
             }
             frames.extend(inlined.into_iter().map(|name| Frame {
                 symbol: Some(name),
+                start: None,
                 offset: None,
                 inlined: true,
                 ..own.clone()

@@ -330,6 +330,6 @@ fn every_report(trace: &capriole_trace::Trace, calls: u64) {
         calls
     );
     let mut picture = Vec::new();
-    let drawn = flame.draw(FlameBy::Calls, "a title", &mut picture);
+    let drawn = flame.draw(FlameBy::Calls, Form::Short, "a title", &mut picture);
     assert_eq!(drawn.is_ok(), calls > 0);
 }

@@ -5,7 +5,7 @@ use crate::common;
 use std::path::Path;
 
 use capriole_report::{
-    CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, TextOptions, write_graph,
+    CallSummary, Callers, Flame, FlameBy, Form, GraphOptions, Order, TextOptions, write_graph,
     write_graph_json, write_text,
 };
 use capriole_trace::Trace;
@@ -286,7 +286,9 @@ fn the_flame_graph_is_folded_by_time_and_by_calls() {
     ");
     for (by, unit) in [(FlameBy::Time, "ns"), (FlameBy::Calls, "calls")] {
         let mut picture = Vec::new();
-        flame.draw(by, "a <title>", &mut picture).unwrap();
+        flame
+            .draw(by, Form::Short, "a <title>", &mut picture)
+            .unwrap();
         let picture = String::from_utf8(picture).unwrap();
         assert!(picture.contains("a &lt;title&gt;"), "{picture}");
         assert!(picture.contains(unit));
@@ -295,7 +297,9 @@ fn the_flame_graph_is_folded_by_time_and_by_calls() {
         // A name is one frame, whatever it contains.
         assert!(picture.contains("<title>a?[1m,b (") && !picture.contains('\x1b'));
         let mut again = Vec::new();
-        flame.draw(by, "a <title>", &mut again).unwrap();
+        flame
+            .draw(by, Form::Short, "a <title>", &mut again)
+            .unwrap();
         assert_eq!(picture.as_bytes(), again);
     }
 }

@@ -590,7 +590,7 @@ fn events_read_as_their_authors_wrote_them() {
     arg1=1
     -
     "#);
-    insta::assert_snapshot!(shown(&TextOptions { fields: true }), @r#"
+    insta::assert_snapshot!(shown(&TextOptions { fields: true, ..TextOptions::default() }), @r#"
     arg1=4 arg2="tea" arg3=3.1428
     arg1="what happened"
     -

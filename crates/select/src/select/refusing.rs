@@ -83,7 +83,7 @@ fn refusal(event: &Selected, refused: &Refused) -> Error {
                     .site
                     .file_offset
                     .wrapping_add(address.wrapping_sub(*site));
-                format!("{}:{offset:#x}", event.site.object.name())
+                format!("{}:{offset:#x}", event.object_name())
             }
         }
     };

@@ -10,6 +10,7 @@ use capriole_codegen::work::{Record, Work};
 use capriole_event::{Action, ObjectRef, Place, Probe, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_planner::resolve::{Body, Site};
 use capriole_tactic::site::{Refusal, Tactic};
 use capriole_trace::{EventInfo, RefusalInfo, Role};
@@ -92,7 +93,7 @@ impl Selected {
             let object = &self.site.object;
             let entry = object.link(leaving.function);
             let offset = object.file().file_offset(entry).unwrap_or(entry);
-            format!("{}:{offset:#x}", object.name())
+            format!("{}:{offset:#x}", self.object_name())
         })
     }
 
@@ -103,12 +104,32 @@ impl Selected {
             (Some(symbol), Some(0)) => symbol.clone(),
             (Some(symbol), Some(offset)) => format!("{symbol}+{offset:#x}"),
             (None, _) | (_, None) => {
-                format!("{}:{:#x}", self.site.object.name(), self.site.file_offset)
+                format!("{}:{:#x}", self.object_name(), self.site.file_offset)
             }
         };
         match &self.site.body {
             Body::Inlined { function } => format!("{function} (inlined in {place})"),
             Body::Own | Body::Clone => place,
+        }
+    }
+
+    /// Returns the name of the object's file; if the event gave the object by a link to it, the
+    /// link's: `java`, `libz.so.1`.
+    pub fn object_name(&self) -> String {
+        let own = self.site.object.name();
+        match &self.probe.object {
+            // `/proc/PID/exe` is a link, but no name.
+            ObjectRef::Path(path) if !path.starts_with("/proc/") => {
+                path.rsplit('/').next().unwrap_or(path).to_owned()
+            }
+            ObjectRef::Name(name) if name.contains(".so") => {
+                let is_link = own.strip_prefix(name.as_str());
+                match is_link.is_some_and(|version| version.starts_with('.')) {
+                    true => name.clone(),
+                    false => own,
+                }
+            }
+            _ => own,
         }
     }
 
@@ -134,9 +155,9 @@ impl Selected {
     }
 
     /// Returns a suffix that distinguishes several sites of an event: ` at main+0x12`.
-    pub fn at_exit(&self) -> String {
+    pub fn at_exit(&self, names: &ShownNames) -> String {
         if self.site.marker.is_some() {
-            return format!(" at {}", self.place());
+            return format!(" at {}", names.get(&self.place()));
         }
         let leaving = self
             .site
@@ -146,7 +167,8 @@ impl Selected {
         match leaving.filter(|leaving| leaving.way.is_ok()) {
             Some(leaving) => {
                 let condition = leaving.condition.map(|_| ", conditional");
-                format!(" at {}{}", self.place(), condition.unwrap_or_default())
+                let place = names.get(&self.place());
+                format!(" at {place}{}", condition.unwrap_or_default())
             }
             None => String::new(),
         }

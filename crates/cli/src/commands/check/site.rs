@@ -2,6 +2,7 @@
 
 use super::assembly::{assembly, hex, name};
 use crate::advice;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_select::marker;
 use capriole_select::select::{Fate, Selected};
 use capriole_tactic::site::{Patch, Placed, StubTo, Write};
@@ -18,7 +19,7 @@ pub(super) fn describe(event: &Selected) -> String {
         text,
         "{}{} in {}, file offset {:#x}, address {:#x}",
         printable(&event.name()),
-        event.at_exit(),
+        event.at_exit(&ShownNames::of([], Form::Full)),
         printable(&site.object.path().to_string_lossy()),
         site.file_offset,
         site.address

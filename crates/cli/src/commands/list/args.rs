@@ -1,6 +1,7 @@
 //! `list --args`: parameters and variables of functions, from debug information.
 
 use capriole_dwarf::Described;
+use capriole_object::symbols::shown::ShownNames;
 use capriole_select::fields::Reader;
 use capriole_select::select::Selected;
 use capriole_text::printable;
@@ -14,10 +15,14 @@ fn recorded(described: &Described) -> Result<String, String> {
 }
 
 /// Writes text: the function, then a line for each parameter and variable.
-pub(super) fn write(selected: &[Selected], out: &mut impl Write) -> anyhow::Result<()> {
+pub(super) fn write(
+    selected: &[Selected],
+    names: &ShownNames,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
     let mut reader = Reader::default();
     for event in selected {
-        writeln!(out, "{}", printable(&event.name()))?;
+        writeln!(out, "{}", printable(&names.get(&event.name())))?;
         let found = match reader.describe(&event.site) {
             Ok(found) => found,
             Err(error) => {

@@ -76,6 +76,18 @@ impl<'a> Page<'a> {
         page
     }
 
+    /// Counts events that were not hit by the numbers of other events, with which they are hit.
+    #[must_use]
+    pub fn hit_as(mut self, snapshot: &Snapshot, numbers: &[u32]) -> Page<'a> {
+        let mut calls: HashMap<usize, bool> = HashMap::new();
+        for (event, count) in model::by_event(&snapshot.groups) {
+            let number = numbers.get(event).map_or(event, |number| *number as usize);
+            *calls.entry(number).or_default() |= count > 0;
+        }
+        self.silent = calls.values().filter(|hit| !**hit).count() as u64;
+        self
+    }
+
     /// Creates a page of an interval.
     pub fn interval(interval: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&interval.groups, names, interval.time);
