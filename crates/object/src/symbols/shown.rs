@@ -59,7 +59,7 @@ const LEVELS: [Level; 6] = [
 #[derive(Debug, Clone, Default)]
 pub struct ShownNames {
     form: Form,
-    /// By complete name; names that are shown as they are, are missing.
+    /// By complete name.
     short: HashMap<String, String>,
 }
 
@@ -122,14 +122,19 @@ fn distinguish(functions: Vec<&str>, levels: &[Level], short: &mut HashMap<Strin
             [function] => {
                 short.insert(function.to_owned(), shown);
             }
+            _ if *more == [Level::Full] => {
+                let complete = functions.iter().map(|f| ((*f).to_owned(), (*f).to_owned()));
+                short.extend(complete);
+            }
             _ => all_at(functions, more, short),
         }
     }
 }
 
-/// Adds the names of functions that are alike at an earlier level, all at one level.
+/// Adds the names of functions that are alike at an earlier level: all at one level if they differ
+/// there, else those that differ only when complete as they are.
 fn all_at(functions: Vec<&str>, levels: &[Level], short: &mut HashMap<String, String>) {
-    for level in levels {
+    for level in levels.iter().filter(|level| **level != Level::Full) {
         let names: Vec<String> = functions.iter().map(|f| at_level(f, *level)).collect();
         let different: HashSet<&String> = names.iter().collect();
         if different.len() == names.len() {
@@ -138,6 +143,7 @@ fn all_at(functions: Vec<&str>, levels: &[Level], short: &mut HashMap<String, St
             return;
         }
     }
+    distinguish(functions, &[Level::TypedCopy, Level::Full], short);
 }
 
 /// Returns the name of one function as it is shown beside functions of other names.
@@ -303,6 +309,24 @@ mod tests {
                 Form::Short
             ),
             ["get(int) (inlined in main+0x4)", "get()"]
+        );
+    }
+
+    #[test]
+    fn only_names_that_need_it_are_complete() {
+        assert_eq!(
+            shown(
+                &["std::f(int)", "std::__cxx11::f(int)", "std::f(long)"],
+                Form::Short
+            ),
+            ["std::f(int)", "std::__cxx11::f(int)", "std::f(long)"]
+        );
+        assert_eq!(
+            shown(
+                &["f(std::__1::a)", "f(std::a)", "f(std::__1::b)"],
+                Form::Short
+            ),
+            ["f(std::__1::a)", "f(std::a)", "f(std::b)"]
         );
     }
 
