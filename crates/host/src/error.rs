@@ -97,7 +97,7 @@ pub enum TargetError {
         /// Pid of the other capriole.
         owner: i32,
     },
-    /// What an earlier tracer of a program that probes itself has left is still in use.
+    /// Remains of an earlier tracer of a program that probes itself are still in use.
     #[error(
         "process {pid} still runs a handler that was called by a probe of an earlier helper, so what that has left cannot be taken out; try again when the handler has returned"
     )]

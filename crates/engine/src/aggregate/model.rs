@@ -122,7 +122,7 @@ pub const PERCENTILES: [(&str, u16); 4] =
 pub struct Histogram {
     /// Buckets in ascending order, not overlapping, and only those with a count.
     pub buckets: Vec<Bucket>,
-    /// What is known of the values themselves.
+    /// Exact numbers of the values, where they are kept.
     pub exact: Option<Exact>,
 }
 

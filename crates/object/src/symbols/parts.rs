@@ -26,7 +26,7 @@ const OPERATORS: [&str; 41] = [
     "*=", "/=", "%=", "^=", "&=", "|=", "&&", "||", "++", "--", "<", ">", "=", "!", "+", "-", "*",
     "/", "%", "^", "&", "|", "~", ",", "\"\"", "?",
 ];
-/// What may follow the parameters of a function.
+/// Texts that may follow the parameters of a function.
 const QUALIFIERS: [&str; 6] = [" const", " volatile", " &&", " &", "&&", "&"];
 /// Names of the copies and parts of functions that compilers make, which a number follows.
 const COPIES: [&str; 5] = [".isra.", ".constprop.", ".part.", ".lto_priv.", ".llvm."];

@@ -262,7 +262,7 @@ fn times_have_their_unit_in_the_name() {
     assert_eq!(measure["p50"], Value::Null);
 }
 
-/// What the program keeps beside the histogram is shown as it is.
+/// Numbers that the program keeps beside the histogram are shown as they are.
 #[test]
 fn durations_are_exact() {
     let timed = row(0, [], 3, [Measure::Histogram(durations(&[100, 101, 1000]))]);
