@@ -141,8 +141,9 @@ static int disable_record(struct capriole_record *record)
  * keep their markers, as they may be called, and may be in memory that is gone. */
 HIDDEN void forget_records(void)
 {
+	/* Volatile: not a call of memset(3), which may have probes. */
 	for (unsigned number = 0; number < RECORDS; number++)
-		lost[number] = 1;
+		((volatile unsigned char *)lost)[number] = 1;
 }
 
 PUBLIC int capriole_record_enable(struct capriole_record *record)

@@ -351,8 +351,8 @@ mod tests {
         assert!((2..=6).contains(&handlers), "{handlers}");
         // The restorer; the two in code that only the tracer sends threads to; to read a field
         // getpid and process_vm_readv, prctl and gettid; in a forked child gettid and getpid; and sched_yield before a filter.
-        // Behind the program's rt_sigaction getpid, and rt_sigaction.
-        assert_eq!(syscalls, 12);
+        // Behind the program's rt_sigaction getpid, in a child gettid, and rt_sigaction.
+        assert_eq!(syscalls, 13);
         assert_eq!(loads.len(), 1, "{loads:x?}");
         assert_leads_back(loads[0]);
     }

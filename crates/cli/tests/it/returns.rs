@@ -45,6 +45,9 @@ fn value(event: &Value) -> Option<i128> {
     // Numbers above 2^53 are strings.
     Some(match text.strip_prefix("0x") {
         Some(digits) => i128::from_str_radix(digits, 16).expect("hexadecimal"),
+        // `enum mood` of the program
+        None if text == "SAD" => -3,
+        None if text == "GLAD" => 4,
         None => text.parse().expect("a number"),
     })
 }

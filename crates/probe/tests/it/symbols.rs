@@ -38,14 +38,16 @@ fn set(names: &[&str]) -> BTreeSet<String> {
     names.iter().map(|&name| name.to_owned()).collect()
 }
 
-/// What the object in libcapriole.a may import: of a C library, and of the linker, which makes the last
-/// three.
+/// Names that the object in libcapriole.a may import: of a C library, and of the linker, which makes the
+/// last five.
 fn of_archive() -> BTreeSet<String> {
     set(&[
         "environ",
         "getauxval",
         "_GLOBAL_OFFSET_TABLE_",
+        "__start_capriole_calls",
         "__start_capriole_text",
+        "__stop_capriole_calls",
         "__stop_capriole_text",
     ])
 }
