@@ -91,6 +91,12 @@ PUBLIC int capriole_event_read(int fd)
 	return failed ? failed : end(write_texts(READ, 0, fd));
 }
 
+/* True if the event of a marker is gone, with the helper that has added it. */
+static int is_lost(unsigned number)
+{
+	return lost[number] || !has_helper();
+}
+
 /* Returns the number of the marker of a record, or RECORDS if it has none. */
 static unsigned marker_of(const struct capriole_record *record)
 {
@@ -103,7 +109,7 @@ static int enable_record(struct capriole_record *record)
 	if (!record || !record->name)
 		return fail(-EINVAL, "the record has no name", NULL);
 	unsigned number = marker_of(record);
-	if (record->number && (number == RECORDS || !lost[number]))
+	if (record->number && (number == RECORDS || !is_lost(number)))
 		return fail(-EINVAL, "the record is enabled already, or not initialised", NULL);
 	if (!record->number)
 		for (number = 0; number < RECORDS && taken[number];)
@@ -128,7 +134,7 @@ static int disable_record(struct capriole_record *record)
 	unsigned number = marker_of(record);
 	if (number == RECORDS)
 		return fail(-EINVAL, "the record is not initialised, or was written over", NULL);
-	int failed = lost[number] || !has_helper() ? 0 : disable(record->number);
+	int failed = is_lost(number) ? 0 : disable(record->number);
 	if (failed)
 		return failed;
 	record->write = capriole_record_nothing;

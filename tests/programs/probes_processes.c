@@ -761,6 +761,11 @@ static void helper_killed_with_records(void)
 		FAILS(capriole_event_rows(1, nothing), EPIPE, "all events with it");
 		if (round == 1)
 			OK(capriole_record_disable(&done));
+		if (round == 2) {
+			OK(capriole_record_enable(&done));
+			FAILS(capriole_record_enable(&done), EINVAL, "enabled already");
+			kill_helper();
+		}
 		OK(capriole_record_enable(&other));
 		OK(capriole_record_enable(&done));
 		CHECK(done.write != other.write);
