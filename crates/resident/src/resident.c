@@ -1451,7 +1451,8 @@ static inline void show_action(const u64 *registers, u64 number)
 }
 
 /* True in a process that was forked, which has memory and actions of its own, as its parent had them. In a
- * child of vfork(2), which has the memory of its parent, the C library's thread id is the parent's. */
+ * child of vfork(2), which has the memory of its parent, the C library's thread id is the parent's; such a
+ * child may have noted itself as the process (asked_id), but that is not known to be right then. */
 static int is_forked(u32 process)
 {
 	if (!READ(OWN->known) && thread_id() == process &&
@@ -1459,7 +1460,7 @@ static int is_forked(u32 process)
 		WRITE(OWN->process, process);
 		WRITE(OWN->known, 1);
 	}
-	return READ(OWN->process) == process;
+	return READ(OWN->known) && READ(OWN->process) == process;
 }
 
 /* Called after rt_sigaction(2): shows the program its own action, and puts our handler of SIGTRAP back if
