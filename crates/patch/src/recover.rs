@@ -41,6 +41,8 @@ pub struct FoundSession {
     pub trace: Option<TraceId>,
     /// True if it was taken out, but for the memory.
     pub kept: bool,
+    /// True if the process has inherited it by fork.
+    pub inherited: bool,
     /// Inode of session memory: the same in every process that shares it. 0: none is mapped.
     pub inode: u64,
 }
@@ -226,6 +228,7 @@ fn read_session(
         state: State::Building,
         trace: None,
         kept: false,
+        inherited: false,
         inode: 0,
     };
     if !header.is_begun()? {
@@ -239,6 +242,7 @@ fn read_session(
     session.state = header.state()?;
     session.trace = header.trace();
     session.kept = header.is_kept();
+    session.inherited = header.pid() != ledger.pid as u32;
     let installed = &mut session.installed;
     installed.memory = header.memory();
     installed.arenas = header.arenas()?;
@@ -450,12 +454,7 @@ pub(crate) fn clear_the_way(host: &dyn Host, kind: Kind) -> Result<(), TargetErr
     // All are checked first: what looks like the remains of a dead tracer may be the ledger that a
     // living one is just adding to its session. This includes the time in which it removes its probes.
     // What a child has inherited and taken out stays mapped while something on a stack leads there.
-    let remote = host.memory()?;
-    let is_parted = |session: &FoundSession| {
-        let header = session.installed.ledger.header(&remote);
-        let is_inherited = header.is_ok_and(|header| header.pid() != process.pid());
-        is_inherited && session.state == State::Restored
-    };
+    let is_parted = |session: &FoundSession| session.inherited && session.state == State::Restored;
     let living = sessions.iter();
     let mut living = living.filter(|session| !session.is_own_remains() && !is_parted(session));
     if let Some(owner) = living.find_map(|session| session.owner) {
@@ -489,27 +488,32 @@ fn take_out(host: &dyn Host, mut session: FoundSession) -> Result<(), TargetErro
 /// # Errors
 /// See [`detach`]. A session that somebody uses is left.
 pub fn detach_left(host: &dyn Host) -> Result<(), TargetError> {
-    let left = || -> Result<Vec<FoundSession>, TargetError> {
+    let is_left = |session: &FoundSession| {
+        session.owner.is_none() || session.inherited || session.is_own_remains()
+    };
+    detach_each(host, is_left, |session| {
+        detach(host, &session.installed).map(drop)
+    })
+}
+
+/// Takes the sessions out that a program has made for its own probes, and `which` chooses.
+fn detach_each(
+    host: &dyn Host,
+    which: impl Fn(&FoundSession) -> bool + Sync,
+    take_out: impl Fn(FoundSession) -> Result<(), TargetError> + Send,
+) -> Result<(), TargetError> {
+    let chosen = || -> Result<Vec<FoundSession>, TargetError> {
         let mut found = find_of(host, Kind::Library)?;
-        let pid = host.process().pid();
-        let remote = host.memory()?;
-        found.retain(|session| {
-            let header = session.installed.ledger.header(&remote);
-            let is_inherited = header.is_ok_and(|header| header.pid() != pid);
-            session.owner.is_none() || is_inherited || session.is_own_remains()
-        });
+        found.retain(&which);
         Ok(found)
     };
-    if left()?.is_empty() {
+    if chosen()?.is_empty() {
         return Ok(());
     }
     host.check_stops()?;
     host.apart(|| {
         wait_for_orphans(host)?;
-        for session in left()? {
-            detach(host, &session.installed)?;
-        }
-        Ok(())
+        chosen()?.into_iter().try_for_each(take_out)
     })
 }
 
@@ -764,29 +768,12 @@ pub(crate) fn detach_children(
 /// # Errors
 /// See [`detach_all`] and [`TargetError::InUse`]; that there are none is no error.
 pub fn detach_inherited(host: &dyn Host) -> Result<(), TargetError> {
-    let process = host.process();
     host.preflight()?;
-    let remote = host.memory()?;
-    let inherited = || -> Result<Vec<FoundSession>, TargetError> {
-        let mut found = Vec::new();
-        for session in find_of(host, Kind::Library)? {
-            if session.installed.ledger.header(&remote)?.pid() != process.pid() {
-                found.push(session);
-            }
-        }
-        Ok(found)
-    };
-    if inherited()?.is_empty() {
-        return Ok(());
-    }
-    host.check_stops()?;
-    host.apart(|| {
-        wait_for_orphans(host)?;
-        for session in inherited()? {
-            take_out(host, session)?;
-        }
-        Ok(())
-    })
+    detach_each(
+        host,
+        |session| session.inherited,
+        |session| take_out(host, session),
+    )
 }
 
 /// Removes the probes of the session with this inode from one of the processes that share it.

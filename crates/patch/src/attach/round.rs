@@ -29,7 +29,7 @@ use capriole_insn::liveness::RegSet;
 use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found};
 use capriole_ledger::counter::{Reference, ReferenceCounter};
-use capriole_ledger::{FAULTS, Ledger};
+use capriole_ledger::{FAULTS, Kind, Ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
@@ -163,6 +163,15 @@ pub(super) struct Round {
 pub(super) fn claimed(other: Option<&Other>, change: &Change) -> Option<SiteError> {
     let other = other.filter(|other| other.claims_any(change.claim()));
     other.map(|other| SiteError::Claimed(other.owner))
+}
+
+/// Returns an error if code of an earlier session of a program that probes itself may go on in a change.
+pub(super) fn in_use(kept: &Kept, change: &Change) -> Option<SiteError> {
+    let owner = Owner {
+        kind: Kind::Library,
+        tracer: None,
+    };
+    kept.goes_on_in(change).then_some(SiteError::Claimed(owner))
 }
 
 /// The entries whose jumps others may build on, and those that do.
@@ -377,15 +386,17 @@ impl Round {
     }
 
     /// Drops sites that are to be written where code of an earlier session may go on.
-    fn verify_kept(&mut self, kind: capriole_ledger::Kind) {
-        let goes_on = |index: &usize| {
+    fn verify_kept(&mut self) {
+        let error = |index: &usize| {
             let mut changes = self.entries[*index].changes().iter();
-            changes.any(|change| self.kept.goes_on_in(change))
+            Some((
+                *index,
+                changes.find_map(|change| in_use(&self.kept, change))?,
+            ))
         };
-        let refused: Vec<usize> = self.waiting.iter().copied().filter(goes_on).collect();
-        for index in refused {
-            let owner = Owner { kind, tracer: None };
-            self.fail(index, SiteError::Claimed(owner));
+        let refused: Vec<(usize, SiteError)> = self.waiting.iter().filter_map(error).collect();
+        for (index, error) in refused {
+            self.fail(index, error);
             self.waiting.remove(&index);
         }
     }
@@ -533,7 +544,7 @@ impl Round {
         let kind = installed.ledger.kind;
         let other = || Other::among(pid, maps, remote, kind);
         self.verify(&mut batch);
-        self.verify_kept(kind);
+        self.verify_kept();
         if let Some(other) = other()? {
             self.verify_claims(&other);
         }

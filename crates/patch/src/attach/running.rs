@@ -35,8 +35,8 @@
 
 use super::{Attached, Probe, SiteState};
 use crate::attach::SiteError;
-use crate::attach::round::claimed;
-use crate::other::{Other, Owner};
+use crate::attach::round::{claimed, in_use};
+use crate::other::Other;
 use crate::patch::Batch;
 use crate::session::{Agent, write};
 use capriole_host::error::TargetError;
@@ -261,12 +261,9 @@ impl Attached {
         for index in arriving {
             let change = self.round.entries[*index].changes()[0];
             let found = pages.inspect(&change);
-            let error = match claimed(other.as_ref(), &change) {
+            let refused = claimed(other.as_ref(), &change);
+            let error = match refused.or_else(|| in_use(&self.round.kept, &change)) {
                 Some(error) => error,
-                None if self.round.kept.goes_on_in(&change) => SiteError::Claimed(Owner {
-                    kind: self.kind(),
-                    tracer: None,
-                }),
                 None if matches!(found, Found::Before) => {
                     ready.push((*index, change));
                     continue;
