@@ -1136,7 +1136,11 @@ impl Server {
         if let Some(session) = self.session.take() {
             session.detach()?;
         }
-        Session::clear(&*self.host()?)?;
+        let host: Arc<dyn Host> = match &self.host {
+            Some(host) => host.clone(),
+            None => self.host()?,
+        };
+        Session::clear(&*host)?;
         Ok(Answer::default())
     }
 }
