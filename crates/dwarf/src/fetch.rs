@@ -6,7 +6,7 @@ use gimli::constants as dw;
 
 use super::error::{DebugError, Refusal, VariableError};
 use super::scope::Site;
-use super::types::{Shape, is_signed};
+use super::types::{Enumerators, Shape, is_signed};
 use super::units::Debug;
 use super::walk::{Thing, word};
 
@@ -26,7 +26,7 @@ pub struct TypedFetch {
     /// The type in the source.
     pub c_type: String,
     /// Names of the values, if its type is an enumeration and none was requested.
-    pub enumerators: Vec<(String, i64)>,
+    pub enumerators: Enumerators,
     /// The length of the text, in bytes, if its type has one: that of `std::string`, for example.
     pub length: Option<Box<TypedFetch>>,
 }

@@ -60,6 +60,7 @@ pub use list::Described;
 pub use origin::Origin;
 pub use returned::Returned;
 pub use scope::{Frame, Site};
+pub use types::Enumerators;
 pub use units::Debug;
 
 use capriole_object::ObjectFile;

@@ -7,7 +7,7 @@ use super::convention::ResultLocation;
 use super::error::DebugError;
 use super::go::Begins;
 use super::scope::Site;
-use super::types::{Shape, is_signed};
+use super::types::{Enumerators, Shape, is_signed};
 use super::units::Debug;
 
 /// Result of the function around a site: location and type.
@@ -16,8 +16,8 @@ pub enum Returned {
     /// Nothing (`void`).
     Nothing,
     /// A number or an address in `rax`: numbers by sign and size, `bool` as `u8`, `char` as a
-    /// character, enumerations as numbers, pointers and references as `x64`.
-    Number(FieldType),
+    /// character, enumerations as numbers with names, pointers and references as `x64`.
+    Number(FieldType, Enumerators),
     /// In the low half of `xmm0`: `float` and `double`; also the first eight bytes, as `x64`, of a
     /// vector, or of a structure of at most 16 bytes that begins with such numbers.
     Vector(FieldType),
@@ -34,20 +34,6 @@ pub enum Returned {
 }
 
 impl Debug<'_> {
-    /// Returns the names of the values of the function's result, if its type is an enumeration.
-    ///
-    /// # Errors
-    ///
-    /// The debug information is damaged.
-    pub fn returned_enumerators(&self, site: &Site) -> Result<Vec<(String, i64)>, DebugError> {
-        self.begin();
-        let function = self.die(site.frames[0].key)?;
-        match function.language() == Some(dw::DW_LANG_Go) {
-            true => Ok(Vec::new()),
-            false => self.enumerators(self.type_of(&function)?),
-        }
-    }
-
     /// Returns the result of the function that contains the code at a site, not of a copy inlined
     /// there.
     ///
@@ -69,14 +55,18 @@ impl Debug<'_> {
         let number = |shown, size| {
             let bytes = matches!(size, 1 | 2 | 4 | 8).then_some(size as u8);
             match bytes {
-                Some(bytes) => Returned::Number(FieldType {
-                    element: Element::Number {
+                Some(bytes) => {
+                    let element = Element::Number {
                         shown,
                         bytes,
                         bits: None,
-                    },
-                    count: None,
-                }),
+                    };
+                    let field_type = FieldType {
+                        element,
+                        count: None,
+                    };
+                    Returned::Number(field_type, Enumerators::new())
+                }
                 None => Returned::Other(c_type()),
             }
         };
@@ -112,7 +102,12 @@ impl Debug<'_> {
             }
             Shape::Base { size: 1, name, .. } if name == "char" => number(Shown::Character, 1),
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
-            Shape::Enumeration { size, signed } => number(of_sign(signed), size),
+            Shape::Enumeration { size, signed } => match number(of_sign(signed), size) {
+                Returned::Number(number, _) => {
+                    Returned::Number(number, self.enumerators(Some(kind))?)
+                }
+                other => other,
+            },
             Shape::Pointer { .. } | Shape::Reference { .. } => number(Shown::Hexadecimal, 8),
             Shape::Record { .. } | Shape::Array { .. } if go => match self.begins(Some(kind))? {
                 Begins::Integer => Returned::Other(c_type()),

@@ -6,6 +6,9 @@ use super::die::Die;
 use super::error::DebugError;
 use super::units::{Debug, DieKey};
 
+/// Names of the values of an enumeration.
+pub type Enumerators = Vec<(String, i64)>;
+
 /// Maximum number of names of an enumeration's values.
 const MOST_ENUMERATORS: usize = 1024;
 
@@ -181,10 +184,7 @@ impl<'a> Debug<'a> {
 
     /// Returns the names of the values of an enumeration, in the order of the source; none for another
     /// type, or if there are more than [`MOST_ENUMERATORS`].
-    pub(super) fn enumerators(
-        &self,
-        kind: Option<DieKey>,
-    ) -> Result<Vec<(String, i64)>, DebugError> {
+    pub(super) fn enumerators(&self, kind: Option<DieKey>) -> Result<Enumerators, DebugError> {
         let die = self.bare(kind)?;
         let Some(die) = die.filter(|die| die.tag() == dw::DW_TAG_enumeration_type) else {
             return Ok(Vec::new());

@@ -9,7 +9,7 @@ use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
 use capriole_codegen::fetch::{Content, Fetch, Field, Source};
 use capriole_dwarf::DebugInfo as _;
-use capriole_dwarf::{Debug, Described, Returned, Site as DebugSite, TypedFetch};
+use capriole_dwarf::{Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{
     Action, Aggregation, At, Base, Comparison, Element, Fetch as Asked, FetchArg, FieldType,
     Function, Gpr, Guard, KeyKind, Operand, Probe,
@@ -94,6 +94,24 @@ pub struct Reader<'a> {
     /// Values that the event's fields need from the entry, and the area of its call slots.
     kept: Vec<entry::Kept>,
     area: Area,
+}
+
+/// A field of a site.
+struct Found {
+    field: Field,
+    field_type: FieldType,
+    /// Names of its values, if the type is an enumeration's by itself.
+    enumerators: Enumerators,
+}
+
+impl From<(Field, FieldType)> for Found {
+    fn from((field, field_type): (Field, FieldType)) -> Found {
+        Found {
+            field,
+            field_type,
+            enumerators: Vec::new(),
+        }
+    }
 }
 
 impl<'a> Reader<'a> {
@@ -335,84 +353,57 @@ impl<'a> Reader<'a> {
             }
             return Ok(());
         }
-        let (field, field_type) = self
+        let Found {
+            field,
+            field_type,
+            enumerators,
+        } = self
             .with_length(argument, site)
             .with_context(|| format!("field `{argument}`"))?;
         fields.push(&argument.name, field, field_type);
-        fields.name_values(self.enumerators(argument, site));
+        fields.name_values(enumerators);
         Ok(())
     }
 
-    /// Returns the names of the values of a field without a type, if it has that of an enumeration.
-    fn enumerators(&mut self, argument: &FetchArg, site: &'a Site) -> Vec<(String, i64)> {
-        let (asked, of_entry) = match entry::kept(argument) {
-            Some((fetch, None)) if argument.fetch.derefs.is_empty() => (fetch, true),
-            Some(_) => return Vec::new(),
-            None => (argument.fetch.clone(), false),
-        };
-        if argument.field_type.is_some() {
-            return Vec::new();
-        }
-        if is_untyped_result(argument) {
-            let Some(leaving) = &site.leaving else {
-                return Vec::new();
-            };
-            let entry = site.object.link(leaving.function);
-            let names = self.debug_of(site).and_then(|debug| {
-                let place = debug.site(entry, None)?;
-                Ok(debug.returned_enumerators(&place)?)
-            });
-            return names.unwrap_or_default();
-        }
-        if !matches!(asked.base, Base::Variable(_)) {
-            return Vec::new();
-        }
-        let opened = match of_entry {
-            true => self.debug_of_entry(site),
-            false => self.debug(site),
-        };
-        let found = opened.map(|(debug, place)| debug.fetch(&place, &asked, None));
-        found
-            .ok()
-            .and_then(Result::ok)
-            .map_or(Vec::new(), |found| found.enumerators)
-    }
-
     /// Returns the field of an argument, with the length of its text if one was written.
-    fn with_length(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(Field, FieldType)> {
-        let (mut field, field_type) = self.field(argument, site)?;
+    fn with_length(&mut self, argument: &FetchArg, site: &'a Site) -> Result<Found> {
+        let mut found = self.field(argument, site)?;
         if let Some(length) = argument.length_argument() {
-            let (length, of) = self.field(&length, site).context("its length")?;
+            let length = self.field(&length, site).context("its length")?;
+            let (length, of) = (length.field, length.field_type);
             let number = matches!(length.content, Content::Number(_) | Content::Network { .. });
             if !number || of.is_float() {
                 bail!(Field, "its length is a {of}, and not a number");
             }
-            field.length = Some(Box::new(length));
+            found.field.length = Some(Box::new(length));
         }
-        Ok((field, field_type))
+        Ok(found)
     }
 
-    fn field(&mut self, argument: &FetchArg, site: &'a Site) -> Result<(Field, FieldType)> {
+    fn field(&mut self, argument: &FetchArg, site: &'a Site) -> Result<Found> {
         if let Some(marker) = &site.marker
             && let Some(found) = marker::one(marker, site, argument)?
         {
-            return Ok(found);
+            return Ok(found.into());
         }
         if matches!(argument.fetch.base, Base::Variable(_)) {
             let (debug, place) = self.debug(site)?;
             let found = debug
                 .fetch(&place, &argument.fetch, argument.field_type)
                 .map_err(|error| err!(Field, "{error}"))?;
-            return typed(&found, site);
+            return Ok(Found {
+                enumerators: found.enumerators.clone(),
+                ..typed(&found, site)?.into()
+            });
         }
         if let Some((fetch, wanted)) = entry::kept(argument) {
             return self.kept_field(argument, &fetch, wanted, site);
         }
-        let (field_type, vector) = match is_untyped_result(argument) {
+        let (field_type, vector, enumerators) = match is_untyped_result(argument) {
             true => self.result_type(site)?,
             false => {
                 let known = argument.known_type().unwrap_or(FieldType::X64);
-                (known, known.is_float())
+                (known, known.is_float(), Vec::new())
             }
         };
         let result = argument.fetch.base == Base::Retval && argument.fetch.derefs.is_empty();
@@ -423,10 +414,13 @@ impl<'a> Reader<'a> {
                 length: None,
                 content: content(field_type)?,
             };
-            return Ok((field, field_type));
+            return Ok((field, field_type).into());
         }
-        let field = known(&argument.fetch, field_type, site, 0, self.area)?;
-        Ok((field, field_type))
+        Ok(Found {
+            field: known(&argument.fetch, field_type, site, 0, self.area)?,
+            field_type,
+            enumerators,
+        })
     }
 
     /// Returns a field of an exit whose value is kept from the entry, or is read through an address
@@ -437,20 +431,27 @@ impl<'a> Reader<'a> {
         fetch: &Asked,
         wanted: Option<FieldType>,
         site: &'a Site,
-    ) -> Result<(Field, FieldType)> {
+    ) -> Result<Found> {
         let (call, word) = self.word(argument, site)?;
+        let mut enumerators = Vec::new();
         let kept_type = match (&fetch.base, wanted.or(fetch.default_type())) {
             (Base::Variable(_), _) => {
                 let (debug, place) = self.debug_of_entry(site)?;
                 let found = debug.fetch(&place, fetch, wanted);
-                found.map_err(|error| err!(Field, "{error}"))?.field_type
+                let found = found.map_err(|error| err!(Field, "{error}"))?;
+                enumerators = found.enumerators;
+                found.field_type
             }
             (_, Some(known)) => known,
             (_, None) => bail!(Field, "its type is not known"),
         };
         let field = kept_field(Source::Kept { call, word }, kept_type)?;
         if argument.fetch.derefs.is_empty() {
-            return Ok((field, kept_type));
+            return Ok(Found {
+                field,
+                field_type: kept_type,
+                enumerators,
+            });
         }
         let field_type = argument.field_type.unwrap_or(FieldType::X64);
         let derefs = argument.fetch.derefs.iter();
@@ -460,7 +461,7 @@ impl<'a> Reader<'a> {
             content: content(field_type)?,
             ..field
         };
-        Ok((field, field_type))
+        Ok((field, field_type).into())
     }
 
     /// Returns the number of the call that ends at an exit, and the index of the field's first word
@@ -508,10 +509,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the type of the function's result at an exit, as declared in the source if debug
-    /// information has it, and true if the result is in a vector register.
-    fn result_type(&mut self, site: &'a Site) -> Result<(FieldType, bool)> {
+    /// information has it, true if the result is in a vector register, and the names of its values.
+    fn result_type(&mut self, site: &'a Site) -> Result<(FieldType, bool, Enumerators)> {
+        let unknown = || (FieldType::X64, false, Vec::new());
         let Some(leaving) = &site.leaving else {
-            return Ok((FieldType::X64, false));
+            return Ok(unknown());
         };
         let entry = site.object.link(leaving.function);
         let returned = self.debug_of(site).and_then(|debug| {
@@ -519,8 +521,8 @@ impl<'a> Reader<'a> {
             Ok(debug.returned(&place)?)
         });
         match returned {
-            Ok(Returned::Number(field_type)) => Ok((field_type, false)),
-            Ok(Returned::Vector(field_type)) => Ok((field_type, true)),
+            Ok(Returned::Number(field_type, enumerators)) => Ok((field_type, false, enumerators)),
+            Ok(Returned::Vector(field_type)) => Ok((field_type, true, Vec::new())),
             Ok(Returned::Elsewhere(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`; of floating point results only `float` and \
@@ -532,7 +534,7 @@ impl<'a> Reader<'a> {
                 "the function returns `{c_type}`, which Go leaves on the stack; $retval:x64 is \
                  whatever rax holds"
             ),
-            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok((FieldType::X64, false)),
+            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok(unknown()),
         }
     }
 
@@ -603,7 +605,7 @@ impl Fields {
     }
 
     /// Sets the names of the values of the last field.
-    fn name_values(&mut self, enumerators: Vec<(String, i64)>) {
+    fn name_values(&mut self, enumerators: Enumerators) {
         if let Some(last) = self.infos.last_mut() {
             last.enumerators = enumerators;
         }

@@ -369,7 +369,7 @@ impl Asked {
         };
         let name = format!("e{}", self.events.len());
         let outcome = match returned {
-            Ok(Returned::Number(_) | Returned::Vector(_)) => Ok((name.clone(), "f0".to_owned())),
+            Ok(Returned::Number(..) | Returned::Vector(_)) => Ok((name.clone(), "f0".to_owned())),
             Ok(Returned::Elsewhere(_) | Returned::Stack(_)) => Err("result elsewhere".to_owned()),
             _ => return,
         };
