@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{events, record_program, scratch, text};
+use crate::traces::{counts_of, events, record_program, scratch, text};
 use serde_json::Value;
 
 #[test]
@@ -38,11 +38,7 @@ fn numbers_in_network_order_are_keys_and_are_added_up() {
         return;
     };
     let event = "r :connect_to sum(host=+4($entry:to):be32) by port=$entry:port:be16";
-    let output = capriole(&["stat", "--json", "-e", event, "--", text(&program)]);
-    assert!(output.status.success(), "{}", told(&output));
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    let last = said.lines().last().expect("a line");
-    let last: Value = serde_json::from_str(last).expect("JSON");
+    let last = counts_of(event, &program);
     let rows = last["groups"][0]["rows"].as_array().expect("a list");
     let row = |row: &Value| {
         let sum = row["measures"][0]["value"].as_u64();
@@ -145,11 +141,7 @@ fn addresses_are_keys() {
             ["2001:db8::a:0:0:1", "::1", "::2"],
         ),
     ] {
-        let output = capriole(&["stat", "--json", "-e", event, "--", text(&program)]);
-        assert!(output.status.success(), "{}", told(&output));
-        let said = String::from_utf8(output.stdout).expect("UTF-8");
-        let last = said.lines().last().expect("a line");
-        let last: Value = serde_json::from_str(last).expect("JSON");
+        let last = counts_of(event, &program);
         let rows = last["groups"][0]["rows"].as_array().expect("a list");
         let mut keys: Vec<_> = rows
             .iter()

@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{events, record_program, scratch, text};
+use crate::traces::{counts_of, events, record_program, scratch, text};
 use serde_json::{Value, json};
 
 /// The texts of the calls of `put` in `sized.c`; `None` could not be read.
@@ -70,10 +70,7 @@ fn texts_with_a_length_are_keys() {
         return;
     };
     let event = ":put count() by text=$arg2:string[$arg3:s32]";
-    let output = capriole(&["stat", "--json", "-e", event, "--", text(&program)]);
-    assert!(output.status.success(), "{}", told(&output));
-    let said = String::from_utf8(output.stdout).expect("UTF-8");
-    let last: Value = serde_json::from_str(said.lines().last().expect("a line")).expect("JSON");
+    let last = counts_of(event, &program);
     let rows = last["groups"][0]["rows"].as_array().expect("a list");
     let mut rows: Vec<_> = rows
         .iter()

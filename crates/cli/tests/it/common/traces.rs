@@ -64,6 +64,16 @@ pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
     command
 }
 
+/// Counts an event of a program with `stat --json`, and returns the table.
+pub fn counts_of(event: &str, program: &Path) -> Value {
+    let output = capriole(&["stat", "--json", "-e", event, "--", text(program)]);
+    assert!(output.status.success(), "{}", told(&output));
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    // The program may print lines of its own before.
+    let last = said.lines().last().expect("a line");
+    serde_json::from_str(last).expect("JSON")
+}
+
 /// Records a program from its start with `capriole record -o TRACE ARGUMENTS -- PROGRAM WORDS`,
 /// which must succeed. Returns the output of both.
 pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &[&str]) -> String {
