@@ -275,6 +275,10 @@ pub trait StoppedThreads: Debug {
     /// Those of [`StoppedThreads::let_run`].
     fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError>;
 
+    /// True if thread `index` has just executed a breakpoint instruction, and is about to receive the
+    /// SIGTRAP.
+    fn has_hit_breakpoint(&self, index: usize) -> bool;
+
     /// Returns the registration of thread `index` for restartable sequences; `None` if the kernel
     /// does not say.
     fn restartable_sequences(&self, index: usize) -> Option<Restartable>;

@@ -86,10 +86,24 @@ impl Word {
     pub fn signal_at(&self) -> u64 {
         self.address.wrapping_add(SIGNAL - BEFORE_SEGMENTS)
     }
+
+    /// True if this word holds the segment registers of the frame of a breakpoint instruction.
+    pub fn is_of_breakpoint(&self, memory: &dyn TargetMemory) -> bool {
+        let at = self.signal_at();
+        let word = |offset| memory.read_u32(at.wrapping_add(offset));
+        let (signal, code) = (word(0), word(SIGNAL_CODE));
+        self.saved_rip.is_some()
+            && signal.is_ok_and(|signal| signal == libc::SIGTRAP as u32)
+            && code.is_ok_and(|code| code == BREAKPOINT_CODE)
+    }
 }
 
 /// Offset in a signal frame of the `siginfo`, which begins with the signal number.
 const SIGNAL: u64 = 312;
+/// Offset of the code in `siginfo`.
+const SIGNAL_CODE: u64 = 8;
+/// Code of a SIGTRAP that a breakpoint instruction causes (`SI_KERNEL` of asm-generic/siginfo.h).
+pub(crate) const BREAKPOINT_CODE: u32 = 0x80;
 /// Offset in a signal frame of the segment registers (struct rt_sigframe).
 const BEFORE_SEGMENTS: u64 = 192;
 /// Distances in words back from the segment registers of a signal frame to `uc_stack.ss_sp` and to

@@ -109,22 +109,39 @@ pub(crate) fn detach_and_save(
 fn detach_living(
     host: &dyn Host,
     installed: &Installed,
-    mut save: Option<&mut Save<'_>>,
+    save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     let process = host.process();
-    let pid = process.pid() as i32;
     let mut report = Detached::default();
+    match detach_ours(host, installed, save, &mut report) {
+        // Another process has finished meanwhile, and has unmapped what was being read.
+        Err(_) if !process.is_over() && matches!(installed.ledger.is_in(process), Ok(false)) => {
+            Ok(report)
+        }
+        result => result.map(|()| report),
+    }
+}
+
+fn detach_ours(
+    host: &dyn Host,
+    installed: &Installed,
+    mut save: Option<&mut Save<'_>>,
+    report: &mut Detached,
+) -> Result<(), TargetError> {
+    let process = host.process();
+    let pid = process.pid() as i32;
     // Another process (`capriole detach`) may be detaching, too: between two of our stops it can
     // have finished, and the program can have mapped something else there.
     let is_ours = || installed.ledger.is_in(process);
     if !is_ours()? {
-        return Ok(report);
+        return Ok(());
     }
+    step("session found");
     let remote = host.memory()?;
     // Later sessions may have put their probes where those of this one were.
     let is_kept = installed.ledger.header(&remote)?.is_kept();
     if is_kept && installed.stays {
-        return Ok(report);
+        return Ok(());
     }
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
@@ -134,11 +151,11 @@ fn detach_living(
         }
         let mut stopped = host.stop()?;
         if !is_ours()? {
-            return Ok(report);
+            return Ok(());
         }
         if round == 0 && !is_kept {
             lower_references(process, &remote, installed)?;
-            restore_bytes(pid, &remote, installed, &mut report)?;
+            restore_bytes(pid, &remote, installed, report)?;
             say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
@@ -155,7 +172,7 @@ fn detach_living(
             // Meanwhile a thread may have entered the handler once more.
             stopped = host.stop()?;
             if !is_ours()? {
-                return Ok(report);
+                return Ok(());
             }
             let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
             report.standstill += stopped.elapsed();
@@ -175,16 +192,16 @@ fn detach_living(
             None if installed.stays => {
                 installed.ledger.note_kept(&remote)?;
                 report.kept = true;
-                return Ok(report);
+                return Ok(());
             }
             None => {
                 unmap(host, &remote, installed, stopped)?;
-                return Ok(report);
+                return Ok(());
             }
         }
     }
     report.lingering = true;
-    Ok(report)
+    Ok(())
 }
 
 /// Moves every thread out of the arenas. Returns true if nothing leads back into them, and no

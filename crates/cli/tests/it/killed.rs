@@ -1,7 +1,8 @@
-//! The tracer killed at each step of attaching and of detaching, and at any time between.
+//! The tracer killed at each step of attaching and of detaching, and at any time between; and stopped
+//! there while another one takes the probes out.
 //!
 //! Builds with debug assertions die of SIGKILL at the n-th step if `CAPRIOLE_DIE_AT=n` says
-//! so. After each death the program must go on and find its results right, `capriole detach`
+//! so, and stop there with `CAPRIOLE_STOP_AT=n`. After each death the program must go on and find its results right, `capriole detach`
 //! must put back all that is there, and another recording must work.
 //!
 //! One step of five is tried, which ones changes from run to run. All of them, and many more
@@ -16,7 +17,7 @@ use crate::target::*;
 use crate::traces::{recorder, scratch, summary, until_recording};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 struct Victim {
@@ -29,6 +30,17 @@ struct Victim {
 
 fn died(output: &Output) -> bool {
     output.status.signal() == Some(libc::SIGKILL)
+}
+
+/// Waits until a child has stopped, or ended. True if it has stopped; the end is left to be waited for.
+fn stops(pid: u32) -> bool {
+    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
+    let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
+    // SAFETY: `info` is as large as what is written to it.
+    let result = unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), what) };
+    assert_eq!(result, 0);
+    // SAFETY: it was written to; all zero is a siginfo_t as well.
+    unsafe { info.assume_init() }.si_code == libc::CLD_STOPPED
 }
 
 impl Victim {
@@ -44,7 +56,7 @@ impl Victim {
         }
     }
 
-    fn record_command(&self, duration: &str) -> std::process::Command {
+    fn record_command(&self, duration: &str) -> Command {
         let trace = self.directory.path().join("trace");
         let pid = self.running.pid.to_string();
         let mut command = command(&["record", "-p", &pid, "--duration", duration]);
@@ -64,8 +76,12 @@ impl Victim {
         command.output().expect("capriole starts")
     }
 
+    fn detach_command(&self) -> Command {
+        command(&["detach", &self.running.pid.to_string()])
+    }
+
     fn detach(&self, die_at: Option<usize>) -> Output {
-        let mut command = command(&["detach", &self.running.pid.to_string()]);
+        let mut command = self.detach_command();
         if let Some(step) = die_at {
             command.env("CAPRIOLE_DIE_AT", step.to_string());
         }
@@ -118,16 +134,21 @@ impl Victim {
         unreachable!("a recording has fewer steps");
     }
 
+    /// Records, and is killed.
+    fn leave_probes(&self) {
+        let mut recorder = self.record_command("1h");
+        let mut recorder = recorder.stderr(Stdio::null()).spawn().expect("it starts");
+        self.wait_until_probed();
+        recorder.kill().expect("a child");
+        recorder.wait().expect("a child");
+    }
+
     /// Leaves probes behind, and kills `detach` at one step after the other.
     fn killed_detachers(&mut self, last_step: usize) -> usize {
         for step in steps_to_die_at() {
             // Kill the recorder directly: not all steps come after the last byte is written. A step in
             // the middle of recording would do, but its number is unknown.
-            let mut recorder = self.record_command("1h");
-            let mut recorder = recorder.stderr(Stdio::null()).spawn().expect("it starts");
-            self.wait_until_probed();
-            recorder.kill().expect("a child");
-            recorder.wait().expect("a child");
+            self.leave_probes();
             let output = self.detach(Some(step));
             let when = format!("detach killed at step {step}: {}", told(&output));
             self.running.assert_alive();
@@ -141,11 +162,54 @@ impl Victim {
         unreachable!("more than {last_step} steps");
     }
 
+    /// Stops a command at one step after the other while `detach` takes the probes out. The command
+    /// must succeed, or say what is refused. Returns the number of steps.
+    fn overtaken(
+        &mut self,
+        command: impl Fn(&Victim) -> Command,
+        is_refused: impl Fn(&str) -> bool,
+    ) -> usize {
+        let mut overtaken = 0;
+        for step in steps_to_die_at() {
+            let mut command = command(self);
+            command.env("CAPRIOLE_STOP_AT", step.to_string());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let child = command.spawn().expect("it starts");
+            let is_stopped = stops(child.id());
+            // While it holds the program, others wait for it.
+            let is_free = is_stopped && !self.is_traced();
+            let detached = is_free.then(|| self.detach(None));
+            // SAFETY: sends a signal to a child of this test that has not been waited for.
+            unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
+            let output = child.wait_with_output().expect("a child");
+            let said = detached.as_ref().map(told).unwrap_or_default();
+            let when = format!(
+                "stopped at step {step}: {}\nmeanwhile: {said}",
+                told(&output)
+            );
+            self.running.assert_alive();
+            self.assert_untouched(&when);
+            let has_ended = output.status.success() || is_refused(&told(&output));
+            assert!(has_ended, "{when}");
+            if !is_stopped {
+                assert!(overtaken > 0);
+                return step - 1;
+            }
+            overtaken += usize::from(detached.is_some_and(|output| output.status.success()));
+        }
+        unreachable!("a recording has fewer steps");
+    }
+
+    fn is_traced(&self) -> bool {
+        let status = self.running.process().status().expect("it runs");
+        status.tracer != 0
+    }
+
     /// Waits until a session is mapped and armed, and the text has changed.
-    fn wait_until_probed(&mut self) {
+    fn wait_until_probed(&self) {
         let process = self.running.process();
         loop {
-            self.running.assert_alive();
+            assert!(process.is_alive());
             let sessions = capriole_patch::recover::find(&*capriole_host::ptrace::host(&process))
                 .unwrap_or_default();
             if sessions.iter().any(|s| !s.installed.changes.is_empty()) {
@@ -310,4 +374,33 @@ fn what_was_recorded_is_in_the_trace_soon() {
     assert!(output.status.success(), "{}", told(&output));
     running.say("end");
     running.finish();
+}
+
+#[test]
+fn a_recorder_overtaken_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    // While the probes are put in, what is read or written is not there any more.
+    let is_refused = |said: &str| !said.contains("capriole: recording 4 functions");
+    let steps = victim.overtaken(|victim| victim.record_command("5ms"), is_refused);
+    println!("{steps} steps of record");
+    victim.finish();
+}
+
+#[test]
+fn a_detach_overtaken_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    let detach = |victim: &Victim| {
+        victim.leave_probes();
+        victim.detach_command()
+    };
+    let is_refused = |said: &str| said.contains("has no probes of capriole");
+    let steps = victim.overtaken(detach, is_refused);
+    println!("{steps} steps of detach");
+    victim.finish();
 }

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use crate::host::Restartable;
+use crate::stacks::BREAKPOINT_CODE;
 use crate::x86_64::registers::Registers;
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -168,6 +169,34 @@ pub(crate) fn rseq_configuration(tid: i32) -> Result<Restartable, Errno> {
         address: configuration.address,
         signature: configuration.signature,
     })
+}
+
+/// Maximum number of pending signals that are looked at.
+const MOST_PENDING: usize = 64;
+
+/// True if a stopped thread has just executed a breakpoint instruction, and its SIGTRAP is about to be
+/// delivered (it is the signal that the thread has stopped for) or pending. The code of other SIGTRAPs,
+/// such as those that a process sends, is another one.
+pub(crate) fn has_hit_breakpoint(tid: i32, signal: i32) -> bool {
+    // SAFETY: all zero is a siginfo_t.
+    let mut infos = [unsafe { std::mem::zeroed::<libc::siginfo_t>() }; MOST_PENDING];
+    let is_breakpoint = |info: &libc::siginfo_t| {
+        info.si_signo == libc::SIGTRAP && info.si_code == BREAKPOINT_CODE as i32
+    };
+    if signal == libc::SIGTRAP {
+        let got = transfer(libc::PTRACE_GETSIGINFO, tid, 0, &mut infos[0]);
+        return got.is_ok() && is_breakpoint(&infos[0]);
+    }
+    let all = libc::ptrace_peeksiginfo_args {
+        off: 0,
+        flags: 0, // those of the thread, not of its process
+        nr: MOST_PENDING as i32,
+    };
+    let request = i64::from(libc::PTRACE_PEEKSIGINFO) as _;
+    // SAFETY: `all` is what the request reads, and `infos` has room for what it writes.
+    let count = unsafe { libc::ptrace(request, tid, &raw const all, infos.as_mut_ptr()) };
+    let count = usize::try_from(count).unwrap_or(0);
+    infos[..count.min(MOST_PENDING)].iter().any(is_breakpoint)
 }
 
 thread_local! {

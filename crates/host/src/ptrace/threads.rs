@@ -689,6 +689,11 @@ impl StoppedThreads for Stopped {
         self.settle_again(index, None)
     }
 
+    fn has_hit_breakpoint(&self, index: usize) -> bool {
+        let StoppedThread { tid, signal, .. } = self.threads[index];
+        requests::has_hit_breakpoint(tid, signal)
+    }
+
     fn restartable_sequences(&self, index: usize) -> Option<Restartable> {
         requests::rseq_configuration(self.threads[index].tid).ok()
     }

@@ -474,7 +474,15 @@ impl Round {
                 .filter(|(range, _)| range.contains(&address))
                 .map(|(_, index)| *index)
         };
+        let stands = |entry: &Entry| entry.state == SiteState::StandIn;
+        let stands_in = |index: usize| {
+            let entry = &entries[index];
+            stands(entry) || entry.from.is_some_and(|from| stands(&entries[from]))
+        };
+        let behind_first = |index: usize| entries[index].shape.covered.start + 1;
         let mut occupied = BTreeSet::new();
+        // Number of words that lead into a site.
+        let mut words: HashMap<usize, i64> = HashMap::new();
         if !ranges.is_empty() {
             // Any word counts: it may be a return address, the program counter of a signal frame or
             // of a preempted goroutine, or equal such an address by chance.
@@ -482,7 +490,18 @@ impl Round {
                 if let Some(index) = find(word.value)
                     && entries[index].shape.excludes_returns()
                 {
-                    occupied.insert(index);
+                    *words.entry(index).or_default() += 1;
+                }
+                // The handler of SIGTRAP has been called for the breakpoint that stands in at the site,
+                // and will lead the thread from there to the detour.
+                if let Some(rip) = word.saved_rip
+                    && let Some(index) = find(rip)
+                    && rip == behind_first(index)
+                    && entries[index].shape.excludes_returns()
+                    && stands_in(index)
+                    && word.is_of_breakpoint(remote)
+                {
+                    *words.entry(index).or_default() -= 1;
                 }
                 // The first instruction has faulted, and the handler may step over it.
                 if let Some(rip) = word.saved_rip
@@ -494,6 +513,8 @@ impl Round {
                 }
             });
         }
+        let lead_in = words.into_iter().filter(|(_, count)| *count != 0);
+        occupied.extend(lead_in.map(|(index, _)| index));
         let mut moves = Vec::new();
         for (at, thread) in stopped.threads().iter().enumerate() {
             let rip = thread.pc();
@@ -510,17 +531,23 @@ impl Round {
             if find(rip).is_none() {
                 continue; // at the start
             }
-            // The thread may have hit the breakpoint that stands in here: the SIGTRAP handler expects to
-            // find that thread where it was.
-            let stands = |entry: &Entry| entry.state == SiteState::StandIn;
-            let stands_in = stands(entry) || entry.from.is_some_and(|from| stands(&entries[from]));
-            let about_to_trap = stands_in
-                && rip == entry.shape.covered.start + 1
-                && (thread.signal == libc::SIGTRAP || sigtrap_pending(thread.tid));
+            // The thread may have hit the breakpoint that stands in here. Its handler finds the site in
+            // its table as long as the session is there, whatever is at the site by then, and leads the
+            // thread to the detour: it is left where it is, and nothing is executed there any more.
+            if stands_in(index) && rip == behind_first(index) {
+                if stopped.has_hit_breakpoint(at) {
+                    continue;
+                }
+                // A process has sent it the signal.
+                if thread.signal == libc::SIGTRAP || sigtrap_pending(thread.tid) {
+                    occupied.insert(index);
+                    continue;
+                }
+            }
             let copy = made.detour.goes_on(rip);
             match copy.or(entry.shape.past_nops()) {
-                Some(new) if !about_to_trap => moves.push((at, new, index)),
-                _ => {
+                Some(new) => moves.push((at, new, index)),
+                None => {
                     occupied.insert(index);
                 }
             }

@@ -176,6 +176,24 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
+/// Ends this process if a run hangs: with SIGPROF after 30 s of processor time, which other load on
+/// the machine does not use up, or with SIGALRM if it waits for something that never comes.
+fn limit_time() {
+    let zero = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    let limit = libc::itimerval {
+        it_interval: zero,
+        it_value: libc::timeval { tv_sec: 30, ..zero },
+    };
+    // SAFETY: sets a timer of this process.
+    unsafe { libc::alarm(600) };
+    // SAFETY: sets a timer of this process from a value that is valid during the call.
+    let set = unsafe { libc::setitimer(libc::ITIMER_PROF, &limit, std::ptr::null_mut()) };
+    assert_eq!(set, 0, "cannot set a timer");
+}
+
 /// Runs `cases` in one child process and fails with the child's message, or
 /// with `describe` of the case in which it died.
 pub fn in_child<T>(
@@ -203,8 +221,7 @@ pub fn in_child<T>(
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "cannot fork");
     if child == 0 {
-        // SAFETY: sets a timer; a run that hangs ends with SIGALRM.
-        unsafe { libc::alarm(30) };
+        limit_time();
         // The child must not exit normally after a panic.
         let run = std::panic::AssertUnwindSafe(|| {
             let mut sandbox = Sandbox::new();
