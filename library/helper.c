@@ -29,8 +29,9 @@
 #include <sys/auxv.h>
 #include <time.h>
 
-#define VERSION 3
+#define VERSION 4
 #define STACK (64 << 10)
+#define HELPER_FILES 20
 /* Number of the descriptor that the helper finds its end of the connection at: standard input. */
 #define CONNECTION 0
 #ifndef CAPRIOLE_HELPER
@@ -269,6 +270,11 @@ HIDDEN int start_helper(void)
 		return 0;
 	if (connection >= 0)
 		stop_helper();	/* of the process that we were forked from */
+	/* It inherits the limit, and raises its own one up to the hard limit. */
+	struct rlimit limit;
+	if (SYS4(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit) == 0 && limit.rlim_max < HELPER_FILES)
+		return fail(-EMFILE, "the helper process needs 20 file descriptors, and the hard limit of this "
+				     "program is lower (ulimit -Hn)", NULL);
 	long result = SYS4(SYS_socketpair, AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets);
 	if (result < 0)
 		return fail((int)result, "no connection to a helper process can be made",

@@ -31,34 +31,56 @@
 #define IP	128
 #define FLAGS	136
 #define SP	144
+#define SPARE	152	/* not a register: for the routine */
 
 /* Flags that neither sahf nor an addition restores: trap, direction, nested task. */
 #define UNUSUAL	0x4500
 
 	.section capriole_text, "ax", @progbits
 
+/* The register of DWARF's number `register` is at `place` bytes from %rsp, or from `base` (7: %rsp, 6: %rbp). */
+.macro	AT	register, place, base=7
+	.cfi_escape 0x10, \register, 3, 0x70 + \base, ((\place) & 0x7f) | 0x80, (\place) >> 7
+.endm
+
+/* What is stored of a site, `above` bytes from `base`: where it is, and registers that C functions change.
+ * Those that are not described are where they were. */
+.macro	DESCRIBE_SOME	above, others, base=7
+	/* The CFA is what SP holds. */
+	.cfi_escape 0x0f, 4, 0x70 + \base, ((SP + \above) & 0x7f) | 0x80, (SP + \above) >> 7, 0x06
+	AT	16, IP + \above, \base
+	AT	0, AX + \above, \base
+	AT	1, DX + \above, \base
+	AT	2, CX + \above, \base
+	AT	4, SI + \above, \base
+	AT	5, DI + \above, \base
+.if	\others
+	AT	8, R8 + \above, \base
+	AT	9, R9 + \above, \base
+	AT	10, R10 + \above, \base
+	AT	11, R11 + \above, \base
+.endif
+.endm
+
 /* All registers are stored, and %rbp is the frame. */
 .macro	DESCRIBE
-	.cfi_escape 0x0f, 4, 0x76, 0x90, 0x01, 0x06	/* CFA: what SP(%rbp) holds */
-	.cfi_escape 0x10, 16, 3, 0x76, 0x80, 0x01	/* return address: IP(%rbp) */
-	.cfi_escape 0x10, 0, 3, 0x76, 0xd8, 0
-	.cfi_escape 0x10, 1, 3, 0x76, 0xe8, 0
-	.cfi_escape 0x10, 2, 3, 0x76, 0xe0, 0
-	.cfi_escape 0x10, 3, 2, 0x76, 48
-	.cfi_escape 0x10, 4, 3, 0x76, 0xf0, 0
-	.cfi_escape 0x10, 5, 3, 0x76, 0xf8, 0
-	.cfi_escape 0x10, 6, 2, 0x76, 40
-	.cfi_escape 0x10, 8, 3, 0x76, 0xd0, 0
-	.cfi_escape 0x10, 9, 3, 0x76, 0xc8, 0
-	.cfi_escape 0x10, 10, 3, 0x76, 0xc0, 0
-	.cfi_escape 0x10, 11, 2, 0x76, 56
-	.cfi_escape 0x10, 12, 2, 0x76, 32
-	.cfi_escape 0x10, 13, 2, 0x76, 24
-	.cfi_escape 0x10, 14, 2, 0x76, 16
-	.cfi_escape 0x10, 15, 2, 0x76, 8
+	DESCRIBE_SOME 0, 1, 6
+	AT	3, BX, 6
+	AT	6, BP, 6
+	AT	12, R12, 6
+	AT	13, R13, 6
+	AT	14, R14, 6
+	AT	15, R15, 6
 .endm
 
 .macro	STORE
+	mov	%rax, AX(%rsp)
+	mov	%rcx, CX(%rsp)
+	STORE_OTHERS
+.endm
+
+/* All but ax, which is overwritten, cx, and what the detour has stored. */
+.macro	STORE_OTHERS
 	mov	%r15, R15(%rsp)
 	mov	%r14, R14(%rsp)
 	mov	%r13, R13(%rsp)
@@ -69,8 +91,6 @@
 	mov	%r10, R10(%rsp)
 	mov	%r9, R9(%rsp)
 	mov	%r8, R8(%rsp)
-	mov	%rax, AX(%rsp)
-	mov	%rcx, CX(%rsp)
 	mov	%rdx, DX(%rsp)
 	mov	%rsi, SI(%rsp)
 	pushfq
@@ -94,6 +114,19 @@
 	mov	R13(%rsp), %r13
 	mov	R14(%rsp), %r14
 	mov	R15(%rsp), %r15
+.endm
+
+/* Has the status flags as they are stored, unless others are set that have to be. Changes rax, rcx. */
+.macro	LOAD_STATUS	unusual
+	mov	FLAGS(%rsp), %eax
+	test	$UNUSUAL, %eax
+	jnz	\unusual
+	mov	%eax, %ecx
+	shr	$11, %ecx
+	and	$1, %ecx		/* the overflow flag */
+	shl	$8, %eax		/* ah: the others */
+	mov	%cl, %al
+	SET_STATUS
 .endm
 
 /* `at`: where the site has the address that is the instruction pointer. `function`, `argument`: what
@@ -134,16 +167,7 @@
 	jnz	.Lall_flags_\name
 .endif
 .if	\flags == 1
-	mov	FLAGS(%rsp), %eax
-	test	$UNUSUAL, %eax
-	jnz	.Lall_flags_\name
-	mov	%eax, %ecx
-	shr	$11, %ecx
-	and	$1, %ecx		/* the overflow flag */
-	shl	$8, %eax		/* ah: the others */
-	mov	%cl, %al
-	add	$0x7f, %al		/* overflows if it was set */
-	sahf
+	LOAD_STATUS .Lall_flags_\name
 .endif
 	LOAD
 	mov	AX(%rsp), %rax
@@ -198,6 +222,185 @@
 	jmp	capriole_go
 .endm
 
+/* Has the status flags of %eax as lahf and seto gave them. */
+.macro	SET_STATUS
+	add	$0x7f, %al		/* overflows if the overflow flag was set */
+	sahf
+.endm
+
+/* Has the status flags that READ_ONLY found. */
+.macro	STATUS_FOUND
+	mov	FLAGS(%rsp), %eax
+	SET_STATUS
+.endm
+
+/* Calls `target`, a handler that only reads registers, and returns to the detour. With `others` r8 to r11
+ * are stored as well, or they are where they were. */
+.macro	CALL_READER	flags, others, target
+.if	\others
+	mov	%r8, R8(%rsp)
+	mov	%r9, R9(%rsp)
+	mov	%r10, R10(%rsp)
+	mov	%r11, R11(%rsp)
+.endif
+	test	$8, %spl
+	jz	.Laligned\@
+	lea	-8(%rsp), %rsp
+	.cfi_remember_state
+	DESCRIBE_SOME 8, \others
+	call	\target
+	lea	8(%rsp), %rsp
+	.cfi_restore_state
+	.cfi_remember_state
+	DESCRIBE_SOME 0, \others
+.Lcalled\@:
+	mov	capriole_thread@gottpoff(%rip), %rax
+	mov	%fs:(%rax), %rcx
+	movq	$0, THREAD_FRAME(%rcx)
+	PUT_BACK \flags, \others
+.Laligned\@:
+	call	\target
+	jmp	.Lcalled\@
+	.cfi_restore_state
+.endm
+
+.macro	PUT_BACK	flags, others
+.if	\flags
+	STATUS_FOUND
+.endif
+.if	\others
+	mov	R8(%rsp), %r8
+	mov	R9(%rsp), %r9
+	mov	R10(%rsp), %r10
+	mov	R11(%rsp), %r11
+.endif
+	mov	CX(%rsp), %rcx
+	mov	DX(%rsp), %rdx
+	mov	SI(%rsp), %rsi
+	mov	DI(%rsp), %rdi
+	mov	AX(%rsp), %rax
+	ret
+.endm
+
+/* Where the site's handler only reads registers (crates/helper, module `reads`), those that a C function
+ * preserves stay where they are, and nothing is looked at afterwards. The handler reads neither these nor
+ * the flags, has no instruction that depends on the direction flag, and returns 0. A simple one changes and
+ * reads only %rax, %rcx, %rdx, %rsi and %rdi, and the others stay in place as well.
+ *
+ * No register is left for what is needed after the call: the thread is found again, and how the stack was
+ * aligned is known from the address that the handler returns to. A stack pointer that is no multiple of
+ * eight is not aligned: only vector instructions would mind.
+ *
+ * The set is looked at only while the frame is noted. If its handler is another one, all is as it was but
+ * for the flags, which STATUS_FOUND puts right.
+ *
+ * The entry and the exits of a function with a return probe, whose handlers are simple, are noted here:
+ * that is entered() and left() of return.c, which are called where they would call others. At an exit the
+ * call is taken off the list before the handler is called: no call can be entered meanwhile. */
+.macro	READ_ONLY	name, flags
+	mov	%rax, AX(%rsp)
+	lahf
+	seto	%al
+	mov	%eax, FLAGS(%rsp)
+	mov	%rcx, CX(%rsp)
+	mov	capriole_thread@gottpoff(%rip), %rax
+	mov	%fs:(%rax), %rcx
+	cmpq	$0, THREAD_FRAME(%rcx)
+	jne	.Lfull_\name
+	mov	%rsp, THREAD_FRAME(%rcx)
+	mov	SITE_SET(%rdi), %rax
+	cmpq	$READS, SET_READ_ONLY(%rax)
+	jb	.Lwrites_\name
+	mov	%rdx, DX(%rsp)
+	mov	%rsi, SI(%rsp)
+	mov	SITE_ADDRESS(%rdi), %rdx
+	mov	%rdx, IP(%rsp)
+	ja	.Lsimple_\name
+.Lother_\name:
+	mov	SET_BEFORE_ARGUMENT(%rax), %rdi
+	lea	R15(%rsp), %rsi
+	CALL_READER \flags, 1, *SET_BEFORE(%rax)
+
+.Lsimple_\name:
+	mov	SET_BEFORE_ARGUMENT(%rax), %rdi
+	cmpq	$READS_ENTRY, SET_READ_ONLY(%rax)
+	jae	.Lcall_\name
+	lea	R15(%rsp), %rsi
+	CALL_READER \flags, 0, *SET_BEFORE(%rax)
+
+.Lcall_\name:
+	mov	%rax, SPARE(%rsp)
+	mov	PROBE_INSIDE(%rdi), %rax
+	mov	SP(%rsp), %rdx
+	mov	THREAD_LAST(%rcx), %rdi
+	jne	.Lleaves_\name
+	test	%rdi, %rdi
+	jz	1f
+	cmp	%rdx, OPEN_SP(%rdi)
+	jbe	.Lwith_care_\name
+1:	cmpq	$0, THREAD_UNORDERED(%rcx)
+	jne	.Lwith_care_\name
+	mov	THREAD_FREE(%rcx), %rsi
+	cmp	THREAD_MOST(%rcx), %rsi
+	ja	.Lwith_care_\name
+	mov	%rax, OPEN_INSIDE(%rsi)
+	mov	%rdx, OPEN_SP(%rsi)
+	mov	%rdi, OPEN_BEFORE(%rsi)
+	movq	$0, OPEN_STUB(%rsi)
+	mov	(%rdx), %rdx
+	mov	%rdx, OPEN_RETURN(%rsi)
+	mov	INSIDE_OUTER(%rax), %rdx
+	mov	%rdx, OPEN_PROBE(%rsi)
+	lea	OPEN_SIZE(%rsi), %rdx
+	mov	%rdx, OPEN_DATA(%rsi)
+	mov	INSIDE_STAMP(%rax), %rdx
+	mov	%rdx, OPEN_STAMP(%rsi)
+	mov	%rsi, THREAD_LAST(%rcx)
+	mov	%edx, %edx		/* the size with data */
+	add	%rsi, %rdx
+	mov	%rdx, THREAD_FREE(%rcx)
+	mov	INSIDE_ENTRY(%rax), %rax
+	lea	OPEN_PROBE(%rsi), %rdi
+	lea	R15(%rsp), %rsi
+	test	%rax, %rax
+	jnz	2f
+	movq	$0, THREAD_FRAME(%rcx)
+	PUT_BACK \flags, 0
+2:	CALL_READER \flags, 0, *%rax
+
+.Lleaves_\name:
+	test	%rdi, %rdi
+	jz	.Lwith_care_\name
+	cmp	%rdx, OPEN_SP(%rdi)
+	jne	.Lwith_care_\name
+	cmp	%rax, OPEN_INSIDE(%rdi)
+	jne	.Lwith_care_\name
+	mov	INSIDE_STAMP(%rax), %rsi
+	cmp	%rsi, OPEN_STAMP(%rdi)
+	jne	.Lwith_care_\name
+	mov	OPEN_STUB(%rdi), %rsi
+	or	THREAD_UNORDERED(%rcx), %rsi
+	jnz	.Lwith_care_\name
+	mov	OPEN_BEFORE(%rdi), %rsi
+	mov	%rsi, THREAD_LAST(%rcx)
+	mov	%rdi, THREAD_FREE(%rcx)
+	mov	OPEN_RETURN(%rdi), %rsi
+	mov	%rsi, IP(%rsp)
+	add	$8, %rdx
+	mov	%rdx, SP(%rsp)
+	add	$OPEN_PROBE, %rdi
+	lea	R15(%rsp), %rsi
+	mov	INSIDE_HANDLER(%rax), %rax
+	CALL_READER \flags, 0, *%rax
+
+.Lwith_care_\name:
+	mov	SPARE(%rsp), %rax
+	jmp	.Lother_\name
+.Lwrites_\name:
+	movq	$0, THREAD_FRAME(%rcx)
+.Lfull_\name:
+.endm
+
 .macro	ROUTINE	name, at, function, argument, flags
 	.globl	\name
 	.hidden	\name
@@ -208,7 +411,13 @@
 	.cfi_personality 0x1b, capriole_left_handler
 	.cfi_signal_frame
 	.cfi_undefined rip
+.if	\function == SET_BEFORE
+	READ_ONLY	\name, \flags
+	STATUS_FOUND
+	STORE_OTHERS
+.else
 	STORE
+.endif
 	mov	%rsp, %rbp
 	mov	%rdi, %r12
 	mov	\at(%rdi), %r15
@@ -413,12 +622,16 @@ capriole_return:
 	jne	capriole_go
 	mov	IP(%rsp), %rax
 	mov	%rax, FRAME(%rsp)
+	LOAD_STATUS 1f
 	LOAD
+	mov	AX(%rsp), %rax
+2:	lea	FRAME + 8(%rsp), %rsp
+	jmp	*-8(%rsp)
+1:	LOAD
 	mov	AX(%rsp), %rax
 	pushq	FLAGS(%rsp)
 	popfq
-	lea	FRAME + 8(%rsp), %rsp
-	jmp	*-8(%rsp)
+	jmp	2b
 	.cfi_endproc
 	.size	capriole_return, . - capriole_return
 

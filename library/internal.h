@@ -72,6 +72,7 @@ struct set {
 	void *before_argument;
 	int (*after)(void *, struct capriole_regs *);
 	void *after_argument;
+	u64 read_only;		/* READS, or more: `before` only reads registers, see hit.S */
 	struct site *site;
 	u32 vector, faults;
 	size_t count;
@@ -86,11 +87,22 @@ struct thread {
 	struct capriole_probe *running;	/* whose handler runs, in a set with fault handlers */
 	struct capriole_regs *regs;
 	void *last;		/* of its open calls, see return.c */
-	char *free;		/* where the next one begins */
+	char *free, *most;	/* where the next one begins; up to where the largest one has room */
 	u64 unordered;		/* one of them is above one that was entered before it */
 	u64 number;
 	u64 free_stubs;		/* list of stubs for return addresses; 0: empty */
 	u64 guarded;		/* stack pointer for leaving a handler that has run into a fault */
+};
+
+/* Bits that the helper finds in the machine code of handlers. */
+enum traits {
+	CHANGES_VECTORS = 1,	/* vector or x87 registers have to be saved */
+	ONLY_READS = 2,		/* a pre-handler, or one at a function's entry: see READ_ONLY in hit.S */
+	RETURN_ONLY_READS = 4,	/* one at a function's return */
+	SIMPLY = 8,		/* the same, and changes few registers */
+	RETURN_SIMPLY = 16,
+	IS_ENTRY = 32,		/* of a return probe's own probes: hit.S may do their work */
+	IS_EXIT = 64
 };
 
 /* struct capriole_probe, `private_`. */
@@ -98,7 +110,7 @@ struct own {
 	struct site *site;
 	struct capriole_probe *next;	/* at the same site */
 	u64 enabled;
-	u64 vector;		/* vector registers have to be saved */
+	u64 traits;		/* of its handlers, see `enum traits` */
 	u64 inside;		/* of a return probe and the like: its `struct internal` */
 	u64 place;		/* its address, while it is registered; then what the library has set, or 0 */
 };
@@ -149,8 +161,8 @@ HIDDEN int is_in_handler(void);
 HIDDEN int is_stranger(struct thread *thread);
 /* Counts a call that was not followed, for a probe inside a return probe. */
 HIDDEN void miss_call(struct capriole_probe *probe);
-/* Finds out whether vector registers have to be saved for two handlers. */
-HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed);
+/* Finds the traits of a return probe's handlers, and of the library's own code that calls them. */
+HIDDEN int analyze_return(const struct capriole_return_probe *probe, void *entered, void *left, u64 *traits);
 HIDDEN void capriole_miss(struct site *site);
 HIDDEN int register_locked(struct capriole_probe **probes, size_t count);
 HIDDEN int unregister_locked(struct capriole_probe **probes, size_t count);
@@ -165,6 +177,8 @@ HIDDEN int write_all(int fd, const char *text, size_t size);
 HIDDEN int replace_locked(struct capriole_replacement *replacement);
 HIDDEN int restore_locked(struct capriole_replacement *replacement);
 extern HIDDEN struct thread *threads;
+/* Size of the largest open call, with its data. */
+#define MOST_OPEN (OPEN_SIZE + 1024)
 extern HIDDEN u64 thread_room, open_room, vector_room;
 extern HIDDEN char *open_calls, *vector_states;
 #define ERROR_SIZE 512
@@ -207,6 +221,8 @@ HIDDEN int take_branch(struct message *message, struct site *site);
 #define EXECUTED (1ull << 63)
 
 /* return.c */
+/* For a thread that has the record of one that has ended: takes what calls that are open there used. */
+HIDDEN void forget_calls(struct thread *thread);
 HIDDEN int is_argument_probe(const struct capriole_probe *probe);
 
 /* hit.S */

@@ -19,7 +19,13 @@ _Static_assert(offsetof(struct set, before) == SET_BEFORE, "");
 _Static_assert(offsetof(struct set, before_argument) == SET_BEFORE_ARGUMENT, "");
 _Static_assert(offsetof(struct set, after) == SET_AFTER, "");
 _Static_assert(offsetof(struct set, after_argument) == SET_AFTER_ARGUMENT, "");
+_Static_assert(offsetof(struct set, read_only) == SET_READ_ONLY, "");
 _Static_assert(offsetof(struct thread, frame) == THREAD_FRAME, "");
+_Static_assert(offsetof(struct thread, last) == THREAD_LAST, "");
+_Static_assert(offsetof(struct thread, free) == THREAD_FREE, "");
+_Static_assert(offsetof(struct thread, most) == THREAD_MOST, "");
+_Static_assert(offsetof(struct thread, unordered) == THREAD_UNORDERED, "");
+_Static_assert(offsetof(struct capriole_probe, private_) + offsetof(struct own, inside) == PROBE_INSIDE, "");
 _Static_assert(offsetof(struct capriole_argument_probe, handler) == ARGUMENT_HANDLER, "");
 _Static_assert(offsetof(struct capriole_argument_probe, stack_words) == ARGUMENT_STACK, "");
 _Static_assert(sizeof(struct own) <= sizeof ((struct capriole_probe *)0)->private_, "");
@@ -107,10 +113,13 @@ UNPROBED static struct thread *new_thread(void)
 		/* A thread that had it before has ended, maybe in a handler. */
 		thread->frame = 0;
 		thread->running = NULL;
-		thread->last = NULL;
-		thread->unordered = 0;
-		thread->free = open_calls + (u64)(thread - all) * open_room;
 		thread->number = (u64)(thread - all);
+		if (thread->free) {
+			forget_calls(thread);
+		} else {
+			thread->free = open_calls + (u64)(thread - all) * open_room;
+			thread->most = thread->free + open_room - MOST_OPEN;
+		}
 		capriole_thread = thread;
 		return thread;
 	}
@@ -378,7 +387,7 @@ static size_t set_size(size_t count)
 }
 
 /* The set of sites without enabled probes. */
-static struct set nothing = { .before = run_nothing, .after = run_nothing };
+static struct set nothing = { .before = run_nothing, .after = run_nothing, .read_only = READS };
 
 /* Makes the set of a site's enabled probes. */
 static int make_set(struct site *site, struct set **made)
@@ -397,7 +406,7 @@ static int make_set(struct site *site, struct set **made)
 		if (!own(p)->enabled)
 			continue;
 		set->probes[set->count++] = p;
-		set->vector |= own(p)->vector != 0;
+		set->vector |= (own(p)->traits & CHANGES_VECTORS) != 0;
 		set->faults |= p->fault != NULL;
 		pre += p->pre != NULL;
 		post += p->post != NULL;
@@ -411,6 +420,11 @@ static int make_set(struct site *site, struct set **made)
 		/* The handler itself is called by the routine. */
 		set->before = (int (*)(void *, struct capriole_regs *))(void (*)(void))only->pre;
 		set->before_argument = only;
+		u64 traits = own(only)->traits;
+		set->read_only = !(traits & ONLY_READS) ? 0
+			: traits & IS_ENTRY ? READS_ENTRY
+			: traits & IS_EXIT ? READS_EXIT
+			: traits & SIMPLY ? READS_SIMPLY : READS;
 	}
 	*made = set;
 	return 0;
@@ -524,7 +538,10 @@ static int resolve(struct capriole_probe **probes, size_t count)
 	return failed;
 }
 
-/* Finds out for which probes vector registers have to be saved. */
+/* Kinds of handlers in a message; as in crates/helper. */
+enum { HANDLERS, ARGUMENTS, RETURNS_OF };
+
+/* Finds the traits of the probes' handlers. */
 static int analyze(struct capriole_probe **probes, size_t count)
 {
 	struct message message;
@@ -532,39 +549,49 @@ static int analyze(struct capriole_probe **probes, size_t count)
 	new_message(&message, ANALYZE);
 	for (size_t i = 0; i < count; i++) {
 		struct capriole_probe *p = probes[i];
-		own(p)->vector = (p->flags & CAPRIOLE_SAVE_VECTOR) != 0;
-		if (p->flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR) || own(p)->inside)
+		if (own(p)->inside)
+			continue;
+		own(p)->traits = p->flags & CAPRIOLE_SAVE_VECTOR ? CHANGES_VECTORS : 0;
+		if (own(p)->traits)
 			continue;
 		asked++;
-		/* The search for vector registers does not follow the pointer by which that one is called. */
-		put(&message, is_argument_probe(p) ? (u64)((struct capriole_argument_probe *)p)->handler
-						   : (u64)p->pre);
-		put(&message, (u64)p->post);
-		put(&message, (u64)p->fault);
+		/* The search does not follow the pointer by which the handler of an argument probe is called. */
+		int arguments = is_argument_probe(p);
+		put(&message, arguments ? ARGUMENTS : HANDLERS);
+		put(&message, arguments ? (u64)((struct capriole_argument_probe *)p)->handler : (u64)p->pre);
+		put(&message, arguments ? (u64)p->pre : (u64)p->post);
+		put(&message, arguments ? 0 : (u64)p->fault);
 	}
 	int failed = asked ? ask(&message) : 0;
 	for (size_t i = 0; i < count && !failed; i++) {
 		struct capriole_probe *p = probes[i];
-		if (!(p->flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR)) && !own(p)->inside)
-			own(p)->vector = take(&message);
+		if (own(p)->inside || p->flags & CAPRIOLE_SAVE_VECTOR)
+			continue;
+		own(p)->traits = take(&message);
+		if (p->flags & CAPRIOLE_NO_VECTOR)
+			own(p)->traits &= ~(u64)CHANGES_VECTORS;
 	}
 	drop_message(&message);
 	return failed;
 }
 
-HIDDEN int needs_vectors(void *one, void *other, unsigned flags, u64 *needed)
+HIDDEN int analyze_return(const struct capriole_return_probe *probe, void *entered, void *left, u64 *traits)
 {
 	struct message message;
-	*needed = (flags & CAPRIOLE_SAVE_VECTOR) != 0;
-	if (flags & (CAPRIOLE_SAVE_VECTOR | CAPRIOLE_NO_VECTOR))
+	*traits = CHANGES_VECTORS;
+	if (probe->probe.flags & CAPRIOLE_SAVE_VECTOR)
 		return 0;
 	new_message(&message, ANALYZE);
-	put(&message, (u64)one);
-	put(&message, (u64)other);
-	put(&message, 0);
+	put(&message, RETURNS_OF);
+	put(&message, (u64)probe->entry);
+	put(&message, (u64)probe->handler);
+	put(&message, (u64)entered);
+	put(&message, (u64)left);
 	int failed = ask(&message);
 	if (!failed)
-		*needed = take(&message);
+		*traits = take(&message);
+	if (probe->probe.flags & CAPRIOLE_NO_VECTOR)
+		*traits &= ~(u64)CHANGES_VECTORS;
 	drop_message(&message);
 	return failed;
 }

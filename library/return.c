@@ -26,10 +26,11 @@
 struct inside {
 	struct capriole_return_probe *outer;
 	/* What is called, NULL for an entry without a handler; if vector registers have to be saved
-	 * for it, by way of call_saved(). */
+	 * for it, by way of entry_saved() or handler_saved(). */
 	capriole_call_handler entry, handler;
+	u64 stamp;		/* size and round, as an open call has them */
 	u64 size;		/* of an open call, with its data */
-	u64 vector;
+	u64 traits;
 	u64 serial;		/* higher for those that were registered later */
 	size_t exits;
 	u64 limit;		/* `max_active` */
@@ -41,6 +42,10 @@ struct inside {
 	struct capriole_probe probes[];	/* the entry, the exits */
 };
 #define ROUND ((u64)1 << 32)
+_Static_assert(offsetof(struct inside, outer) == INSIDE_OUTER, "");
+_Static_assert(offsetof(struct inside, entry) == INSIDE_ENTRY, "");
+_Static_assert(offsetof(struct inside, handler) == INSIDE_HANDLER, "");
+_Static_assert(offsetof(struct inside, stamp) == INSIDE_STAMP, "");
 
 /* An open call, at `open_calls` of its thread; the last one ends at `thread->open`. */
 struct open {
@@ -52,6 +57,18 @@ struct open {
 	u32 size;		/* with its data */
 	u32 round;		/* of `inside` in which it was entered */
 };
+
+_Static_assert(offsetof(struct open, inside) == OPEN_INSIDE, "");
+_Static_assert(offsetof(struct open, call.probe) == OPEN_PROBE, "");
+_Static_assert(offsetof(struct open, call.return_address) == OPEN_RETURN, "");
+_Static_assert(offsetof(struct open, call.sp) == OPEN_SP, "");
+_Static_assert(offsetof(struct open, call.data) == OPEN_DATA, "");
+_Static_assert(offsetof(struct open, before) == OPEN_BEFORE, "");
+_Static_assert(offsetof(struct open, stub) == OPEN_STUB, "");
+_Static_assert(offsetof(struct open, over) == OPEN_STUB + 4, "");
+_Static_assert(offsetof(struct open, size) == OPEN_STAMP, "");
+_Static_assert(offsetof(struct open, round) == OPEN_STAMP + 4, "");
+_Static_assert(sizeof(struct open) == OPEN_SIZE, "");
 
 /* Entries of the stubs. `next` is the next free one while the stub is free; `open` has LAST set if the
  * address is no stub's, for unwinders (hit.S). */
@@ -68,12 +85,15 @@ HIDDEN struct returning capriole_returning[RETURNS] __attribute__((aligned(16)))
 static u64 stubs_taken;	/* of those that no thread has had yet */
 #define STUBS_AT_ONCE 16
 
+/* In the section of its caller, which may be one that must not be probed. */
+#define INLINE static inline __attribute__((always_inline))
+
 static char *bottom(struct thread *thread)
 {
 	return open_calls + thread->number * open_room;
 }
 
-static struct open *last(struct thread *thread)
+INLINE struct open *last(struct thread *thread)
 {
 	return thread->last;
 }
@@ -104,13 +124,13 @@ static u64 take_stub(struct thread *thread)
 	return stub;
 }
 
-UNPROBED static u32 round_of(struct inside *inside)
+INLINE u32 round_of(struct inside *inside)
 {
 	return (u32)(__atomic_load_n(&inside->active, __ATOMIC_RELAXED) >> 32);
 }
 
 /* True if the probe of a call was disabled or unregistered meanwhile. */
-UNPROBED static int is_stale(struct open *open)
+INLINE int is_stale(struct open *open)
 {
 	return open->round != round_of(open->inside);
 }
@@ -137,6 +157,12 @@ static int enter(struct inside *inside)
 	return 1;
 }
 
+/* Sets what calls are noted with from now on. */
+static void stamp(struct inside *inside)
+{
+	__atomic_store_n(&inside->stamp, (u64)round_of(inside) << 32 | inside->size, __ATOMIC_RELEASE);
+}
+
 /* Ends a round. */
 static void end_round(struct inside *inside)
 {
@@ -144,6 +170,7 @@ static void end_round(struct inside *inside)
 	while (!__atomic_compare_exchange_n(&inside->active, &active, (active | (ROUND - 1)) + 1, 0,
 					    __ATOMIC_RELAXED, __ATOMIC_RELAXED))
 		;
+	stamp(inside);
 }
 
 UNPROBED static int missed(struct capriole_return_probe *probe)
@@ -203,6 +230,37 @@ static u64 stub_address(const struct open *open)
 	return (u64)capriole_stubs + 16 * (u64)(open->stub - 1);
 }
 
+/* A call with a stub is kept: its stack may be that of a coroutine, which another thread continues. If it is
+ * not, the thread that has the same record has the same stack, as a rule, and enters calls at that place. */
+UNPROBED HIDDEN void forget_calls(struct thread *thread)
+{
+	for (struct open *open = last(thread); open; open = open->before)
+		if (!open->stub)
+			finish(thread, open);
+	drop_over(thread);
+	thread->unordered = last(thread) != NULL;
+}
+
+/* A bit of `stub`, set only while finish_overwritten() runs: the call returns after the one that is
+ * entered. */
+#define RETURNS_LATER (1u << 31)
+
+/* Marks this thread's calls that return after one that is entered at `sp`: it has the stub of the first
+ * of them as its return address, that one the stub of the next, and so on. Where they are in the list
+ * does not tell: a call may have the place of an earlier one. */
+static void mark_later(struct thread *thread, u64 sp)
+{
+	u64 address = *(u64 *)sp;
+	for (u64 number; (number = (address - (u64)capriole_stubs) / 16) < RETURNS;) {
+		struct open *open = (struct open *)(capriole_returning[number].open & ~LAST);
+		if ((char *)open < bottom(thread) || (char *)open >= bottom(thread) + open_room ||
+		    open->stub != number + 1 || open->call.sp != sp)
+			return;
+		open->stub |= RETURNS_LATER;
+		address = open->call.return_address;
+	}
+}
+
 /* Finishes calls, left otherwise than by their return, whose return address was where that of a call
  * is that is entered now: nobody can return by it any more. Returns the place of one that the new call
  * can have, or NULL.
@@ -213,11 +271,11 @@ static struct open *finish_overwritten(struct thread *thread, u64 sp, struct ins
 {
 	struct open *found = NULL;
 	u64 everywhere = thread->unordered;
-	u64 return_address = *(u64 *)sp;
+	mark_later(thread, sp);
 	for (struct open *open = last(thread); open && (everywhere || open->call.sp <= sp);
 	     open = open->before) {
-		if (open->stub && open->call.sp == sp && stub_address(open) == return_address) {
-			return_address = open->call.return_address;
+		if (open->stub & RETURNS_LATER) {
+			open->stub &= ~RETURNS_LATER;
 			continue;
 		}
 		if (open->call.sp != sp || (!is_over(open) && is_same(open, inside)))
@@ -318,27 +376,47 @@ static void push(struct thread *thread, struct open *open, struct inside *inside
 	thread->free = (char *)open + inside->size;
 }
 
-/* The entry of a function whose exits are probed, without a limit. */
+/* Calls the handler at the entry, which may say that the call is not to be followed. */
+__attribute__((noinline)) static int call_entry(struct thread *thread, struct open *open,
+						struct capriole_regs *regs)
+{
+	if (open->inside->entry(&open->call, regs)) {
+		open->over = 1;
+		drop_over(thread);
+	}
+	return 0;
+}
+
+/* As entered(), where other calls are in the way. */
+__attribute__((noinline)) static int entered_over(struct thread *thread, struct inside *inside,
+						  struct capriole_regs *regs)
+{
+	struct open *open = finish_overwritten(thread, regs->sp, inside);
+	if (!open && !(open = find_place(thread, regs->sp, inside)))
+		return missed(inside->outer);
+	open->stub = 0;
+	note(open, inside, regs);
+	push(thread, open, inside);
+	return inside->entry ? call_entry(thread, open, regs) : 0;
+}
+
+/* The entry of a function whose exits are probed, without a limit. It calls nothing itself, so that it has
+ * no registers to save. */
 static int entered(struct capriole_probe *p, struct capriole_regs *regs)
 {
 	struct inside *inside = (struct inside *)own(p)->inside;
 	struct thread *thread = capriole_thread;
 	struct open *top = last(thread);
 	struct open *open = (struct open *)(void *)thread->free;
-	if (__builtin_expect(!top || top->call.sp <= regs->sp || thread->unordered ||
-			     !has_place(thread, inside), 0)) {
-		open = finish_overwritten(thread, regs->sp, inside);
-		if (!open && !(open = find_place(thread, regs->sp, inside)))
-			return missed(inside->outer);
-	}
+	if (__builtin_expect((top && top->call.sp <= regs->sp) || thread->unordered ||
+			     thread->free > thread->most, 0))
+		return entered_over(thread, inside, regs);
 	open->stub = 0;
 	note(open, inside, regs);
-	push(thread, open, inside);
-	if (inside->entry && inside->entry(&open->call, regs)) {
-		open->over = 1;
-		drop_over(thread);
-	}
-	return 0;
+	open->before = top;
+	thread->last = open;
+	thread->free = (char *)open + inside->size;
+	return inside->entry ? call_entry(thread, open, regs) : 0;
 }
 
 /* The entry of any other function. */
@@ -378,34 +456,50 @@ static int entered_with_care(struct capriole_probe *p, struct capriole_regs *reg
 	return 0;
 }
 
-static int left(struct capriole_probe *p, struct capriole_regs *regs)
+/* Calls the handler of a call that returns. Returns true if the program is not to go on as it would. */
+INLINE int call_handler(struct inside *inside, struct open *open, struct capriole_regs *regs)
 {
-	struct inside *inside = (struct inside *)own(p)->inside;
-	struct thread *thread = capriole_thread;
-	struct open *open = last(thread);
-	u64 ip = regs->ip, sp = regs->sp;
-	while (open && (open->call.sp != sp || open->inside != inside || open->over || is_stale(open)))
-		open = open->before;
-	if (!open)
-		return 0;	/* entered before the probe was there, or not followed */
-	u64 to = open->call.return_address;
+	u64 ip = regs->ip, sp = regs->sp, to = open->call.return_address;
 	regs->ip = to;
 	regs->sp = sp + 8;
 	inside->handler(&open->call, regs);
-	if (__builtin_expect(inside->limit != 0, 0))
-		leave(open->inside, open->round);
-	if (__builtin_expect(open != last(thread) || thread->unordered, 0)) {
-		open->over = 1;
-		drop_over(thread);
-	} else {
-		thread->last = open->before;
-		thread->free = (char *)open;
-	}
 	if (__builtin_expect(regs->ip != to || regs->sp != sp + 8, 0))
 		return 1;
 	regs->ip = ip;
 	regs->sp = sp;
 	return 0;
+}
+
+/* As left(), where the call is not the last one that was entered, or calls are counted. */
+__attribute__((noinline)) static int left_below(struct thread *thread, struct inside *inside,
+						struct capriole_regs *regs)
+{
+	struct open *open = last(thread);
+	while (open && (open->call.sp != regs->sp || open->inside != inside || open->over || is_stale(open)))
+		open = open->before;
+	if (!open)
+		return 0;	/* entered before the probe was there, or not followed */
+	int changed = call_handler(inside, open, regs);
+	if (inside->limit)
+		leave(inside, open->round);
+	open->over = 1;
+	drop_over(thread);
+	return changed;
+}
+
+/* An exit of a function. */
+static int left(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	struct inside *inside = (struct inside *)own(p)->inside;
+	struct thread *thread = capriole_thread;
+	struct open *open = last(thread);
+	if (__builtin_expect(!open || open->call.sp != regs->sp || open->inside != inside || open->over ||
+			     is_stale(open) || thread->unordered || inside->limit, 0))
+		return left_below(thread, inside, regs);
+	int changed = call_handler(inside, open, regs);
+	thread->last = open->before;
+	thread->free = (char *)open;
+	return changed;
 }
 
 UNPROBED HIDDEN void capriole_returned(u64 number, struct capriole_regs *regs)
@@ -518,6 +612,7 @@ __attribute__((noinline)) static int prepare(struct capriole_return_probe *probe
 	inside->serial = ++serial;
 	inside->limit = probe->max_active;
 	inside->size = (sizeof(struct open) + probe->data_size + 15) & ~(u64)15;
+	stamp(inside);
 	for (size_t i = 0; i <= exits; i++) {
 		struct capriole_probe *each = &inside->probes[i];
 		each->address = (void *)take(&message);
@@ -527,14 +622,20 @@ __attribute__((noinline)) static int prepare(struct capriole_return_probe *probe
 		own(each)->inside = (u64)inside;
 	}
 	drop_message(&message);
-	failed = needs_vectors((void *)probe->entry, (void *)probe->handler, probe->probe.flags,
-			       &inside->vector);
+	failed = analyze_return(probe, (void *)inside->probes[0].pre, (void *)left, &inside->traits);
 	if (failed) {
 		give_inside(inside);
 		return failed;
 	}
-	inside->entry = probe->entry && inside->vector ? entry_saved : probe->entry;
-	inside->handler = inside->vector ? handler_saved : probe->handler;
+	int vectors = (inside->traits & CHANGES_VECTORS) != 0;
+	inside->entry = probe->entry && vectors ? entry_saved : probe->entry;
+	inside->handler = vectors ? handler_saved : probe->handler;
+	for (size_t i = 0; i <= exits; i++) {
+		u64 reads = inside->traits & (i ? RETURN_ONLY_READS : ONLY_READS);
+		u64 simply = inside->traits & (i ? RETURN_SIMPLY : SIMPLY);
+		u64 own_code = simply && !probe->by_address && !probe->max_active ? (i ? IS_EXIT : IS_ENTRY) : 0;
+		own(&inside->probes[i])->traits = reads && !vectors ? ONLY_READS | own_code : 0;
+	}
 	inside->outer = probe;
 	*made = inside;
 	return 0;

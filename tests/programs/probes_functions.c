@@ -1127,6 +1127,74 @@ static void seen_by_others_from_the_first_hit_on(void)
 		OK(capriole_probe_unregister(&probes[i]));
 }
 
+/* Functions that threads do nothing but call. A jump covers two or three instructions; the first is one
+ * byte long in the second function, so that a thread may also come to the second one by itself. */
+__asm__(".pushsection .text\n"
+	".balign 16\n.type hot_long, @function\nhot_long:\n"
+	"	lea (%rdi,%rdi), %rax\n"
+	"	add %rdi, %rax\n"
+	"	ret\n.size hot_long, . - hot_long\n"
+	".balign 16\n.type hot_short, @function\nhot_short:\n"
+	"	push %rbp\n"
+	"	mov %rsp, %rbp\n"
+	"	lea (%rdi,%rdi,2), %rax\n"
+	"	pop %rbp\n"
+	"	ret\n.size hot_short, . - hot_short\n"
+	".popsection\n");
+long hot_long(long), hot_short(long);
+static int hot_over;
+static long hot_begun, hot_hits, hot_seen;
+
+static int see_hot(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p;
+	__atomic_fetch_add(&hot_hits, 1, __ATOMIC_RELAXED);
+	regs->di = 2;
+	return 0;
+}
+
+static void *call_hot(void *function)
+{
+	long seen = 0;
+	__atomic_fetch_add(&hot_begun, 1, __ATOMIC_RELAXED);
+	while (!__atomic_load_n(&hot_over, __ATOMIC_RELAXED)) {
+		long result = ((long (*)(long))function)(1);
+		if (result != 3 && result != 6)
+			BAD("the result is %ld", result);
+		seen += result == 6;
+	}
+	__atomic_fetch_add(&hot_seen, seen, __ATOMIC_RELAXED);
+	return NULL;
+}
+
+static void wait_until(const long *number, long least)
+{
+	while (__atomic_load_n(number, __ATOMIC_RELAXED) < least)
+		sched_yield();
+}
+
+/* Most of the time each thread is in a hit of the breakpoint. */
+static void optimized_while_all_threads_hit_it(void)
+{
+	void *const functions[] = { (void *)hot_long, (void *)hot_short };
+	for (int i = 0; i < 20; i++) {
+		struct capriole_probe probe = { .address = functions[i % 2], .pre = see_hot };
+		pthread_t threads[8];
+		hot_over = 0, hot_begun = 0, hot_hits = 0, hot_seen = 0;
+		for (int t = 0; t < 8; t++)
+			CHECK(!pthread_create(&threads[t], NULL, call_hot, functions[i % 2]));
+		wait_until(&hot_begun, 8);
+		OK(capriole_probe_register(&probe));
+		wait_until(&hot_hits, 8);
+		optimize(&probe);
+		OK(capriole_probe_unregister(&probe));
+		__atomic_store_n(&hot_over, 1, __ATOMIC_RELAXED);
+		for (int t = 0; t < 8; t++)
+			CHECK(!pthread_join(threads[t], NULL));
+		IS(hot_seen, hot_hits);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -1158,6 +1226,7 @@ int main(int argc, char **argv)
 		{ "fault_of_the_program", fault_of_the_program },
 		{ "fault_ends_the_program", fault_ends_the_program },
 		{ "finish_and_begin_anew", finish_and_begin_anew },
+		{ "optimized_while_all_threads_hit_it", optimized_while_all_threads_hit_it },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

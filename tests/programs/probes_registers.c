@@ -422,6 +422,51 @@ static int pre_vectors(struct capriole_probe *p, struct capriole_regs *regs)
 	return 0;
 }
 
+/* Handlers that only read registers: those that routines store for them. `seen` has them by their
+ * numbers, and behind them ip and sp. */
+static uint64_t seen[18];
+
+static int pre_reads(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p;
+	pres++;
+	seen[AX] = regs->ax, seen[CX] = regs->cx, seen[DX] = regs->dx;
+	seen[SI] = regs->si, seen[DI] = regs->di;
+	seen[8] = regs->r8, seen[9] = regs->r9, seen[10] = regs->r10, seen[11] = regs->r11;
+	seen[16] = regs->ip, seen[17] = regs->sp;
+	trash_general();
+	return 0;
+}
+
+/* It leaves r8 to r11 alone. */
+static int pre_reads_simply(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p;
+	pres++;
+	seen[AX] = regs->ax, seen[CX] = regs->cx, seen[DX] = regs->dx;
+	seen[SI] = regs->si, seen[DI] = regs->di;
+	seen[16] = regs->ip, seen[17] = regs->sp;
+	__asm__ volatile("mov $-1, %%rax\n mov %%rax, %%rcx\n mov %%rax, %%rdx\n mov %%rax, %%rsi\n"
+			 "mov %%rax, %%rdi\n add %%rax, %%rax\n"
+			 :
+			 :
+			 : "rax", "rcx", "rdx", "rsi", "rdi", "memory");
+	return 0;
+}
+
+static void check_seen(int simply)
+{
+	static const int read[] = { AX, CX, DX, SI, DI, 8, 9, 10, 11 };
+	if (current->entry != current->at)
+		return;
+	for (int i = 0; i < (simply ? 5 : 9); i++)
+		if (seen[read[i]] != input->job.registers[read[i]])
+			BAD("%s, %s: a handler reads %lx in register %d, not %lx", running, mode,
+			    seen[read[i]], read[i], input->job.registers[read[i]]);
+	IS(seen[16], (uint64_t)current->at);
+	IS(seen[17], input->job.stack);
+}
+
 static void post(struct capriole_probe *p, struct capriole_regs *regs, unsigned long flags)
 {
 	(void)p, (void)regs, (void)flags;
@@ -507,6 +552,8 @@ static void compare_all(unsigned flags, capriole_pre_handler pre_handler, caprio
 			input = &inputs[run];
 			execute(kind, &inputs[run], &probed);
 			compare(&alone[run], &probed);
+			if (pre_handler == pre_reads || pre_handler == pre_reads_simply)
+				check_seen(pre_handler == pre_reads_simply);
 		}
 		IS(pres, pre_handler ? RUNS : 0);
 		IS(capriole_probe_missed(&p), 0);
@@ -546,6 +593,74 @@ static void jumps_and_posts(void)
 static void posts_only(void)
 {
 	compare_all(0, NULL, post);
+}
+
+/* Number of instructions that a call takes: the trap flag is set meanwhile. */
+static volatile long steps;
+
+static void step(int signal)
+{
+	(void)signal;
+	steps++;
+}
+
+__attribute__((noipa)) static long small(long a, long b)
+{
+	return 3 * a + b;
+}
+
+static long count_steps(capriole_pre_handler pre_handler)
+{
+	struct capriole_probe p = { .address = (void *)small, .pre = pre_handler };
+	struct sigaction action = { .sa_handler = step }, before;
+	if (pre_handler) {
+		OK(capriole_probe_register(&p));
+		IS(capriole_optimize(PATIENCE), 0);
+		IS(capriole_probe_status(&p, NULL, 0), CAPRIOLE_OPTIMIZED);
+	}
+	OK(sigaction(SIGTRAP, &action, &before));
+	pres = steps = 0;
+	/* The red zone is in use. */
+	__asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orl $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp"
+			 : : : "memory", "cc");
+	long result = small(5, 6);
+	__asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andl $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp"
+			 : : : "memory", "cc");
+	IS(result, 21);
+	IS(pres, pre_handler != NULL);
+	OK(sigaction(SIGTRAP, &before, NULL));
+	if (pre_handler)
+		OK(capriole_probe_unregister(&p));
+	return steps;
+}
+
+static int pre_counts(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	pres++;
+	return 0;
+}
+
+/* The same, but it may return something else. */
+static volatile int skips;
+static int pre_counts_and_may_skip(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	pres++;
+	return skips;
+}
+
+/* For handlers that only read registers, less is stored and put back. */
+static void readers(void)
+{
+	compare_all(0, pre_reads, NULL);
+	compare_all(0, pre_reads_simply, NULL);
+	compare_all(CAPRIOLE_NO_OPTIMIZE, pre_reads, NULL);
+	compare_all(CAPRIOLE_NO_OPTIMIZE, pre_reads_simply, post);
+	long bare = count_steps(NULL), simple = count_steps(pre_counts), any = count_steps(pre_counts_and_may_skip);
+	printf("%ld instructions, %ld with a handler that only reads, %ld with another\n", bare, simple, any);
+	CHECK(simple > bare + 20 && simple < bare + 50);
+	CHECK(any > simple + 20);
 }
 
 /* The library finds out that handlers use vector registers. */
@@ -636,6 +751,7 @@ int main(int argc, char **argv)
 		{ "breakpoints_and_posts", breakpoints_and_posts },
 		{ "jumps_and_posts", jumps_and_posts },
 		{ "posts_only", posts_only },
+		{ "readers", readers },
 		{ "vectors_found", vectors_found },
 		{ "vectors_saved", vectors_saved },
 		{ "vectors_not_saved", vectors_not_saved },

@@ -443,6 +443,95 @@ IN_BOTH(longjmps)
 /* Backtraces in handlers, and in functions that are called by one that is followed. */
 static int traced, seen_main, seen_caller;
 
+/* Never set: functions that do not return have no exits. */
+static volatile int stays;
+
+/* Leaves `depth` calls of itself at once. */
+static jmp_buf chain_start;
+PROBED long leaves_deep(long depth)
+{
+	volatile long here = depth;
+	if (!depth) {
+		if (!stays)
+			longjmp(chain_start, 1);
+		return 1;
+	}
+	return leaves_deep(depth - 1) + here;
+}
+
+__attribute__((noinline)) static void leave(long depth)
+{
+	if (!setjmp(chain_start))
+		leaves_deep(depth);
+}
+
+/* The places of calls that were left are used again, in any order, by calls which return one after the
+ * other to the same place of the stack. */
+static void chains_after_left_calls(void)
+{
+	for (int address = 0; address < 2; address++)
+		for (int left = 1; left <= 300; left += 299)
+			for (size_t size = sizeof(struct data); size < 80; size += 16) {
+				by_address = address;
+				struct capriole_return_probe first = FOLLOWS(leaves_deep, on_entry, on_return);
+				OK(capriole_return_probe_register(&first));
+				leave(left);
+				by_address = 1;
+				struct capriole_return_probe odd = FOLLOWS(odd_steps, on_entry, on_steps);
+				odd.data_size = size;
+				OK(capriole_return_probe_register(&odd));
+				for (long n = 9; n <= 2001; n += 498) {
+					entries = returns = 0;
+					odd.missed = 0;
+					odd_steps(n);
+					IS(entries, returns);
+					IS(entries + (long)odd.missed, (n + 1) / 2);
+				}
+				OK(capriole_return_probe_unregister(&odd));
+				OK(capriole_return_probe_unregister(&first));
+			}
+}
+
+PROBED long ends_thread(long number)
+{
+	if (!stays)
+		pthread_exit(NULL);
+	return number + 1;
+}
+
+static void *ends_inside(void *how)
+{
+	if (how)
+		leave(3);
+	if (!how)
+		ends_thread(1);
+	return NULL;
+}
+
+/* Calls in which a thread ends, or which it has left, take room of the next thread at most. */
+static void threads_that_end(void)
+{
+	for (int way = 0; way < 4; way++) {
+		by_address = way & 1;
+		struct capriole_return_probe ends = FOLLOWS(ends_thread, on_entry, on_return);
+		struct capriole_return_probe leaves = FOLLOWS(leaves_deep, on_entry, on_return);
+		struct capriole_return_probe *probe = way & 2 ? &leaves : &ends;
+		if (!(way & 1))
+			probe->max_active = 8;
+		OK(capriole_return_probe_register(probe));
+		entries = returns = 0;
+		for (int i = 0; i < 3 * 4096; i++) {
+			pthread_t thread;
+			IS(pthread_create(&thread, NULL, ends_inside, way & 2 ? probe : NULL), 0);
+			IS(pthread_join(thread, NULL), 0);
+		}
+		IS(probe->missed, 0);
+		IS(entries, way & 2 ? 4 * 3 * 4096 : 3 * 4096);
+		IS(returns, 0);
+		OK(capriole_return_probe_unregister(probe));
+	}
+}
+
 int main(int argc, char **argv);
 PROBED long caller(long n)
 {
@@ -802,6 +891,8 @@ int main(int argc, char **argv)
 		{ "several", several },
 		{ "tail_call", tail_call },
 		{ "tail_calls", tail_calls },
+		{ "chains_after_left_calls", chains_after_left_calls },
+		{ "threads_that_end", threads_that_end },
 		{ "limited", limited },
 		{ "deep", deep },
 		{ "longjmps", longjmps },

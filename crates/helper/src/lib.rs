@@ -17,12 +17,14 @@
 #![forbid(unsafe_code)]
 
 mod branch;
+mod handlers;
 mod line;
 mod message;
 mod one_line;
+mod reads;
 mod rows;
 mod server;
-mod vectors;
+mod uses;
 
 pub use capriole_host::volunteer::try_ptrace;
 use line::Line;
@@ -37,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 
 /// Serves the program at the other end of a connection, until one of both ends.
 ///

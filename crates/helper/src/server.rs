@@ -1,10 +1,10 @@
 //! The requests of a program.
 
 use crate::branch::{Branch, NoPost};
+use crate::handlers::{ARGUMENTS, Analysis, RETURN};
 use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::one_line::one_line;
-use crate::vectors::uses_vectors;
 use crate::{VERSION, rows};
 use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
@@ -989,17 +989,19 @@ impl Server {
 
     fn analyze(&mut self, request: &mut Request) -> Answered {
         let mut answer = Answer::default();
-        let mut known: BTreeMap<u64, bool> = BTreeMap::from([(0, false)]);
+        let mut analysis = Analysis::new(self.process.as_ref());
         while !request.is_over() {
-            let mut any = false;
-            for _ in 0..3 {
-                let address = request.word()?;
-                let process = self.process.as_ref();
-                any |= *known.entry(address).or_insert_with(|| {
-                    process.is_none_or(|process| uses_vectors(process, address))
-                });
+            let kind = request.word()?;
+            let mut words = [0; 4];
+            let count = if kind == RETURN { 4 } else { 3 };
+            for word in &mut words[..count] {
+                *word = request.word()?;
             }
-            answer.word(any.into());
+            answer.word(match kind {
+                ARGUMENTS => analysis.arguments(words[0], words[1]),
+                RETURN => analysis.of_return(words),
+                _ => analysis.handlers(words[0], &words[1..3]),
+            });
         }
         Ok(answer)
     }

@@ -31,6 +31,7 @@ parts!("probes_functions.c":
     faults,
     fault_of_the_program,
     finish_and_begin_anew,
+    optimized_while_all_threads_hit_it,
     seen_by_others_from_the_first_hit_on,
 );
 

@@ -8,6 +8,7 @@ parts!("probes_registers.c":
     breakpoints_and_posts,
     jumps_and_posts,
     posts_only,
+    readers,
     vectors_found,
     vectors_saved,
     vectors_not_saved,

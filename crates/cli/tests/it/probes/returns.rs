@@ -10,6 +10,8 @@ parts!("probes_returns.c":
     several,
     tail_call,
     tail_calls,
+    chains_after_left_calls,
+    threads_that_end,
     limited,
     deep,
     longjmps,
