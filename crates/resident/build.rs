@@ -21,6 +21,7 @@ fn main() {
     for file in [
         "resident.c",
         "resident.h",
+        "summary.c",
         "entry.S",
         "resident.ld",
         "returns.S",
@@ -35,6 +36,7 @@ fn main() {
     for (source, object) in [
         ("src/entry.S", "entry.o"),
         ("src/resident.c", "resident.o"),
+        ("src/summary.c", "summary.o"),
         ("src/returns.S", "returns.o"),
     ] {
         run(Command::new(&cc)
@@ -50,7 +52,7 @@ fn main() {
             .args([source, "-o"])
             .arg(out.join(object)));
     }
-    link(&out, "resident", &["entry.o", "resident.o"]);
+    link(&out, "resident", &["entry.o", "resident.o", "summary.o"]);
     link(&out, "returns", &["returns.o"]);
 }
 

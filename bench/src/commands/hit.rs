@@ -4,7 +4,7 @@ use super::reading::Reading;
 use super::{Arguments, Outcome};
 use crate::Usage;
 use anyhow::Context;
-use capriole::aggregate::Source;
+use capriole::aggregate::{Keys, Source};
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
 use capriole::probe::{
@@ -19,6 +19,7 @@ use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_ring::reader::record_size;
+use capriole_ring::summary;
 use capriole_select::event::Event;
 use capriole_select::select::Mode;
 use capriole_trace::write_file;
@@ -163,7 +164,10 @@ impl Armed {
                 ..Mode::new(returns)
             },
             messages: false,
-            keys: KEYS,
+            keys: Keys {
+                room: KEYS,
+                summary: summary::ROOM,
+            },
             clock: clock.as_ref(),
         };
         let planned = Planned::new(process, &request)?;

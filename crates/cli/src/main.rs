@@ -18,6 +18,7 @@ use capriole::machine;
 use capriole_text::{output, tell};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 /// Record calls of functions in running native programs, by probes that are inserted while they run.
@@ -81,7 +82,11 @@ fn main() -> ExitCode {
     let arguments = match Cli::try_parse() {
         Ok(arguments) => arguments,
         // Help and version contain no foreign text, so they may have colours.
-        Err(error) if !error.use_stderr() => error.exit(),
+        Err(error) if !error.use_stderr() => {
+            let written = error.print().and_then(|()| output::terminal().flush());
+            let written = written.map_err(output::unwritable);
+            return exit::code(written.map(|()| ExitCode::SUCCESS).map_err(Into::into));
+        }
         Err(error) => {
             let words: Vec<OsString> = std::env::args_os().skip(1).collect();
             match usage::message(&error, &words) {

@@ -18,7 +18,7 @@ use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_proc::process::Process;
 use capriole_select::event::has_duration;
-use capriole_select::select::{self, Impossible, Part, Selected};
+use capriole_select::select::{self, Impossible, Selected};
 use capriole_text::output::is_verbose;
 use capriole_text::units::parse_duration;
 use capriole_text::{detail, note, tell, units};
@@ -28,7 +28,6 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::mem::{Discriminant, discriminant};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, ExitStatus};
@@ -173,7 +172,9 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
         .map(|(event, _)| event);
     let shown: Vec<&Selected> = shown.collect();
     let (one, several) = Selected::nouns(shown.iter().copied());
-    let subjects = shown.iter().map(|event| (part(event), event.subject()));
+    let subjects = shown
+        .iter()
+        .map(|event| (event.definition, event.subject()));
     let subjects = subjects.collect::<HashSet<_>>().len();
     note!(
         "capriole: {doing} {} of process {} ({}){}",
@@ -188,9 +189,9 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
     );
 }
 
-/// Identifies the user's event, and the part of it at entries or exits.
-fn part(event: &Selected) -> (usize, Discriminant<Part>) {
-    (event.definition, discriminant(&event.part))
+/// Identifies a function of one of the user's events, wherever in it the event has sites.
+fn function(event: &Selected) -> (usize, u64) {
+    (event.definition, event.place_of_call())
 }
 
 /// Prints which functions are meant by names that leave something out, how many are left out, with
@@ -227,35 +228,42 @@ pub fn say_dropped(probed: &Probed, names: &ShownNames) {
     {
         tell!("capriole: {message}");
     }
-    let mut told = HashSet::new();
-    let left_out: Vec<(&Selected, &Message)> = probed
-        .selected
-        .iter()
-        .zip(&probed.dropped)
-        .filter_map(|(e, d)| Some((e, d.as_ref().filter(|_| !e.origin.is_implied())?)))
-        .filter(|(e, _)| told.insert((part(e), e.place_of_call())))
-        .collect();
-    if left_out.is_empty() {
-        return;
-    }
     let asked = || {
-        let all = probed.selected.iter();
-        all.filter(|event| !event.origin.is_implied())
+        let all = probed.selected.iter().zip(&probed.dropped);
+        all.filter(|(event, _)| !event.origin.is_implied())
     };
-    let all: HashSet<_> = asked()
-        .map(|event| (part(event), event.place_of_call()))
+    // A function of which some exits have probes, and others not, is not left out itself.
+    let has_exits: HashSet<_> = asked()
+        .filter(|(event, dropped)| event.part.is_exit() && dropped.is_none())
+        .map(|(event, _)| function(event))
         .collect();
-    let (one, several) = match Selected::nouns(asked()) {
+    let is_exit = |event: &Selected| event.part.is_exit() && has_exits.contains(&function(event));
+    let mut told = HashSet::new();
+    let left_out = asked().filter_map(|(event, dropped)| Some((event, dropped.as_ref()?)));
+    let left_out = left_out.filter(|(event, _)| told.insert((function(event), is_exit(event))));
+    let (exits, functions): (Vec<_>, Vec<_>) = left_out.partition(|(event, _)| is_exit(event));
+    let all: HashSet<_> = asked().map(|(event, _)| function(event)).collect();
+    let (one, several) = match Selected::nouns(asked().map(|(event, _)| event)) {
         ("marker", _) => ("place of a marker", "places of markers"),
         nouns => nouns,
     };
+    let all = units::counted(all.len() as u64, one, several);
+    let count = units::count(functions.len() as u64);
+    say_left_out(&format!("{count} of {all}"), &functions, names);
+    let count = units::counted(exits.len() as u64, one, several);
+    say_left_out(&format!("some exits of {count}"), &exits, names);
+}
+
+/// Prints what is left out, with the reasons.
+fn say_left_out(what: &str, left_out: &[(&Selected, &Message)], names: &ShownNames) {
+    if left_out.is_empty() {
+        return;
+    }
     let reasons = left_out
         .iter()
         .map(|(event, reason)| event.fate.kind(reason));
     tell!(
-        "capriole: left out: {} of {} ({}){}",
-        units::count(left_out.len() as u64),
-        units::counted(all.len() as u64, one, several),
+        "capriole: left out: {what} ({}){}",
         tally(reasons),
         match is_verbose() {
             true => ":",
@@ -263,7 +271,7 @@ pub fn say_dropped(probed: &Probed, names: &ShownNames) {
         }
     );
     if is_verbose() {
-        for (event, reason) in &left_out {
+        for (event, reason) in left_out {
             let at = match &event.site.marker {
                 Some(_) => event.at_exit(names),
                 None => String::new(),

@@ -44,6 +44,15 @@ fn of_process(pid: u32) -> capriole::Result<(Objects, Planner)> {
     ))
 }
 
+/// Refuses a file in place of an event, with the event behind it: `list ./program handle`.
+pub fn refuse_swapped(command: &str, event: &str, path: &Path) -> Result<()> {
+    if Path::new(event).is_file() && !path.exists() {
+        let path = path.display();
+        bail!("the file stands last: write `capriole {command} '{path}' {event}`");
+    }
+    Ok(())
+}
+
 /// Returns the path if it exists. A name without a directory is also that of a command in PATH.
 pub fn existing(path: &Path) -> Result<PathBuf> {
     if path.exists() {

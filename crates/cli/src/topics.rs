@@ -88,7 +88,10 @@ pub const ALL: &[Topic] = &[
     Topic {
         name: "types",
         about: "Types of fields, and how they are shown",
-        parts: &[(EVENTS, Chapter("Types"))],
+        parts: &[
+            (EVENTS, Chapter("Types")),
+            (EVENTS, Chapter("File descriptors")),
+        ],
     },
     Topic {
         name: "variables",

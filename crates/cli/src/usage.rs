@@ -2,6 +2,7 @@
 
 mod hints;
 
+use crate::topics;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 
@@ -30,7 +31,10 @@ pub fn message(error: &Error, words: &[OsString]) -> Option<String> {
                 .chain([&argument])
                 .any(|name| name.contains("PROGRAM"))
             {
-                true => "give either -p PID or a program to start, not both".to_owned(),
+                true => match event_without_option(&words) {
+                    Some(event) => format!("events stand behind -e: write -e '{event}'"),
+                    None => "give either -p PID or a program to start, not both".to_owned(),
+                },
                 false if others == [argument.clone()] => {
                     format!("{} is given twice; give it once", plain(&argument))
                 }
@@ -41,6 +45,7 @@ pub fn message(error: &Error, words: &[OsString]) -> Option<String> {
                 ),
             }
         }
+        ErrorKind::InvalidValue if command == "help" => no_topic(error),
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => wrong_value(error, &argument()),
         ErrorKind::TooFewValues | ErrorKind::WrongNumberOfValues | ErrorKind::TooManyValues => {
             format!(
@@ -54,6 +59,33 @@ pub fn message(error: &Error, words: &[OsString]) -> Option<String> {
             .to_owned(),
         _ => return None,
     })
+}
+
+/// Returns the first word that looks like an event, if none stands behind an option.
+fn event_without_option(words: &[String]) -> Option<&str> {
+    let options = ["-e", "--event", "-f", "--file"];
+    let is_option = |word: &String| options.iter().any(|option| word.starts_with(option));
+    let mut others = words.iter().skip(1);
+    let event = others.find(|word| !word.starts_with('-') && word.contains(':'));
+    event
+        .filter(|_| !words.iter().any(is_option))
+        .map(String::as_str)
+}
+
+/// Formats that the word behind `help` is neither a command nor a topic.
+fn no_topic(error: &Error) -> String {
+    let word = one(error, ContextKind::InvalidValue).unwrap_or_default();
+    let near = |similar: &String| {
+        similar.starts_with(&word) || hints::is_near(word.as_bytes(), similar.as_bytes())
+    };
+    if let Some(similar) = one(error, ContextKind::SuggestedValue).filter(near) {
+        return format!("there is no command or topic `{word}`; similar: `{similar}`");
+    }
+    let topics: Vec<&str> = topics::ALL.iter().map(|topic| topic.name).collect();
+    format!(
+        "there is no command or topic `{word}`; the topics are {}",
+        topics.join(", ")
+    )
 }
 
 /// Returns a text of the error's context.
@@ -108,6 +140,9 @@ fn unknown_argument(error: &Error, command: &str, argument: &str) -> String {
             see(command)
         );
     }
+    if command.starts_with('-') {
+        return format!("name a command first, as in `capriole stat {command} ...`");
+    }
     let hint = match (
         hints::option(command, argument),
         one(error, ContextKind::SuggestedArg),
@@ -132,6 +167,9 @@ fn missing(command: &str, missing: &[String], words: &[String]) -> String {
                 "record" => "nothing to record",
                 _ => "nothing to count",
             };
+            if let Some(pid) = words.get(1).filter(|word| word.parse::<u32>().is_ok()) {
+                return format!("a process is given by -p: write `capriole {command} -p {pid}`");
+            }
             let (subject, list) = subject(words);
             return format!(
                 "{nothing}: name a function, as in `{example} {subject}`; `capriole list {list}` \

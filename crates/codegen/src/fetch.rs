@@ -211,8 +211,8 @@ impl FetchError {
             }
             FetchError::NotKept(index) => {
                 format!(
-                    "field `{}` is not kept from entry to exit: only numbers are; at the exit \
-                     +0($entry:ARGUMENT) reads memory by a pointer that was kept",
+                    "field `{0}` is not kept from entry to exit: only numbers are; a text is read at \
+                     the exit: write {0}:string for calls, +0($entry:{0}):string at a return",
                     name(*index)
                 )
             }

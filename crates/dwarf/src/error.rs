@@ -499,19 +499,3 @@ fn bytes(count: u64) -> String {
         count => format!("{count} bytes"),
     }
 }
-
-impl Refusal {
-    /// True if a value of the type cannot be shown, wherever it is.
-    #[must_use]
-    pub fn is_of_type(&self) -> bool {
-        matches!(
-            self,
-            Refusal::Whole { .. }
-                | Refusal::RustSlice { .. }
-                | Refusal::Variants { .. }
-                | Refusal::Array { .. }
-                | Refusal::Size { .. }
-                | Refusal::FloatingPoint { .. }
-        )
-    }
-}

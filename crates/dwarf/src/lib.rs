@@ -34,6 +34,7 @@ mod globals;
 mod go;
 mod index;
 mod inlined;
+mod known;
 mod lines;
 mod list;
 mod location;

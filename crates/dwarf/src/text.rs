@@ -1,5 +1,6 @@
 //! Texts that are a pointer and a length in a struct: `std::string` and `std::string_view` of C++,
-//! `&str`, `String`, `&[u8]` and `Vec<u8>` of Rust, `string` and `[]byte` of Go.
+//! `&str`, `String`, `&[u8]` and `Vec<u8>` of Rust, `string` and `[]byte` of Go; and of programs in C
+//! those in the table of [`known`](super::known).
 //!
 //! The members are found by their names, in structs of these names. A struct that looks different (the
 //! `std::string` of libc++, whose pointer depends on a bit, or that of GCC's old ABI) is a struct
@@ -8,6 +9,7 @@
 use super::class::Lookup;
 use super::error::{DebugError, Refusal};
 use super::fetch::TypedFetch;
+use super::known::Known;
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 use super::walk::{Thing, follow};
@@ -76,7 +78,10 @@ impl Debug<'_> {
             Shape::Pointer { target, size: 8 } if thing.bits.is_none() => {
                 let is_text = matches!(self.shape(target)?, Shape::Record { key, .. }
                     if !self.text_layouts(key)?.is_empty());
-                if !is_text || !through && !self.c_type(thing.kind).starts_with('&') {
+                // Programs in C pass them by pointers.
+                let is_known = self.known_text(target)?.is_some();
+                let is_followed = through || self.c_type(thing.kind).starts_with('&');
+                if !(is_known || is_text && is_followed) {
                     return Ok(None);
                 }
                 Thing {
@@ -91,6 +96,9 @@ impl Debug<'_> {
         let Shape::Record { key, .. } = self.shape(thing.kind)? else {
             return Ok(None);
         };
+        if let Some(known) = self.known_text(thing.kind)? {
+            return self.as_known(&thing, known);
+        }
         for (pointer, length) in self.text_layouts(key)? {
             let (Some(pointer), Some(length)) =
                 (self.within(&thing, pointer)?, self.within(&thing, length)?)
@@ -113,6 +121,40 @@ impl Debug<'_> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the fetch of a text of a known type, if it has the members of that type.
+    fn as_known(&self, thing: &Thing, known: &Known) -> Result<Option<TypedFetch>, Refusal> {
+        let Some(text) = self.within(thing, &[known.text])? else {
+            return Ok(None);
+        };
+        let characters = match self.shape(text.kind)? {
+            Shape::Pointer { target, size: 8 } if known.length.is_some() => target,
+            Shape::Array { element } if known.length.is_none() => element,
+            _ => return Ok(None),
+        };
+        let is_character = matches!(self.shape(characters)?, Shape::Base { size: 1, name, .. }
+            if matches!(name.as_str(), "char" | "unsigned char"));
+        let length = match known.length {
+            Some(name) => self.within(thing, &[name])?,
+            None => None,
+        };
+        let is_number = match &length {
+            Some(length) => matches!(self.shape(length.kind)?, Shape::Base { size: 4 | 8, .. }),
+            None => known.length.is_none(),
+        };
+        if !is_character || !is_number {
+            return Ok(None);
+        }
+        let length = match length {
+            Some(length) => Some(Box::new(self.typed(length, None)?)),
+            None => None,
+        };
+        Ok(Some(TypedFetch {
+            length,
+            c_type: self.c_type(thing.kind),
+            ..self.pointed_text(&text)?
+        }))
     }
 
     fn text_layouts(&self, record: DieKey) -> Result<&'static [Layout], DebugError> {

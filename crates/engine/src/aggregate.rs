@@ -4,8 +4,9 @@ pub mod maps;
 pub mod model;
 pub mod source;
 pub mod table;
+pub mod totals;
 
 pub use maps::{Maps, Own};
 pub use model::{Bucket, Exact, Group, Histogram, Measure, Row, Snapshot};
 pub use source::Source;
-pub use table::AggregateTable;
+pub use table::{AggregateTable, Keys};

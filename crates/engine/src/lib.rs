@@ -127,6 +127,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+pub mod descriptors;
 pub mod filtered;
 pub mod machine;
 pub mod options;

@@ -2,7 +2,7 @@
 //! [`Probed`] once the probes are in.
 
 use crate::advice::{Advice, Message, Words};
-use crate::aggregate::{Maps, Own};
+use crate::aggregate::{Keys, Maps, Own};
 use crate::error::{Code, Context, Error, Result, err};
 use crate::machine::possible_cpus;
 use crate::options;
@@ -84,8 +84,8 @@ pub struct Request<'a> {
     pub mode: Mode,
     /// True if the program's own messages are recorded as well.
     pub messages: bool,
-    /// Number of keys that each new table has room for.
-    pub keys: u32,
+    /// Room for keys in each new table.
+    pub keys: Keys,
     /// Indices of events that are probed by breakpoints, whatever else is possible.
     pub breakpoints: Option<&'a BTreeSet<usize>>,
     /// Clock that shows durations in maps in ns, and converts times that durations are compared

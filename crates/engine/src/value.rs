@@ -95,6 +95,7 @@ impl From<Borrowed<'_>> for Value {
             Borrowed::Symbol(address) => Value::Symbol(address),
             Borrowed::Ipv4(address) => Value::Ipv4(address),
             Borrowed::Ipv6(address) => Value::Ipv6(address),
+            Borrowed::Descriptor(descriptor) => Value::Signed(i64::from(descriptor.number)),
             Borrowed::Enumerated(number) => match number.signed {
                 true => Value::Signed(number.value),
                 false => Value::Unsigned(number.value.cast_unsigned()),

@@ -41,7 +41,7 @@ pub enum Instead {
 impl ParseError {
     /// Creates an error at a byte position of `text`. The position is moved back to the start of
     /// the character it falls into, or to the end of the text if it lies beyond.
-    pub(crate) fn at(
+    pub fn at(
         text: &str,
         byte: usize,
         message: impl Into<String>,

@@ -24,6 +24,16 @@ pub enum Shown {
     /// `ipv4`: an IPv4 address, which is a number of 4 bytes in network byte order; `127.0.0.1`. The
     /// kernel has no such type.
     Ipv4,
+    /// `fd`: a file descriptor, a number of 4 bytes with a sign, shown with what it was open for. The
+    /// kernel has no such type.
+    Descriptor,
+}
+
+impl Shown {
+    /// True for numbers with a sign.
+    pub fn is_signed(self) -> bool {
+        matches!(self, Shown::Signed | Shown::Descriptor)
+    }
 }
 
 /// Bit field within a number. `1 <= width`, and `width + offset <=` the bits of the number.
@@ -67,7 +77,7 @@ pub enum Element {
 ///
 /// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
 /// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, `be16`,
-/// `be32`, `be64`, `port` (which is `be16`), `ipv4`, `ipv6`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
+/// `be32`, `be64`, `port` (which is `be16`), `ipv4`, `ipv6`, `fd`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
 /// `f32@32/64`), and `stack(4096)`, which is not a type that events can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
@@ -85,7 +95,7 @@ const LETTERS: [char; 5] = ['b', 's', 'x', 'c', 'f'];
 
 /// Help for an unknown type.
 const TYPES: &str = "the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, port, ipv4, \
-     ipv6, char, string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
+     ipv6, fd, char, string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]";
 
 impl FieldType {
     /// `x64`: the default for a register or 8 bytes of memory.
@@ -179,7 +189,7 @@ impl FieldType {
     }
 
     /// True for what no register holds: texts, arrays and IPv6 addresses.
-    pub(crate) fn is_in_memory(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.is_string() || self.count.is_some() || self.element == Element::Ipv6
     }
 
@@ -249,6 +259,7 @@ fn element(text: &str, start: usize, name: &str) -> Result<Element, ParseError> 
         "be64" => number(Shown::Network, 8),
         "ipv4" => number(Shown::Ipv4, 4),
         "ipv6" => Element::Ipv6,
+        "fd" => number(Shown::Descriptor, 4),
         "string" => Element::String { user: false },
         "ustring" => Element::String { user: true },
         "symstr" => return unknown("`symbol` shows an address as the function it lies in"),
@@ -344,7 +355,7 @@ impl fmt::Display for Element {
             } => {
                 let letter = match shown {
                     Shown::Unsigned | Shown::Symbol | Shown::Network | Shown::Ipv4 => 'b',
-                    Shown::Signed => 's',
+                    Shown::Signed | Shown::Descriptor => 's',
                     Shown::Hexadecimal => 'x',
                     Shown::Character => 'c',
                     Shown::Float => 'f',
@@ -355,6 +366,7 @@ impl fmt::Display for Element {
                 Shown::Character => return f.write_str("char"),
                 Shown::Symbol => return f.write_str("symbol"),
                 Shown::Ipv4 => return f.write_str("ipv4"),
+                Shown::Descriptor => return f.write_str("fd"),
                 Shown::Network => return write!(f, "be{}", u16::from(bytes) * 8),
                 Shown::Unsigned => ('u', u16::from(bytes) * 8),
                 Shown::Signed => ('s', u16::from(bytes) * 8),

@@ -69,6 +69,9 @@ pub enum Operand {
     Address(std::net::Ipv6Addr),
     /// A time, which [`Guard::DURATION`] is compared with.
     Duration(Duration),
+    /// Names of values of the field's enumeration, and numbers, joined by `|`: `READY`,
+    /// `READ|WRITE`. Debug information has their values. Not for [`Comparison::Matches`].
+    Named(String),
 }
 
 /// A condition, in an event's text its filter: a probe does nothing at a hit that does not meet it.
@@ -269,6 +272,7 @@ impl fmt::Display for Operand {
             } => write!(f, "{}", *value as i64),
             Operand::Number { value, .. } => write!(f, "{value}"),
             Operand::Address(address) => write!(f, "{address}"),
+            Operand::Named(names) => f.write_str(names),
             Operand::Duration(time) => {
                 let nanoseconds = time.as_nanos();
                 let units = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1000)];

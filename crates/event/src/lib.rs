@@ -29,7 +29,7 @@
 //!           stack[(SIZE)]
 //! VALUE     %REG  $argN  $arg*  $retval  $stack  $stackN  $comm  @ADDR  @+OFFSET
 //!           \NUMBER  \"TEXT"  VARIABLE  +|-[u]OFFSET(VALUE)
-//! TYPE      u8..u64  s8..s64  x8..x64  f32  f64  be16  be32  be64  port  ipv4  ipv6  char
+//! TYPE      u8..u64  s8..s64  x8..x64  f32  f64  be16  be32  be64  port  ipv4  ipv6  fd  char
 //!           string  ustring  symbol  bWIDTH@OFFSET/SIZE  TYPE[COUNT]  string[VALUE[:TYPE]]
 //! AGGREGATE count()  sum(X)  min(X)  max(X)  avg(X)  hist(X)
 //! X         ARGUMENT, or the name of one that stands before

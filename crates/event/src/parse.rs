@@ -133,15 +133,13 @@ fn event(text: &str, kernel_names: bool) -> Result<EventSpec, ParseError> {
         body.arguments.push(all_arguments());
         body.columns.arguments.push(head.end);
     }
-    let filter = match text[body.end..end].strip_prefix("if") {
-        Some(_) => Some(filter::parse(
-            text,
-            body.end + 2,
-            end,
-            &body.arguments,
-            (at, is_marker),
-        )?),
-        None => None,
+    let (filter, filter_values) = match text[body.end..end].strip_prefix("if") {
+        Some(_) => {
+            let parsed = filter::parse(text, body.end + 2, end, &body.arguments, at_site)?;
+            body.columns.named = parsed.named;
+            (Some(parsed.guard), parsed.values)
+        }
+        None => (None, Vec::new()),
     };
     Ok(EventSpec {
         text: text.to_string(),
@@ -154,6 +152,7 @@ fn event(text: &str, kernel_names: bool) -> Result<EventSpec, ParseError> {
         arguments: body.arguments,
         aggregation: body.aggregation,
         filter,
+        filter_values,
         columns: body.columns,
     })
 }

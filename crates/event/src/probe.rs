@@ -29,9 +29,11 @@ pub struct Probe {
     pub reference_counter: Option<u64>,
     /// Values that are read at each hit, at most 128, with distinct names.
     pub values: Vec<FetchArg>,
-    /// Condition for all actions. Every field that it names is in `values` or in
+    /// Condition for all actions. Every field that it names is in `values`, in `guard_values` or in
     /// [`Guard::COMMON`] or is [`Guard::DURATION`], unless `$arg*` is among the values.
     pub guard: Option<Guard>,
+    /// Values that only the guard reads: no action uses them. Their names need not be identifiers.
+    pub guard_values: Vec<FetchArg>,
     /// Condition at the function's entry, for a probe at its return.
     pub entry: Option<Entry>,
     /// Actions of a hit, at most [`Probe::MAX_ACTIONS`]; [`Action::Record`] only as the first. Without
@@ -51,7 +53,7 @@ pub struct Probe {
 pub struct Entry {
     /// Name of the entry, where a trace describes it.
     pub name: Option<String>,
-    /// Values at the entry, for the guard.
+    /// Values at the entry, for the guard. Their names need not be identifiers.
     pub values: Vec<FetchArg>,
     /// The condition; `None` follows all calls.
     pub guard: Option<Guard>,
@@ -144,6 +146,7 @@ impl Probe {
             reference_counter: None,
             values: Vec::new(),
             guard: None,
+            guard_values: Vec::new(),
             entry: None,
             actions: Vec::new(),
             of_calls: false,
@@ -274,7 +277,12 @@ impl Probe {
         })
     }
 
-    /// Returns the value with this name.
+    /// Returns all values that the probe reads, those of its actions before those of its guard.
+    pub fn all_values(&self) -> impl Iterator<Item = &FetchArg> {
+        self.values.iter().chain(&self.guard_values)
+    }
+
+    /// Returns the value with this name, if it is not one for the guard alone.
     pub fn find(&self, name: &str) -> Option<&FetchArg> {
         self.values.iter().find(|value| value.name == name)
     }

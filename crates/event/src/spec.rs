@@ -31,9 +31,12 @@ pub struct EventSpec {
     /// Aggregation over all hits. Every field that it names is in `arguments`, also if it was
     /// written inside an aggregate or after `by`.
     pub aggregation: Aggregation,
-    /// Condition for recording a hit. Every field that it names is in `arguments` or in
-    /// [`Guard::COMMON`] or is [`Guard::DURATION`], unless `$arg*` is among the arguments.
+    /// Condition for recording a hit. Every field that it names is in `arguments`, in
+    /// `filter_values` or in [`Guard::COMMON`] or is [`Guard::DURATION`], unless `$arg*` is among the
+    /// arguments.
     pub filter: Option<Guard>,
+    /// Values that only the filter reads, named as they are written: `r->size`.
+    pub filter_values: Vec<FetchArg>,
     pub(crate) columns: Columns,
 }
 
@@ -44,6 +47,15 @@ pub(crate) struct Columns {
     pub arguments: Vec<usize>,
     pub aggregates: Vec<usize>,
     pub keys: Vec<usize>,
+    pub named: Vec<NamedOperand>,
+}
+
+/// An [`Operand::Named`](crate::Operand::Named) of the filter, with the byte offset of its text.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct NamedOperand {
+    pub field: String,
+    pub names: String,
+    pub column: usize,
 }
 
 impl EventSpec {
@@ -61,6 +73,14 @@ impl EventSpec {
             aggregates, keys, ..
         } = &self.columns;
         aggregates.first().or(keys.first()).copied()
+    }
+
+    /// Returns the byte offset in the event's text of the names that its filter compares a field
+    /// with.
+    pub fn column_of_names(&self, field: &str, names: &str) -> Option<usize> {
+        let mut all = self.columns.named.iter();
+        let found = all.find(|named| named.field == field && named.names == names);
+        found.map(|named| named.column)
     }
 
     /// Returns the probe that counts the event's hits, in a table of its own.
@@ -83,6 +103,7 @@ impl EventSpec {
             reference_counter: self.reference_counter,
             values: self.arguments,
             guard: self.filter,
+            guard_values: self.filter_values,
             entry: None,
             actions: vec![action],
             of_calls: false,

@@ -28,6 +28,7 @@ fn shown(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Hexadecimal(number) => format!("{number:#x}"),
         Value::Character(byte) => format!("'{}'", byte.escape_ascii()),
+        Value::Descriptor(fd, _) => fd.to_string(),
         Value::Name(name) => name.clone(),
         Value::Address(address) => address.to_string(),
         Value::Text(bytes) => format!("\"{}\"", bytes.escape_ascii()),

@@ -552,3 +552,10 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason.clone()))
     }
 }
+
+/// True if a library's file name is `link` with more of its version: `libz.so.1.2.13` of `libz.so.1`.
+#[must_use]
+pub fn is_link(link: &str, file: &str) -> bool {
+    let version = file.strip_prefix(link);
+    version.is_some_and(|version| version.starts_with('.'))
+}

@@ -5,6 +5,7 @@
 //! [`ProcessError::NoSuchProcess`].
 
 mod auxv;
+mod descriptors;
 mod error;
 mod layout;
 mod stat;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub use auxv::Auxv;
+pub use descriptors::Socket;
 pub use error::{Permission, ProcessError};
 pub use stat::Stat;
 pub use status::{Credentials, Seccomp, SignalSet, State, Status};

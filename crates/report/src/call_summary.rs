@@ -9,7 +9,7 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::summary::{Doubts, counted, seconds};
-use super::table::{microseconds, put_table, unless_zero};
+use super::table::{known, microseconds, put_table, time_of_calls, unless_zero};
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Exit, Functions, Visitor, walk};
 use crate::error::ReportError;
@@ -38,7 +38,8 @@ pub struct CallSummary {
     pub directory: PathBuf,
     /// Number of calls.
     pub calls: u64,
-    /// Time in outermost calls, which is the sum of all self times, in ns.
+    /// Time in outermost calls, which is the sum of all self times, in ns. Calls without a recorded
+    /// end count up to the last event seen in them.
     pub total_ns: u64,
     /// Calls that ended without an exit.
     pub abandoned: u64,
@@ -87,10 +88,14 @@ pub struct FunctionSummary {
     pub function: String,
     /// Number of calls.
     pub calls: u64,
-    /// Time from entry to exit, in ns. A call within a call of the same function counts once.
-    pub total_ns: u64,
-    /// Self time: time in the function itself, outside recorded calls made by it, in ns.
-    pub self_ns: u64,
+    /// Time from entry to exit, in ns. A call within a call of the same function counts once. A lower
+    /// bound if there are `unended` calls; `None` if nothing is known.
+    pub total_ns: Option<u64>,
+    /// Self time: time in the function itself, outside recorded calls made by it, in ns. Known as far
+    /// as `total_ns`.
+    pub self_ns: Option<u64>,
+    /// Calls without a recorded end, which count up to the last event seen in them.
+    pub unended: u64,
     /// Calls with both ends recorded and no events lost meanwhile; the following statistics cover
     /// only these calls.
     pub measured: u64,
@@ -182,11 +187,13 @@ impl Count {
             measured(times.value_at_quantile(part).clamp(self.min, self.max))
         };
         let average = || scale.ns(self.sum) as f64 / self.measured as f64;
+        let unended = self.abandoned + self.open;
         FunctionSummary {
             function: name.to_string(),
             calls: self.calls,
-            total_ns: scale.ns(self.total),
-            self_ns: scale.ns(self.own),
+            total_ns: known(scale.ns(self.total), self.calls, unended),
+            self_ns: known(scale.ns(self.own), self.calls, unended),
+            unended,
             measured: self.measured,
             average_ns: (self.measured > 0).then(average),
             min_ns: measured(self.min),
@@ -349,11 +356,15 @@ impl fmt::Display for CallSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{}: {} in {} s, {}; {} s in outermost calls",
+            "{}: {} in {} s, {}; {}{} s in outermost calls",
             self.directory.display(),
             counted(self.calls, "call", "calls"),
             seconds(self.duration_ns),
             counted(self.threads, "thread", "threads"),
+            match self.abandoned + self.open {
+                0 => "",
+                _ => "at least ",
+            },
             seconds(self.total_ns),
         )?;
         let doubts = Doubts {
@@ -416,8 +427,8 @@ fn table(f: &mut fmt::Formatter<'_>, functions: &[FunctionSummary], form: Form) 
     let rows = functions.iter().map(|function| {
         let cells = vec![
             function.calls.to_string(),
-            microseconds(function.total_ns),
-            microseconds(function.self_ns),
+            time_of_calls(function.total_ns, function.unended),
+            time_of_calls(function.self_ns, function.unended),
             time(function.average_ns.map(|ns| ns as u64)),
             time(function.min_ns),
             time(function.max_ns),

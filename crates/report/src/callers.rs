@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::summary::counted;
-use super::table::microseconds;
+use super::table::{known, time_of_calls};
 use super::tasks::printable;
 use crate::calls::{Call, Functions, Visitor, walk};
 use crate::error::ReportError;
@@ -41,10 +41,14 @@ pub struct FunctionCallers {
     pub function: String,
     /// Number of calls.
     pub calls: u64,
-    /// Time from entry to exit, in ns. A call within a call of the same function counts once.
-    pub total_ns: u64,
-    /// Self time: time in the function itself, outside recorded calls made by it, in ns.
-    pub self_ns: u64,
+    /// Time from entry to exit, in ns. A call within a call of the same function counts once. A lower
+    /// bound if there are `unended` calls; `None` if nothing is known.
+    pub total_ns: Option<u64>,
+    /// Self time: time in the function itself, outside recorded calls made by it, in ns. Known as far
+    /// as `total_ns`.
+    pub self_ns: Option<u64>,
+    /// Calls without a recorded end, which count up to the last event seen in them.
+    pub unended: u64,
     /// The callers, most time first. Their values add up to the function's.
     pub callers: Vec<Edge>,
     /// The callees, most time first.
@@ -59,15 +63,18 @@ pub struct Edge {
     /// Number of calls.
     pub calls: u64,
     /// Time of these calls from entry to exit, in ns, excluding calls nested, directly or
-    /// indirectly, in another call of the called function.
-    pub total_ns: u64,
-    /// Self time of the called function in these calls, in ns.
-    pub self_ns: u64,
+    /// indirectly, in another call of the called function. Known as far as that of a function.
+    pub total_ns: Option<u64>,
+    /// Self time of the called function in these calls, in ns. Known as far as that of a function.
+    pub self_ns: Option<u64>,
+    /// Those of these calls without a recorded end.
+    pub unended: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum {
     calls: u64,
+    unended: u64,
     total: u128,
     own: u128,
 }
@@ -75,8 +82,13 @@ struct Sum {
 impl Sum {
     fn add(&mut self, other: Sum) {
         self.calls += other.calls;
+        self.unended += other.unended;
         self.total += other.total;
         self.own += other.own;
+    }
+
+    fn known(&self, ticks: u128, scale: &Scale) -> Option<u64> {
+        known(scale.ns(ticks), self.calls, self.unended)
     }
 }
 
@@ -99,6 +111,7 @@ impl Visitor for Counter {
         };
         edge.add(Sum {
             calls: 1,
+            unended: u64::from(!call.exit.is_recorded()),
             total,
             own: u128::from(call.own),
         });
@@ -126,8 +139,9 @@ impl Callers {
             let edge = |other: Option<usize>| Edge {
                 function: other.map(|other| names[other].clone()),
                 calls: sum.calls,
-                total_ns: scale.ns(sum.total),
-                self_ns: scale.ns(sum.own),
+                total_ns: sum.known(sum.total, &scale),
+                self_ns: sum.known(sum.own, &scale),
+                unended: sum.unended,
             };
             sums[*callee].add(*sum);
             callers[*callee].push(edge(*caller));
@@ -146,8 +160,9 @@ impl Callers {
                 FunctionCallers {
                     function: name.clone(),
                     calls: sum.calls,
-                    total_ns: scale.ns(sum.total),
-                    self_ns: scale.ns(sum.own),
+                    total_ns: sum.known(sum.total, &scale),
+                    self_ns: sum.known(sum.own, &scale),
+                    unended: sum.unended,
                     callers,
                     callees,
                 }
@@ -218,11 +233,11 @@ impl fmt::Display for Callers {
 
 /// Returns the lines of one function, preceded by an empty line.
 fn lines(function: &FunctionCallers, names: &ShownNames) -> Vec<[String; 4]> {
-    let line = |calls: u64, total: u64, own: u64, text: String| {
+    let line = |calls: u64, unended: u64, total: Option<u64>, own: Option<u64>, text: String| {
         [
             calls.to_string(),
-            microseconds(total),
-            microseconds(own),
+            time_of_calls(total, unended),
+            time_of_calls(own, unended),
             text,
         ]
     };
@@ -230,20 +245,19 @@ fn lines(function: &FunctionCallers, names: &ShownNames) -> Vec<[String; 4]> {
         Some(name) => printable(&names.get(name)),
         None => OUTERMOST.to_string(),
     };
+    let of_edge = |arrow: &str, edge: &Edge| {
+        let text = format!("  {arrow} {}", name(edge));
+        line(edge.calls, edge.unended, edge.total_ns, edge.self_ns, text)
+    };
     let mut lines = vec![Default::default()];
-    for edge in &function.callers {
-        let text = format!("  <- {}", name(edge));
-        lines.push(line(edge.calls, edge.total_ns, edge.self_ns, text));
-    }
+    lines.extend(function.callers.iter().map(|edge| of_edge("<-", edge)));
     lines.push(line(
         function.calls,
+        function.unended,
         function.total_ns,
         function.self_ns,
         printable(&names.get(&function.function)),
     ));
-    for edge in &function.callees {
-        let text = format!("  -> {}", name(edge));
-        lines.push(line(edge.calls, edge.total_ns, edge.self_ns, text));
-    }
+    lines.extend(function.callees.iter().map(|edge| of_edge("->", edge)));
     lines
 }

@@ -7,6 +7,7 @@ use inferno::flamegraph::{self, Options};
 use serde::Serialize;
 
 use super::open::Open;
+use super::table::known;
 use super::tasks::printable;
 use crate::calls::{Begin, Call, Functions, Visitor, walk};
 use crate::error::ReportError;
@@ -42,8 +43,11 @@ pub struct FoldedStack {
     pub functions: Vec<String>,
     /// Number of calls of the last function.
     pub calls: u64,
-    /// Self time of the last function, in ns.
-    pub self_ns: u64,
+    /// Self time of the last function, in ns. A lower bound if there are `unended` calls; `None` if
+    /// nothing is known.
+    pub self_ns: Option<u64>,
+    /// Calls without a recorded end, which count up to the last event seen in them.
+    pub unended: u64,
 }
 
 /// All calls with the same call path.
@@ -54,6 +58,7 @@ struct Node {
     /// `None` for the merged deeper levels.
     function: Option<usize>,
     calls: u64,
+    unended: u64,
     own: u128,
 }
 
@@ -76,6 +81,7 @@ impl Visitor for Folder {
                     parent,
                     function,
                     calls: 0,
+                    unended: 0,
                     own: 0,
                 });
                 self.nodes.len() - 1
@@ -88,6 +94,7 @@ impl Visitor for Folder {
     fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
         if let Some(node) = self.open.pop(call.begin.stack) {
             self.nodes[node].calls += 1;
+            self.nodes[node].unended += u64::from(!call.exit.is_recorded());
             self.nodes[node].own += u128::from(call.own);
         }
         Ok(())
@@ -131,7 +138,8 @@ impl Flame {
         let stack = |node: &Node| FoldedStack {
             functions: way(*node),
             calls: node.calls,
-            self_ns: scale.ns(node.own),
+            self_ns: known(scale.ns(node.own), node.calls, node.unended),
+            unended: node.unended,
         };
         let mut stacks: Vec<FoldedStack> = folder.nodes.iter().map(stack).collect();
         stacks.sort_by(|a, b| a.functions.cmp(&b.functions));
@@ -156,7 +164,10 @@ impl Flame {
             .filter_map(|stack| stack.line(by, &names));
         let lines: Vec<String> = lines.collect();
         if lines.is_empty() {
-            return Err(io::Error::other("there are no calls in the trace"));
+            return Err(io::Error::other(match self.stacks.is_empty() {
+                true => "there are no calls in the trace",
+                false => "the end of no call was recorded, so there are no times to draw",
+            }));
         }
         let unit = match by {
             FlameBy::Time => "ns",
@@ -170,7 +181,7 @@ impl FoldedStack {
     /// Returns the line for [`draw`]; `None` if the number would be 0.
     fn line(&self, by: FlameBy, names: &FrameNames) -> Option<String> {
         let count = match by {
-            FlameBy::Time => self.self_ns,
+            FlameBy::Time => self.self_ns.unwrap_or(0),
             FlameBy::Calls => self.calls,
         };
         (count > 0).then(|| names.line(&self.functions, count))

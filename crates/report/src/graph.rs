@@ -22,12 +22,13 @@ use super::lines_text::put_value;
 use super::marker_text::MarkerText;
 use super::open::Open;
 use super::symbols::Symbols;
-use super::table::head;
+use super::table::{head, microseconds};
 use super::tasks::{self, Tasks, printable};
 use crate::calls::{Begin, Call, Exit, Functions, Side, Visitor, walk};
 use crate::error::ReportError;
 use crate::shown::{event_names, is_shown};
 use capriole_object::symbols::shown::{Form, ShownNames, has_parameters};
+use capriole_text::units::{counted, short_time};
 use capriole_trace::Health;
 use capriole_trace::clock::Scale;
 use capriole_trace::{Document, EventInfo};
@@ -38,7 +39,9 @@ use capriole_trace::{Event, Trace};
 pub struct GraphOptions {
     /// Number of levels; all if `None`. 1 shows only the outermost calls.
     pub depth: Option<usize>,
-    /// Hides calls shorter than this, in ns; if nonzero, also hides events that are not calls.
+    /// Hides calls shorter than this, in ns; if nonzero, also hides events that are not calls. A
+    /// call without a recorded end is hidden if it began less than this before the end of the
+    /// recording, or before the last event seen in it.
     pub min_duration_ns: u64,
     /// Shows events that are not calls by their raw fields, even if they have a format.
     pub fields: bool,
@@ -49,6 +52,12 @@ pub struct GraphOptions {
 impl GraphOptions {
     pub(super) fn shows_depth(&self, depth: usize) -> bool {
         self.depth.is_none_or(|most| depth < most)
+    }
+
+    /// True if a call is not too short.
+    pub(super) fn shows_duration(&self, call: &Call, scale: &Scale) -> bool {
+        let longest = call.duration().max(call.before_end.unwrap_or(0));
+        scale.ns(u128::from(longest)) >= self.min_duration_ns
     }
 }
 
@@ -96,6 +105,9 @@ pub fn write_graph(
         width: tasks::width(document),
         calls: Open::new(),
         unpaired: 0,
+        short: 0,
+        longest: 0,
+        shown: 0,
         step_ns: document.clock.step_ns(),
         shows_steps: false,
     };
@@ -158,6 +170,12 @@ struct Printer<W> {
     width: usize,
     calls: Open<Shown>,
     unpaired: u64,
+    /// Number of calls left out because they were too short, and the longest duration of any call, in
+    /// ticks.
+    short: u64,
+    longest: u64,
+    /// Number of calls shown.
+    shown: u64,
     /// Step of the clock, in ns.
     step_ns: u64,
     /// True if a shown time was not much longer than the step.
@@ -179,6 +197,15 @@ impl<W: Write> Printer<W> {
     }
 
     fn footer(&mut self, health: &Health) -> io::Result<()> {
+        if self.shown == 0 && self.short > 0 {
+            let text = format!(
+                "# none of the {} took {}; the longest took {}",
+                counted(self.short, "call", "calls"),
+                short_time(self.options.min_duration_ns as f64),
+                short_time(self.scale.ns(u128::from(self.longest)) as f64),
+            );
+            self.lines.put_line(&text)?;
+        }
         if self.shows_steps {
             let text = format!("# times are by a clock with steps of {} ns", self.step_ns);
             self.lines.put_line(&text)?;
@@ -201,7 +228,7 @@ impl<W: Write> Printer<W> {
     }
 
     /// Writes the columns before a call, and its indentation.
-    fn put_columns(&mut self, cpu: u32, tid: u32, ticks: Option<u64>, depth: usize) {
+    fn put_columns(&mut self, cpu: u32, tid: u32, time: Time, depth: usize) {
         self.lines.put(format!("{cpu:>3})   ").as_bytes());
         let task = self.tasks.get(tid);
         let blanks = self
@@ -209,15 +236,16 @@ impl<W: Write> Printer<W> {
             .saturating_sub(String::from_utf8_lossy(task).chars().count());
         self.lines.put(task);
         self.lines.put(" ".repeat(blanks).as_bytes());
-        match ticks.map(|ticks| self.scale.ns(u128::from(ticks))) {
-            Some(ns) => {
-                self.shows_steps |= is_near_step(ns, self.step_ns);
-                let us = format!("{}.{:03}", ns / 1000, ns % 1000);
-                let text = format!(" | {} {us:>12} us |  ", mark(ns));
-                self.lines.put(text.as_bytes());
-            }
-            None => self.lines.put(b" |                   |  "),
+        let text = match time {
+            Time::None => format!(" | {:17} |  ", ""),
+            Time::AtLeast(0) => format!(" | {:>17} |  ", "-"),
+            Time::AtLeast(ns) => format!(" | {:>14} us |  ", format!(">= {}", microseconds(ns))),
+            Time::Exactly(ns) => format!(" | {} {:>12} us |  ", mark(ns), microseconds(ns)),
+        };
+        if let Time::AtLeast(ns @ 1..) | Time::Exactly(ns) = time {
+            self.shows_steps |= is_near_step(ns, self.step_ns);
         }
+        self.lines.put(text.as_bytes());
         let levels = depth.min(MOST_INDENTED);
         self.lines.put("  ".repeat(levels).as_bytes());
         if depth > MOST_INDENTED {
@@ -274,7 +302,7 @@ impl<W: Write> Printer<W> {
             (call.begin, std::mem::take(&mut call.arguments))
         });
         for (begin, arguments) in news.collect::<Vec<_>>() {
-            self.put_columns(begin.cpu, begin.tid, None, begin.depth);
+            self.put_columns(begin.cpu, begin.tid, Time::None, begin.depth);
             self.put_call(begin.function, &arguments);
             self.lines.put(b" {");
             self.lines.end()?;
@@ -296,6 +324,16 @@ impl<W: Write> Printer<W> {
     }
 }
 
+/// Contents of the column of durations, in ns.
+#[derive(Debug, Clone, Copy)]
+enum Time {
+    /// The line is not the end of a call.
+    None,
+    /// The end of the call was not recorded; nothing is known if this is 0.
+    AtLeast(u64),
+    Exactly(u64),
+}
+
 /// Returns ftrace's mark for a duration in ns.
 fn mark(ns: u64) -> char {
     match ns {
@@ -310,7 +348,18 @@ fn mark(ns: u64) -> char {
 }
 
 /// Returns a remark on a call that did not end normally.
-fn remark(call: &Call) -> Option<&'static str> {
+fn remark(call: &Call, scale: &Scale) -> Option<String> {
+    let how = how_it_ended(call)?;
+    Some(match call.before_end {
+        Some(ticks) => {
+            let us = microseconds(scale.ns(u128::from(ticks)));
+            format!("{how}; begun {us} us before the end of the recording")
+        }
+        None => how.to_owned(),
+    })
+}
+
+fn how_it_ended(call: &Call) -> Option<&'static str> {
     Some(match (call.exit, call.doubtful) {
         (Exit::Returned, false) => return None,
         (Exit::Returned, true) => "doubtful: events were lost",
@@ -318,7 +367,7 @@ fn remark(call: &Call) -> Option<&'static str> {
         (Exit::TailCall, true) => "tail call, doubtful: events were lost",
         (Exit::Abandoned, false) => "abandoned",
         (Exit::Abandoned, true) => "abandoned, or its exit was lost",
-        (Exit::Open, false) => "still open",
+        (Exit::Open, false) => "still open, or left by an exception",
         (Exit::Open, true) => "still open, or its exit was lost",
         (Exit::ThreadEnded, false) => "its thread ended first",
         (Exit::ThreadEnded, true) => "its thread ended first, or its exit was lost",
@@ -351,22 +400,28 @@ impl<W: Write> Visitor for Printer<W> {
         let Some(shown) = self.calls.pop(stack) else {
             return Ok(());
         };
-        let duration = call.duration();
-        let long = self.scale.ns(u128::from(duration)) >= self.options.min_duration_ns;
-        if !long && !shown.opened {
+        self.longest = self.longest.max(call.duration());
+        if !self.options.shows_duration(call, &self.scale) && !shown.opened {
+            self.short += 1;
             return Ok(());
         }
+        self.shown += 1;
         // Its callers took at least as long.
         self.open(stack)?;
         let begin = call.begin;
-        self.put_columns(call.cpu, call.tid, Some(duration), begin.depth);
+        let ns = self.scale.ns(u128::from(call.duration()));
+        let column = match call.exit.is_recorded() {
+            true => Time::Exactly(ns),
+            false => Time::AtLeast(ns),
+        };
+        self.put_columns(call.cpu, call.tid, column, begin.depth);
         let returned = self.returned(event);
         if shown.opened {
             self.lines.put(b"}");
             self.lines.put(&returned);
             self.lines.put(b" ");
             let name = &self.names[begin.function];
-            let comment = match remark(call) {
+            let comment = match remark(call, &self.scale) {
                 Some(remark) => &format!("{name}: {remark}"),
                 None => name,
             };
@@ -375,7 +430,7 @@ impl<W: Write> Visitor for Printer<W> {
             self.put_call(begin.function, &shown.arguments);
             self.lines.put(&returned);
             self.lines.put(b";");
-            if let Some(remark) = remark(call) {
+            if let Some(remark) = remark(call, &self.scale) {
                 self.lines.put(b" ");
                 put_comment(self.lines.bytes(), remark.as_bytes());
             }
@@ -395,7 +450,7 @@ impl<W: Write> Visitor for Printer<W> {
         if let Some(stack) = stack {
             self.open(stack)?;
         }
-        self.put_columns(event.cpu, event.tid, None, depth);
+        self.put_columns(event.cpu, event.tid, Time::None, depth);
         let text = self.texts.get(event.index).and_then(Option::as_ref);
         let (text, behind) = match text {
             Some(text) => {

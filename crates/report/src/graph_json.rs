@@ -26,7 +26,10 @@ use capriole_trace::{Event, Trace};
 ///
 /// `time_ns` is the start time by `CLOCK_MONOTONIC`; `cpu` and `tid` are the values at the
 /// start; `parent` is null for the outermost recorded call of a stack; `exit` is `returned`,
-/// `tail_call`, `abandoned`, `open` or `thread_ended`, as in [`Exit`]. `arguments` and `return`
+/// `tail_call`, `abandoned`, `open` or `thread_ended`, as in [`Exit`]. With the last three,
+/// `duration_ns` and `self_ns` are null, `at_least_ns` is the time up to the last event seen in the
+/// call, and `before_end_ns` that up to the end of the recording if the call was open then, else
+/// null. `arguments` and `return`
 /// are the fields recorded at the entry and at the exit, in the form that
 /// [`write_json_lines`](super::write_json_lines) describes; `return` is null if there was no
 /// exit. If there are unpaired exits, `"unpaired_exits":3` is on the last line, before the
@@ -123,17 +126,28 @@ impl<W: Write> Visitor for Printer<W> {
         let Some(arguments) = self.calls.pop(begin.stack) else {
             return Ok(());
         };
-        let duration = self.scale.ns(u128::from(call.duration()));
-        if duration < self.options.min_duration_ns {
+        if !self.options.shows_duration(call, &self.scale) {
             return Ok(());
         }
+        let ns = |ticks: u64| self.scale.ns(u128::from(ticks));
+        let duration = ns(call.duration());
+        let times = match call.exit.is_recorded() {
+            true => format!("\"duration_ns\":{duration},\"self_ns\":{}", ns(call.own)),
+            false => {
+                let before = call
+                    .before_end
+                    .map_or("null".to_owned(), |ticks| ns(ticks).to_string());
+                format!(
+                    "\"duration_ns\":null,\"self_ns\":null,\"at_least_ns\":{duration},\"before_end_ns\":{before}"
+                )
+            }
+        };
         let text = format!(
-            "{{\"id\":{},\"parent\":{},\"function\":{},\"time_ns\":{},\"duration_ns\":{duration},\"self_ns\":{},\"cpu\":{},\"tid\":{},\"comm\":",
+            "{{\"id\":{},\"parent\":{},\"function\":{},\"time_ns\":{},{times},\"cpu\":{},\"tid\":{},\"comm\":",
             begin.id,
             begin.parent.map_or("null".to_string(), |id| id.to_string()),
             self.names[begin.function],
             self.converter.monotonic_ns(begin.time),
-            self.scale.ns(u128::from(call.own)),
             begin.cpu,
             begin.tid,
         );

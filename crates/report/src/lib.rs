@@ -3,6 +3,7 @@
 mod backtraces;
 mod call_summary;
 mod callers;
+mod comparison;
 mod error;
 mod escape;
 mod flame;
@@ -29,13 +30,14 @@ pub mod callstack;
 pub use call_summary::{CallSummary, FunctionSummary, Order};
 pub use callers::{Callers, Edge, FunctionCallers};
 pub use capriole_object::symbols::shown::Form;
+pub use comparison::{Compared, Comparison, FunctionComparison};
 pub use error::ReportError;
 pub use escape::{put_escaped, put_json};
 pub use flame::{Flame, FlameBy, FoldedStack};
 pub use graph::{GraphOptions, write_graph};
 pub use graph_json::write_graph_json;
 pub use lines_json::write_json_lines;
-pub use lines_text::{TextOptions, write_text};
+pub use lines_text::{TextOptions, put_descriptor, write_text};
 pub use shown::has_call_stacks;
 pub use stack_callers::{EventEdge, FunctionEvents, StackCallers};
 pub use stack_flame::{EventStack, StackFlame};
@@ -54,6 +56,7 @@ mod fixtures {
             symbol: None,
             symbol_offset: 0,
             object: String::new(),
+            soname: None,
             build_id: None,
             offset: 0,
             address: 0,

@@ -279,6 +279,10 @@ fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value: Value<'_>)
             let fits = number.value.unsigned_abs() <= MOST;
             put_number(lines, fits, |l| l.put(number.to_string().as_bytes()));
         }
+        Value::Descriptor(descriptor) if descriptor.name.is_some() => {
+            put_string(lines, descriptor.to_string().as_bytes());
+        }
+        Value::Descriptor(descriptor) => lines.put_signed(i64::from(descriptor.number)),
         Value::Text(text) => put_string(lines, text),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {

@@ -1,7 +1,7 @@
 //! Events in the layout of ftrace's uprobe events.
 //!
 //! ```text
-//!         sqlite3-12345   [001]  1234.567890123: sqlite3_step: (libsqlite3.so.0.8.6+0x1234) arg1=0x55
+//!         sqlite3-12345   [001]  1234.567890123: sqlite3_step: (libsqlite3.so.0+0x1234) arg1=0x55
 //! ```
 //!
 //! Fields are shown as the kernel shows them:
@@ -31,12 +31,12 @@ use super::symbols::Symbols;
 use super::table::head;
 use super::tasks::{self, Tasks, printable};
 use crate::error::ReportError;
-use crate::shown::{event_names, is_shown, object_name};
+use crate::shown::{event_names, is_shown, object_name, shown_library};
 use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::Health;
 use capriole_trace::Value;
+use capriole_trace::{Certainty, Descriptor, Event, Trace};
 use capriole_trace::{Document, EventInfo, FieldInfo};
-use capriole_trace::{Event, Trace};
 
 /// Options for showing events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -107,7 +107,7 @@ pub fn write_text(
 
 /// The parts of a line that are the same for each record of an event.
 struct Label {
-    /// `: sqlite3_step: (libsqlite3.so.0.8.6+0x1234)`
+    /// `: sqlite3_step: (libsqlite3.so.0+0x1234)`
     site: Vec<u8>,
     /// ` arg1=` and so on; ` arg1=0x` if all are hexadecimal. Empty for a field that is not shown.
     fields: Vec<Vec<u8>>,
@@ -129,7 +129,8 @@ impl Label {
         let text = MarkerText::of(event).filter(|_| !options.fields);
         let place = match event.place() {
             Some((object, offset)) => {
-                let name = printable(object_name(&document.target, &document.threads, object));
+                let name = object_name(&document.target, &document.threads, object);
+                let name = printable(shown_library(name, event.soname.as_deref()));
                 format!(" ({name}+{offset:#x})")
             }
             None => String::new(),
@@ -274,6 +275,7 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Enumerated(value) => {
             put_escaped(lines.bytes(), value.to_string().as_bytes(), b'"');
         }
+        Value::Descriptor(descriptor) => put_descriptor(lines.bytes(), descriptor),
         Value::Text(text) => put_quoted(lines, text, b'"'),
         Value::Symbol(address) => match symbols.find(address) {
             Some((name, offset)) => {
@@ -293,6 +295,21 @@ pub(super) fn put_value(lines: &mut Lines<impl Write>, symbols: &Symbols, value:
         Value::Fault => lines.put(b"(fault)"),
         // Shown on separate lines.
         Value::CallStack(_) => {}
+    }
+}
+
+/// Writes `8</var/log/shop.log>`. In a path, which may have any characters, `>` is escaped.
+pub fn put_descriptor(out: &mut Vec<u8>, descriptor: Descriptor<'_>) {
+    out.extend_from_slice(descriptor.number.to_string().as_bytes());
+    let Some((name, certainty)) = descriptor.name else {
+        return;
+    };
+    let is_path = ["/", "unix:"].iter().any(|start| name.starts_with(start));
+    out.push(b'<');
+    put_escaped(out, name.as_bytes(), if is_path { b'>' } else { b'"' });
+    out.push(b'>');
+    if certainty == Certainty::Possible {
+        out.push(b'?');
     }
 }
 

@@ -6,7 +6,7 @@
 //! the names and types of the recorded fields and the flags for formatting. Format and values
 //! come from the program, so widths are bounded, and the output is escaped as a whole.
 
-use capriole_event::{Element, FieldType, Shown as Kind};
+use capriole_event::{Element, FieldType};
 use capriole_object::markers::format;
 use capriole_object::markers::format::{Amount, Part, Shown, parts};
 
@@ -121,7 +121,7 @@ fn argument(field_type: FieldType) -> Option<Argument> {
     match (field_type.element, field_type.count) {
         (Element::Number { shown, bytes, bits }, None) => Some(Argument {
             bytes: bits.map_or(bytes, |bits| bits.width.div_ceil(8)),
-            signed: shown == Kind::Signed,
+            signed: shown.is_signed(),
         }),
         _ => None,
     }
@@ -167,6 +167,7 @@ fn bits(value: Value<'_>) -> Option<u64> {
         Value::Unsigned(value) | Value::Hexadecimal(value) | Value::Symbol(value) => Some(value),
         Value::Signed(value) => Some(value as u64),
         Value::Enumerated(number) => Some(number.value as u64),
+        Value::Descriptor(descriptor) => Some(i64::from(descriptor.number) as u64),
         Value::Character(value) => Some(u64::from(value)),
         Value::Ipv4(address) => Some(u64::from(u32::from(address))),
         _ => None,

@@ -1,5 +1,6 @@
 //! Parts of events that reports show, or need.
 
+use capriole_object::is_link;
 use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Target, Value};
 use std::collections::BTreeMap;
@@ -65,6 +66,13 @@ pub(crate) fn object_name<'a>(
     }
 }
 
+/// Returns the name of a library as other files know it, `libz.so.1`, if its file's name is that with
+/// more of the version, `libz.so.1.2.13`; else the file's name.
+pub(crate) fn shown_library<'a>(file: &'a str, soname: Option<&'a str>) -> &'a str {
+    let link = soname.filter(|soname| is_link(soname, file));
+    link.unwrap_or(file)
+}
+
 /// Returns the file name, the last part of a path.
 pub(crate) fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
@@ -73,6 +81,19 @@ pub(crate) fn file_name(path: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_library_has_the_name_that_others_know_it_by() {
+        let shown = |file, soname| shown_library(file, soname);
+        assert_eq!(shown("libz.so.1.2.13", Some("libz.so.1")), "libz.so.1");
+        assert_eq!(shown("libz.so.1", Some("libz.so.1")), "libz.so.1");
+        assert_eq!(shown("libz.so.12", Some("libz.so.1")), "libz.so.12");
+        assert_eq!(
+            shown("ld-musl-x86_64.so.1", Some("libc.so")),
+            "ld-musl-x86_64.so.1"
+        );
+        assert_eq!(shown("orders", None), "orders");
+    }
 
     #[test]
     fn a_program_has_the_name_that_it_was_run_by() {

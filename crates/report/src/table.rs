@@ -53,6 +53,22 @@ pub(super) fn microseconds(ns: u64) -> String {
     format!("{}.{:03}", ns / 1000, ns % 1000)
 }
 
+/// Formats the time of calls in microseconds: `>=12.345` if it is a lower bound, `-` if it is not
+/// known.
+pub(super) fn time_of_calls(ns: Option<u64>, unended: u64) -> String {
+    match ns {
+        None => "-".to_owned(),
+        Some(ns) if unended > 0 => format!(">={}", microseconds(ns)),
+        Some(ns) => microseconds(ns),
+    }
+}
+
+/// Returns the sum of the times of calls, in ns; `None` if no part of it is known, because all calls
+/// are without a recorded end and an event in them.
+pub(super) fn known(ns: u64, calls: u64, unended: u64) -> Option<u64> {
+    (ns > 0 || calls > unended).then_some(ns)
+}
+
 /// Formats a count; 0 as `-`.
 pub(super) fn unless_zero(count: u64) -> String {
     match count {

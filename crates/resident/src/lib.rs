@@ -2,7 +2,7 @@
 //! arena, for what a detour cannot do in straight-line code: taking the next packet, recording
 //! without restartable sequences, and handling SIGTRAP.
 //!
-//! The code itself is `resident.c` and `entry.S`, compiled for general registers
+//! The code itself is `resident.c`, `summary.c` and `entry.S`, compiled for general registers
 //! only and linked into one flat, position-independent blob without data. This
 //! crate holds the blob and fills in its configuration.
 //!

@@ -22,14 +22,6 @@
  */
 #include "resident.h"
 
-extern const struct config capriole_config __attribute__((visibility("hidden")));
-
-/* A plain access that the compiler neither splits, repeats nor moves across
- * another one; on x86-64 stores become visible in program order. */
-#define READ(x) (*(volatile __typeof__(x) *)&(x))
-#define WRITE(x, v) (*(volatile __typeof__(x) *)&(x) = (v))
-#define barrier() __asm__ volatile("" ::: "memory")
-
 static inline s64 syscall4(s64 number, u64 a, u64 b, u64 c, u64 d)
 {
 	register u64 r10 __asm__("r10") = d;
@@ -323,6 +315,7 @@ struct place {
 	u64 time; /* of the record */
 	u32 pos;  /* of the record */
 	u32 cpu;
+	u32 lane;
 } __attribute__((aligned(1 << LOCK_FRAME_SHIFT)));
 
 /* Asks the kernel for the thread's id, which is `id` according to the C library; returns 0 if it
@@ -441,6 +434,7 @@ static u32 take_place(struct place *place, u32 id, u64 size, u64 above)
 		place->time = time;
 		place->pos = pos;
 		place->cpu = cpu;
+		place->lane = lane;
 		return 1;
 	}
 	add_lost(stream);
@@ -534,10 +528,12 @@ struct state {
 	u64 fields;   /* where the first one is */
 	u64 key;      /* where the key ends, and numbers begin */
 	u64 row;      /* number of the first counter of the row */
+	u64 *summary; /* the row's cells if it is in a summary; else 0 */
 	u64 time;     /* of the record */
 	u64 *words;   /* the first MOST_WORDS numbers that were fetched */
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
+	u32 lane;     /* that is held */
 	u32 event;
 	u32 length;   /* of the next text; NO_LENGTH if it could not be read */
 };
@@ -774,17 +770,10 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 	}
 }
 
-/* Returns the row of a key of `length` bytes, a multiple of 8, and assigns one if there is none and
- * room for it. Rows are never taken back: one whose key is just being written by another thread is
- * skipped, and at worst the key gets two rows. Returns ~0 if there is no room. */
-static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 length)
+/* Returns the hash of a key of `length` bytes, a multiple of 8, of an event with this tag. */
+static u32 hash_of(u32 tag, const u64 *key, u32 length)
 {
-	if (!table->key_size)
-		return event - table->first_event;
-	if (length > table->key_size)
-		return ~0u; /* no key is so long; but what follows is not this row's */
-	u64 directory = capriole_config.directories + table->directory;
-	u32 tag = event + DIRECTORY_FIRST_TAG, hash = tag;
+	u32 hash = tag;
 	for (u32 i = 0; i < length / 8; i++) {
 		if (i)
 			hash = hash << DIRECTORY_HASH_ROTATE | hash >> (32 - DIRECTORY_HASH_ROTATE);
@@ -792,37 +781,93 @@ static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 le
 		high = high << DIRECTORY_HASH_ROTATE | high >> (32 - DIRECTORY_HASH_ROTATE);
 		hash = (hash ^ (u32)key[i] ^ high) * DIRECTORY_HASH_FACTOR;
 	}
-	u32 first = (hash >> table->shift) * DIRECTORY_WAYS;
+	return hash;
+}
+
+static inline struct row *row_at(const struct table *table, u32 index)
+{
+	u64 directory = capriole_config.directories + table->directory;
+	return (struct row *)(directory + DIRECTORY_HEAD + (u64)index * (DIRECTORY_KEY + table->key_size));
+}
+
+/* Reports whether a row that has the tag `found` is that of a key. */
+static u32 is_row_of(struct row *row, u32 found, u32 tag, const u64 *key, u32 length)
+{
+	u32 same = found == tag && (READ(row->length) & ~DIRECTORY_DOUBTFUL) == length;
+	for (u32 k = 0; same && k < length / 8; k++)
+		same = READ(row->key[k]) == key[k];
+	return same;
+}
+
+/* Returns the row of a key of `length` bytes, a multiple of 8, and assigns one if there is none and
+ * room for it. Rows are never taken back: one whose key is just being written by another thread is
+ * skipped, and at worst the key gets two rows. Returns ~0 if there is no room.
+ *
+ * The key of a skipped row may be this one, which then has hits both in the row and in a summary.
+ * If there is no room, all skipped rows are marked as doubtful, and looked at once more: so a key
+ * with hits in a summary either has no row, or one that is marked. (A further program of the same
+ * hit, for another cell, may find that row, and add to it what the summary has already. That takes
+ * a thread that is interrupted while it writes this very key into the last free row.) */
+static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 length)
+{
+	if (!table->key_size)
+		return event - table->first_event;
+	if (length > table->key_size)
+		return ~0u; /* no key is so long; but what follows is not this row's */
+	u32 tag = event + DIRECTORY_FIRST_TAG;
+	u32 first = (hash_of(tag, key, length) >> table->shift) * DIRECTORY_WAYS;
 	u32 probes = DIRECTORY_PROBED_SETS * DIRECTORY_WAYS;
+	_Static_assert(DIRECTORY_PROBED_SETS * DIRECTORY_WAYS <= 64, "a bit for each");
+	u64 skipped = 0;
 	for (u32 i = 0; i < probes && i < table->rows; i++) {
 		u32 index = (first + i) & (table->rows - 1);
-		struct row *row = (struct row *)(directory + DIRECTORY_HEAD
-						 + (u64)index * (DIRECTORY_KEY + table->key_size));
+		struct row *row = row_at(table, index);
 		u32 found = READ(row->tag);
 		if (found == DIRECTORY_FREE) {
 			found = __sync_val_compare_and_swap(&row->tag, DIRECTORY_FREE, DIRECTORY_CLAIMED);
 			if (found == DIRECTORY_FREE) {
 				for (u32 k = 0; k < length / 8; k++)
 					WRITE(row->key[k], key[k]);
-				WRITE(row->length, length);
+				/* It was 0, or another thread has marked the row already. */
+				__sync_fetch_and_or(&row->length, length);
 				barrier();
 				WRITE(row->tag, tag);
 				return index;
 			}
 		}
-		u32 same = found == tag && READ(row->length) == length;
-		for (u32 k = 0; same && k < length / 8; k++)
-			same = READ(row->key[k]) == key[k];
-		if (same)
+		if (found == DIRECTORY_CLAIMED)
+			skipped |= 1ul << i;
+		if (is_row_of(row, found, tag, key, length))
+			return index;
+	}
+	for (; skipped; skipped &= skipped - 1) {
+		u32 index = (first + (u32)__builtin_ctzl(skipped)) & (table->rows - 1);
+		struct row *row = row_at(table, index);
+		__sync_fetch_and_or(&row->length, DIRECTORY_DOUBTFUL);
+		if (is_row_of(row, READ(row->tag), tag, key, length))
 			return index;
 	}
 	return ~0u;
 }
 
+/* Changes a cell of the row. In a summary only the holder of the lane does that. */
+static void change(const struct state *state, u64 cell, u64 amount, u32 maximum)
+{
+	if (!state->summary) {
+		add_to(state->row + cell, amount, maximum);
+		return;
+	}
+	u64 old = READ(state->summary[cell]);
+	if (!maximum)
+		WRITE(state->summary[cell], old + amount);
+	else if (old < amount)
+		WRITE(state->summary[cell], amount);
+}
+
 /* Adds to the cell of a row as a step says. */
 static void tally(const struct step *step, const struct state *state)
 {
-	u64 value = 1, cell = state->row + step->limit;
+	u64 value = 1, cell = step->limit;
 	u32 op = step->a & TALLY_MASK;
 	if (step->field < 64 && state->faults >> step->field & 1)
 		return; /* not read */
@@ -834,7 +879,7 @@ static void tally(const struct step *step, const struct state *state)
 	}
 	if (op == TALLY_MAXIMUM)
 		value ^= step->value;
-	add_to(cell, value, op == TALLY_MAXIMUM);
+	change(state, cell, value, op == TALLY_MAXIMUM);
 }
 
 /* Returns the slot of a call. `call` is its function's number, and above it the area that its slot
@@ -1125,22 +1170,35 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_ROW: {
 			const struct table *table = (const struct table *)text;
 			u32 length = (u32)(state->key - state->fields);
-			u32 row = find_row(table, state->event, (u64 *)state->fields, length);
-			if (row == ~0u) {
+			const u64 *key = (const u64 *)state->fields;
+			u32 row = find_row(table, state->event, key, length);
+			state->summary = 0;
+			if (row != ~0u) {
+				state->row = table->first_cell + (u64)row * table->cells;
+				break;
+			}
+			if (!step->a)
+				return 0; /* the first program of this hit has counted it in a summary */
+			u32 hash = hash_of(state->event + DIRECTORY_FIRST_TAG, key, length);
+			state->summary = capriole_summarise(table, state->event, key, length, hash,
+							    state->cpu, state->lane);
+			if (!state->summary) {
 				u64 directory = capriole_config.directories + table->directory;
-				if (step->a)
-					__sync_fetch_and_add((u64 *)(directory + DIRECTORY_DROPPED), 1);
+				__sync_fetch_and_add((u64 *)(directory + DIRECTORY_DROPPED), 1);
 				return 0;
 			}
-			state->row = table->first_cell + (u64)row * table->cells;
 			break;
 		}
+		case STEP_SUMMARY:
+			if (!state->summary)
+				i += step->count;
+			break;
 		case STEP_TALLY:
 			tally(step, state);
 			break;
 		case STEP_UNREADABLE:
 			if (state->faults & step->value)
-				add_to(state->row + step->limit, 1, 0);
+				change(state, step->limit, 1, 0);
 			break;
 		case STEP_DROP_CONTENT: /* fetched for the filter only */
 			state->at = state->begin;
@@ -1164,6 +1222,7 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	if (!take_place(&place, event, program->size, stack))
 		return;
 	state.cpu = place.cpu;
+	state.lane = place.lane;
 	state.time = place.time;
 	state.fields = (u64)place.record->field;
 	state.at = state.fields;

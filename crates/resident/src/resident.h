@@ -12,6 +12,12 @@ typedef int s32;
 typedef unsigned long u64;
 typedef long s64;
 
+/* A plain access that the compiler neither splits, repeats nor moves across
+ * another one; on x86-64 stores become visible in program order. */
+#define READ(x) (*(volatile __typeof__(x) *)&(x))
+#define WRITE(x, v) (*(volatile __typeof__(x) *)&(x) = (v))
+#define barrier() __asm__ volatile("" ::: "memory")
+
 /* Checks a structure against the offsets that the Rust side uses. */
 #define AT(type, field, offset) \
 	_Static_assert(__builtin_offsetof(struct type, field) == (offset), #type "." #field)
@@ -126,6 +132,8 @@ AT(config, own, CONFIG_OWN);
 AT(config, actions, CONFIG_ACTIONS);
 HAS_SIZE(config, CONFIG_SIZE);
 
+extern const struct config capriole_config __attribute__((visibility("hidden")));
+
 /* Bit in the number of a system call of the x32 ABI (asm/unistd_x32.h). */
 #define X32_SYSCALL_BIT 0x40000000
 
@@ -193,11 +201,35 @@ struct table {
 	u32 cells;      /* of a row */
 	u32 first_event;
 	u32 shift;      /* from the hash to the number of a set */
+	u32 summaries;  /* number of the counter at which the first summary begins */
+	u32 summary_lanes; /* lanes that have one */
+	u32 summary_sets; /* of a summary */
+	u32 summary_bits; /* two's logarithm of the sets for each event */
+	u64 maxima[];   /* a bit for each cell of a row: it is a maximum */
 };
 
 struct row {
 	u32 tag;
+	u32 length; /* of the key, perhaps with DIRECTORY_DOUBTFUL */
+	u64 key[];
+};
+
+/* A set of a summary, see crates/ring/src/summary.rs. */
+struct set {
+	u64 state;
+	u64 cell;
+	u64 sum;
+	u64 pad;
+	u64 words[];
+};
+
+/* The head of a row of a set. */
+struct kept {
+	u32 used;
 	u32 length;
+	u64 entered;
+	u64 count;
+	u64 error;
 	u64 key[];
 };
 
@@ -215,7 +247,21 @@ AT(table, first_cell, TABLE_FIRST_CELL);
 AT(table, cells, TABLE_CELLS);
 AT(table, first_event, TABLE_FIRST_EVENT);
 AT(table, shift, TABLE_SHIFT);
-HAS_SIZE(table, TABLE_SIZE);
+AT(table, summaries, TABLE_SUMMARIES);
+AT(table, summary_lanes, TABLE_SUMMARY_LANES);
+AT(table, summary_sets, TABLE_SUMMARY_SETS);
+AT(table, summary_bits, TABLE_SUMMARY_BITS);
+AT(table, maxima, TABLE_SIZE);
+AT(set, state, SUMMARY_STATE);
+AT(set, cell, SUMMARY_CELL);
+AT(set, sum, SUMMARY_SUM);
+AT(set, words, SUMMARY_HEAD);
+AT(kept, used, SUMMARY_USED);
+AT(kept, length, SUMMARY_LENGTH);
+AT(kept, entered, SUMMARY_ENTERED);
+AT(kept, count, SUMMARY_COUNT);
+AT(kept, error, SUMMARY_ERROR);
+AT(kept, key, SUMMARY_KEY);
 AT(row, tag, DIRECTORY_TAG);
 AT(row, length, DIRECTORY_LENGTH);
 AT(row, key, DIRECTORY_KEY);
@@ -224,6 +270,11 @@ AT(frame, begin, FRAME_BEGIN);
 AT(frame, kept, FRAME_KEPT);
 HAS_SIZE(frame, FRAME_SIZE);
 _Static_assert(sizeof(((struct frame *)0)->kept[0]) == FRAME_WORD, "frame.kept");
+
+/* Returns the cells of a key's row in the summary of this lane, which the caller holds, after
+ * counting a hit there; 0 if the lane has no summary. In summary.c. */
+u64 *capriole_summarise(const struct table *table, u32 event, const u64 *key, u32 length, u32 hash,
+			u32 cpu, u32 lane) __attribute__((visibility("hidden")));
 
 struct trap {
 	u64 site;

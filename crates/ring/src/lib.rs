@@ -22,6 +22,7 @@ pub mod memory;
 pub mod numbers;
 pub mod reader;
 pub mod source;
+pub mod summary;
 pub mod tables;
 mod taken;
 pub mod writer;

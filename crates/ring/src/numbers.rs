@@ -46,6 +46,7 @@ pub const ALL: &[&[(&str, u64)]] = &[
     returns::C,
     directory::C,
     table::C,
+    summary::C,
     config::C,
     flag::C,
     filter::C,
@@ -341,8 +342,11 @@ pub mod directory {
         /// u32, in a row: one of [`FREE`], [`CLAIMED`], or the event's id + [`FIRST_TAG`],
         /// which is written last and never changes again.
         TAG: usize = 0;
-        /// u32: length of the key in bytes.
+        /// u32: length of the key in bytes, perhaps with [`DOUBTFUL`].
         LENGTH: usize = 4;
+        /// Flag in the length: another thread looked for a key here while this one was being
+        /// written, so hits of this key may be in a [summary](super::summary) as well.
+        DOUBTFUL: u32 = 1 << 31;
         /// The key, padded to a multiple of eight bytes.
         KEY: usize = 8;
         /// Tag of a free row.
@@ -381,8 +385,48 @@ pub mod table {
         FIRST_EVENT: usize = 24;
         /// u32: shift from the hash of a key to the number of a set.
         SHIFT: usize = 28;
-        /// Size of the description in bytes.
-        SIZE: usize = 32;
+        /// u32: number of the counter at which the first summary begins.
+        SUMMARIES: usize = 32;
+        /// u32: number of lanes that have a summary; 0: the table has none.
+        SUMMARY_LANES: usize = 36;
+        /// u32: sets of a summary, for all events.
+        SUMMARY_SETS: usize = 40;
+        /// u32: the two's logarithm of the number of sets for each event.
+        SUMMARY_BITS: usize = 44;
+        /// Size of the description in bytes. Words with a bit for each cell of a row follow: 1 if
+        /// the cell holds a maximum.
+        SIZE: usize = 48;
+    }
+}
+
+/// Byte offsets in a set of a [summary](crate::summary), and in the head of one of its rows.
+pub mod summary {
+    numbers! { "SUMMARY_"
+        /// Rows in a set.
+        WAYS: u32 = 16;
+        /// u64, in a set: the low half is odd while a row, whose number is in the upper half, is
+        /// being emptied; it grows by two for each row that was.
+        STATE: usize = 0;
+        /// u64: while a row is being emptied, 2 * (1 + the cell that was moved last), and 1 more
+        /// while that lasts; 0 before the first.
+        CELL: usize = 8;
+        /// u64: value of that cell of the others once it was moved.
+        SUM: usize = 16;
+        /// Size of a set's head in bytes. The heads of the rows follow, then the cells of each row,
+        /// then those of the others.
+        HEAD: usize = 32;
+        /// u32, in a row's head: 1 if the row has a key, written last; 0: it has none.
+        USED: usize = 0;
+        /// u32: length of the key in bytes.
+        LENGTH: usize = 4;
+        /// u64: the set's state when the row got its key, which tells apart two lives of a row.
+        ENTERED: usize = 8;
+        /// u64: hits since then.
+        COUNT: usize = 16;
+        /// u64: hits of the key before, at most.
+        ERROR: usize = 24;
+        /// The key, padded to a multiple of eight bytes.
+        KEY: usize = 32;
     }
 }
 
@@ -598,8 +642,9 @@ pub mod op {
         CPU = 18, Neither;
         /// Everything fetched so far is the key. Numbers follow, eight bytes each.
         KEY = 19, Neither;
-        /// Finds the row of the key, in the [table](super::table) at `value`. If there is no room,
-        /// the program ends here, and the hit is counted if `a` is 1.
+        /// Finds the row of the key, in the [table](super::table) at `value`. If there is no room:
+        /// takes the key's row in the [summary](super::summary) if `a` is 1; else, or if there is
+        /// none, the program ends here. With `a` that is counted.
         ROW = 20, Neither;
         /// Adds to cell `limit` of the row, if field `field` could be read: one, or number `bit`
         /// after the key, narrowed as by [`TEST`] (`a`, `count`). See [`tally`](super::tally).
@@ -634,6 +679,8 @@ pub mod op {
         /// End of a field: as many bytes there as [`LENGTH`] has told and `limit` allows, or those
         /// before the first that cannot be read.
         BYTES = 34, Call;
+        /// Skips `count` steps unless the row is in a [summary](super::summary).
+        SUMMARY = 35, Neither;
     }
 }
 

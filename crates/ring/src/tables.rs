@@ -22,12 +22,16 @@
 //! cell is zero. Straight code looks only at the four rows of the key's home. A new key, a key
 //! elsewhere, an abort, and a thread without restartable sequences lead to a program of the
 //! resident that handles every case. The shared copy is used only if no sequence is possible or
-//! aborts keep coming. A full directory counts the hits of new keys that it drops.
+//! aborts keep coming.
+//!
+//! Hits of keys for which a full directory has no row go to a [summary], or are
+//! dropped and counted if there is none.
 
 use crate::Memory;
 use crate::layout;
 use crate::layout::{Geometry, MAX_COUNTERS, directory};
-use std::collections::HashMap;
+use crate::summary::{self, Life, Summaries, Summed};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 use thiserror::Error;
@@ -45,6 +49,9 @@ pub struct Shape {
     pub cells: u32,
     /// Cells of a row that hold a maximum; the others hold sums.
     pub maxima: Vec<u32>,
+    /// Number of counters that [summaries](crate::summary) of keys without a row may take. With
+    /// too few for one, hits of such keys are dropped.
+    pub summary: u64,
 }
 
 /// A table and its place in session memory.
@@ -58,6 +65,8 @@ pub struct Table {
     pub rows: u32,
     /// The counter that is cell 0 of row 0; the others follow, row by row.
     pub first_cell: u32,
+    /// Its summaries, whose counters follow those of the rows.
+    pub summaries: Option<Summaries>,
 }
 
 impl Table {
@@ -66,10 +75,12 @@ impl Table {
         directory::KEY as u32 + self.shape.key
     }
 
-    /// The counters that are its cells.
+    /// The counters that are its cells, and those of its summaries.
     fn counters(&self) -> Range<u64> {
         let first = u64::from(self.first_cell);
-        first..first + u64::from(self.rows) * u64::from(self.shape.cells)
+        let cells = u64::from(self.rows) * u64::from(self.shape.cells);
+        let summaries = self.summaries.map_or(0, |all| all.counters(&self.shape));
+        first..first + cells + summaries
     }
 
     /// Size of its directory in bytes; 0 without a key.
@@ -124,18 +135,19 @@ impl Tables {
             directory: 0,
             rows,
             first_cell: 0,
+            summaries: Summaries::of(&shape),
             shape,
         };
-        let counters = rows.checked_mul(table.shape.cells).ok_or(TooLarge)?;
-        let cells = self.tables.iter().map(Table::counters);
-        let first = first_gap(cells, u64::from(counters));
-        let first = u32::try_from(first).ok();
-        table.first_cell = first
-            .filter(|first| {
-                let end = first.checked_add(counters);
-                end.is_some_and(|end| end <= MAX_COUNTERS)
-            })
-            .ok_or(TooLarge)?;
+        let cells = rows.checked_mul(table.shape.cells).ok_or(TooLarge)?;
+        let counters = table.counters().end;
+        let first = first_gap(self.tables.iter().map(Table::counters), counters);
+        if first + counters > u64::from(MAX_COUNTERS) {
+            return Err(TooLarge);
+        }
+        table.first_cell = first as u32;
+        if let Some(summaries) = &mut table.summaries {
+            summaries.first = table.first_cell + cells;
+        }
         let directories = self.tables.iter().map(Table::directory_range);
         table.directory = first_gap(directories, table.directory_size());
         self.tables.push(table);
@@ -196,6 +208,20 @@ pub struct Row {
     pub key: Vec<u8>,
     /// The values of the cells: sums modulo 2^64, and maxima.
     pub cells: Vec<u64>,
+    /// Hits of the key that may be missing here, at most: they are among the
+    /// [others](Contents::others), or were dropped.
+    pub error: u64,
+    /// Sources of the cells, if some are of summaries.
+    pub parts: Vec<Part>,
+}
+
+/// Part of a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// The row of a summary that it is; `None` for the table's own.
+    pub life: Option<Life>,
+    /// The values of the cells.
+    pub cells: Vec<u64>,
 }
 
 /// Contents of a table at the time it was read.
@@ -203,6 +229,10 @@ pub struct Row {
 pub struct Contents {
     /// Its rows; without a key, those of all events.
     pub rows: Vec<Row>,
+    /// Hits of keys that have no row any more, by event.
+    pub others: Vec<Row>,
+    /// Number of hits that a key without a row may have.
+    pub most_without_row: u64,
     /// Hits that were not counted because there was no room for their key.
     pub dropped: u64,
 }
@@ -248,10 +278,12 @@ impl TableReader {
                 event,
                 key: Vec::new(),
                 cells: self.cells(table, row, &written),
+                error: 0,
+                parts: Vec::new(),
             };
             return Contents {
                 rows: (0..).zip(events).map(row).collect(),
-                dropped: 0,
+                ..Contents::default()
             };
         }
         let start = self.geometry.directories_offset() + table.directory as usize;
@@ -259,6 +291,8 @@ impl TableReader {
         let first = start + directory::HEAD;
         let mut rows: Vec<Row> = Vec::new();
         let mut known: HashMap<(u32, Vec<u8>), usize> = HashMap::new();
+        // Rows whose keys may have hits in summaries, too.
+        let mut doubtful: HashSet<usize> = HashSet::new();
         for index in 0..table.rows {
             let at = first + index as usize * size;
             if !overlaps(&written.directory, at..at + size) {
@@ -272,18 +306,44 @@ impl TableReader {
                 continue; // written over
             }
             let length = self.memory.load_u32(at + directory::LENGTH);
-            let mut key = vec![0; length.min(table.shape.key) as usize];
+            let size = (length & !directory::DOUBTFUL).min(table.shape.key);
+            let mut key = vec![0; size as usize];
             self.memory.read(at + directory::KEY, &mut key);
             let cells = self.cells(table, index, &written);
-            let known = known.entry((event, key.clone())).or_insert(rows.len());
-            match rows.get_mut(*known) {
+            let known = *known.entry((event, key.clone())).or_insert(rows.len());
+            if length & directory::DOUBTFUL != 0 {
+                doubtful.insert(known);
+            }
+            match rows.get_mut(known) {
                 Some(row) => merge(&table.shape, &mut row.cells, &cells),
-                None => rows.push(Row { event, key, cells }),
+                None => rows.push(Row {
+                    event,
+                    key,
+                    cells,
+                    error: 0,
+                    parts: Vec::new(),
+                }),
             }
         }
+        let dropped = self.memory.counted(start + directory::DROPPED);
+        let summed = summary::read(&self.memory, &self.geometry, table);
+        let most_without_row = summed.most().saturating_add(dropped);
+        for index in doubtful {
+            rows[index].error = most_without_row;
+        }
+        add_summaries(table, &summed, dropped, &mut rows, known);
+        let others = summed.others.into_iter().map(|(event, cells)| Row {
+            event,
+            key: Vec::new(),
+            cells,
+            error: 0,
+            parts: Vec::new(),
+        });
         Contents {
             rows,
-            dropped: self.memory.counted(start + directory::DROPPED),
+            others: others.collect(),
+            most_without_row,
+            dropped,
         }
     }
 
@@ -291,7 +351,13 @@ impl TableReader {
     /// first used. No thread may count in it any more.
     pub fn clear(&self, table: &Table) {
         let Written { directory, cells } = Written::of(self, table);
-        for part in directory.into_iter().chain(cells.into_iter().flatten()) {
+        let summaries = table.summaries.iter().flat_map(|all| {
+            let cpus = 0..self.geometry.cpus;
+            let range = |cpu| summary::range(&self.geometry, table, all, cpu);
+            cpus.flat_map(move |cpu| self.memory.written(range(cpu)))
+        });
+        let cells = cells.into_iter().flatten().chain(summaries);
+        for part in directory.into_iter().chain(cells) {
             self.memory.write(part.start, &vec![0; part.len()]);
         }
     }
@@ -340,14 +406,53 @@ impl Written {
     }
 }
 
+/// Adds the rows of summaries to those of the table; `known` has the numbers of the keys' rows.
+fn add_summaries(
+    table: &Table,
+    summed: &Summed,
+    dropped: u64,
+    rows: &mut Vec<Row>,
+    mut known: HashMap<(u32, Vec<u8>), usize>,
+) {
+    for kept in &summed.kept {
+        let known = known.entry((kept.event, kept.key.clone()));
+        let number = *known.or_insert(rows.len());
+        if number == rows.len() {
+            rows.push(Row {
+                event: kept.event,
+                key: kept.key.clone(),
+                cells: vec![0; table.shape.cells as usize],
+                error: 0,
+                parts: Vec::new(),
+            });
+        }
+        let row = &mut rows[number];
+        if row.parts.is_empty() {
+            row.parts.push(Part {
+                life: None,
+                cells: row.cells.clone(),
+            });
+            row.error = summed.least[kept.set as usize].saturating_add(dropped);
+        }
+        // There it has a row, and so an error of its own.
+        row.error = row.error.saturating_sub(kept.least);
+        row.error = row.error.saturating_add(kept.error);
+        merge(&table.shape, &mut row.cells, &kept.cells);
+        row.parts.push(Part {
+            life: Some(kept.life),
+            cells: kept.cells.clone(),
+        });
+    }
+}
+
 /// True if a range overlaps any of `parts`, which are in order.
-fn overlaps(parts: &[Range<usize>], range: Range<usize>) -> bool {
+pub(crate) fn overlaps(parts: &[Range<usize>], range: Range<usize>) -> bool {
     let next = parts.partition_point(|part| part.end <= range.start);
     parts.get(next).is_some_and(|part| part.start < range.end)
 }
 
 /// Merges the cells of one row into those of another.
-fn merge(shape: &Shape, into: &mut [u64], from: &[u64]) {
+pub(crate) fn merge(shape: &Shape, into: &mut [u64], from: &[u64]) {
     for (cell, (into, from)) in (0..).zip(into.iter_mut().zip(from)) {
         *into = match shape.maxima.contains(&cell) {
             true => (*into).max(*from),
@@ -368,6 +473,7 @@ mod tests {
             keys,
             cells: 3,
             maxima: vec![2],
+            summary: 0,
         }
     }
 
@@ -415,6 +521,8 @@ mod tests {
             event,
             key: key.to_vec(),
             cells: cells.to_vec(),
+            error: 0,
+            parts: Vec::new(),
         };
         assert_eq!(
             reader.read(plain).rows,
@@ -476,6 +584,38 @@ mod tests {
         assert_eq!(contents.dropped, 0, "nobody can have counted so far");
         assert_eq!(contents.rows.len(), 1);
         assert_eq!(contents.rows[0].key, [7; 8]);
+    }
+
+    #[test]
+    fn nonsense_in_a_summary_is_read_without_harm() {
+        let mut tables = Tables::default();
+        let summarised = Shape {
+            summary: summary::ROOM,
+            ..shape(0..2, 8, 40)
+        };
+        tables.add(summarised).expect("room");
+        let (memory, geometry) = session(&tables);
+        let table = &tables.tables[0];
+        let reader = TableReader::new(memory.clone(), geometry);
+        // A generator of Marsaglia's.
+        let mut word = 88_172_645_463_325_252_u64;
+        for round in 0..20 {
+            for cpu in 0..2 {
+                let summaries = table.summaries.expect("it has some");
+                for at in summary::range(&geometry, table, &summaries, cpu).step_by(8) {
+                    word ^= word << 13;
+                    word ^= word >> 7;
+                    word ^= word << 17;
+                    // Also small numbers, which may mean something.
+                    memory.store(at, word >> (word % 64).min(3 * round));
+                }
+            }
+            let contents = reader.read(table);
+            assert!(contents.rows.iter().all(|row| row.key.len() <= 8));
+            assert!(contents.others.len() <= 2);
+        }
+        reader.clear(table);
+        assert_eq!(reader.read(table), Contents::default());
     }
 
     #[test]

@@ -6,8 +6,8 @@ use crate::error::{Result, bail};
 use crate::event::Event;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
-    Action, Aggregate, Aggregation, At, Base, Entry, FetchArg, FieldType, Fields, Function, Gpr,
-    Guard, Map, Place, Probe, Value,
+    Action, Aggregate, Aggregation, At, Base, Deref, Entry, Fetch, FetchArg, FieldType, Fields,
+    Function, Gpr, Guard, Map, Place, Probe, Value,
 };
 
 /// Builds the event of a function's entry and exits for `record --graph`. With `least`, a call is
@@ -21,6 +21,11 @@ use capriole_event::{
 /// The event cannot be parsed, or is not at a function.
 pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
     let (mut entry, begun, exit) = ends(text)?;
+    let of_guard = entry.guard_values.clone();
+    let begun_with = |begun: Entry| Entry {
+        values: begun.values.into_iter().chain(of_guard.clone()).collect(),
+        ..begun
+    };
     let own = [STACK, GOROUTINE, DURATION, SINCE];
     let own = |value: &&FetchArg| {
         let name = value.name.as_str();
@@ -52,7 +57,7 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
                 .when(Guard::at_least(SINCE, 0));
             exit.entry = Some(Entry {
                 name: None,
-                ..begun
+                ..begun_with(begun)
             });
         }
         entry.values.splice(0..0, own);
@@ -61,26 +66,60 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
         return Ok(Event::of_calls(entry.record(), exit));
     };
     let mut exit = exit.value(STACK, stack).value(DURATION, Value::latency());
-    exit.values.extend(begun.values.iter().map(at_entry));
-    exit.entry = Some(begun);
+    exit.values.extend(begun.values.iter().map(at_exit));
+    exit.entry = Some(begun_with(begun));
     let exit = exit.when(Guard::at_least(DURATION, least));
     Ok(exit.value(RESULT, Value::result()).record().into())
 }
 
-/// Wraps a field of the entry as a field of the exit.
-fn at_entry(argument: &FetchArg) -> FetchArg {
+/// Turns a field of the entry into one of the exit. A number is kept from the entry. A text, an array or
+/// an address is read at the exit, through a pointer that is kept; a call stack is that of the exit.
+fn at_exit(argument: &FetchArg) -> FetchArg {
+    let is_call_stack = matches!(argument.fetch.base, Base::CallStack(_));
+    if is_call_stack || argument.fetch.base == Base::Comm {
+        return argument.clone();
+    }
     let FetchArg {
         name,
         named,
         fetch,
         field_type,
-        // Texts are not kept from the entry, with or without a length.
-        length: _,
+        length,
     } = argument.clone();
+    let value = exit_value(fetch, field_type);
+    let length = length.map(|length| Box::new(exit_value(length.fetch, length.field_type)));
     FetchArg {
         name,
         named,
-        ..Value { fetch, field_type }.at_entry().into()
+        length,
+        ..value.into()
+    }
+}
+
+fn exit_value(fetch: Fetch, field_type: Option<FieldType>) -> Value {
+    let is_in_memory = field_type.is_some_and(|of| of.is_in_memory());
+    let Fetch { base, derefs } = fetch;
+    if !is_in_memory {
+        return Value {
+            fetch: Fetch { base, derefs },
+            field_type,
+        }
+        .at_entry();
+    }
+    let pointed = match (&base, derefs.is_empty()) {
+        // A pointer of the source, to characters.
+        (Base::Variable(_), true) => vec![Deref {
+            offset: 0,
+            user: false,
+        }],
+        _ => derefs,
+    };
+    Value {
+        fetch: Fetch {
+            base: Value::new(base).at_entry().fetch.base,
+            derefs: pointed,
+        },
+        field_type,
     }
 }
 
@@ -99,6 +138,7 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
         );
     };
     let (inside, rest) = (&inside[..end], inside[end + 1..].trim());
+    refuse_duration(text, inside, rest)?;
     if inside.trim_start().starts_with("usdt:") {
         bail!(
             Unsuitable,
@@ -106,7 +146,7 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
              record two markers and compare their times"
         );
     }
-    let (_, begun, mut exit) = ends(inside)?;
+    let (entry, mut begun, mut exit) = ends(inside)?;
     if let (None, Some(unused)) = (&begun.guard, begun.values.first()) {
         bail!(
             Unsuitable,
@@ -115,6 +155,7 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
             unused.name
         );
     }
+    begun.values.extend(entry.guard_values);
     exit.entry = Some(begun);
     let mut aggregation = Aggregation::default();
     if !rest.is_empty() {
@@ -157,8 +198,8 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
             bail!(
                 Unsuitable,
                 "`by {0}` behind latency(...): a key is known when the call returns, and variables \
-                 are not; a number can be kept from the entry, `by $entry:{0}`, a string cannot: \
-                 count calls by it, without latency(...)",
+                 are not; a number can be kept from the entry, `by $entry:{0}`, and a text is read \
+                 at the return, through a pointer from the entry, `by NAME=$entry:{0}:string`",
                 variable.fetch
             );
         }
@@ -176,6 +217,29 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     }];
     let exit = exit.value(duration, Value::latency());
     Ok(Some(exit.labelled(text)))
+}
+
+/// Refuses a filter by the duration, inside of `latency(...)` or behind it: the table is of all calls.
+fn refuse_duration(text: &str, inside: &str, rest: &str) -> Result<()> {
+    let (event, filter) = inside.split_once(" if ").unwrap_or((inside, ""));
+    let behind = rest.split_once("if ").map_or("", |(_, filter)| filter);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let has = |text: &str| {
+        text.split(|c| !is_word(c))
+            .any(|word| word == Guard::DURATION)
+    };
+    let condition = [filter, behind].into_iter().find(|part| has(part));
+    let Some(condition) = condition.filter(|_| !has(event)) else {
+        return Ok(()); // also if it is a field
+    };
+    let event = event.trim();
+    let function = event.strip_prefix("r ").unwrap_or(event);
+    let condition = condition.trim();
+    bail!(
+        Unsuitable,
+        "`{text}`: latency(...) measures all calls, and has no filter by duration; count the slow \
+         ones: `r {function} count() if {condition}`"
+    );
 }
 
 /// End of the message about an aggregate behind `latency(...)`.
@@ -227,6 +291,7 @@ fn ends(text: &str) -> Result<(Probe, Entry, Probe)> {
         at: At::Return,
         values: Vec::new(),
         guard: None,
+        guard_values: Vec::new(),
         ..entry.clone()
     };
     Ok((entry, begun, exit))

@@ -44,7 +44,7 @@ pub fn content(field_type: FieldType) -> Result<Content> {
         (Element::Number { bytes, .. }, Some(count)) => Content::Numbers { bytes, count },
         (Element::Number { shown, bytes, bits }, None) => Content::Number(Width {
             bytes,
-            signed: shown == Shown::Signed,
+            signed: shown.is_signed(),
             bits: bits.map(|bits| (bits.offset, bits.width)),
         }),
     })

@@ -27,7 +27,7 @@ pub fn all_kept(exit: &Probe) -> Vec<(String, Kept)> {
     let mut all: Vec<(String, Kept)> = Vec::new();
     let lengths = |argument: &FetchArg| argument.length_argument();
     let both = |argument: &FetchArg| [Some(argument.clone()), lengths(argument)];
-    for argument in exit.values.iter().flat_map(both).flatten() {
+    for argument in exit.all_values().flat_map(both).flatten() {
         if let Some(kept) = kept(&argument)
             && !all.iter().any(|(_, known)| *known == kept)
         {
@@ -76,6 +76,7 @@ pub fn keeping(exit: &Probe) -> Option<Probe> {
         name: entry.name,
         values: kept.chain(entry.values).collect(),
         guard: entry.guard,
+        guard_values: Vec::new(),
         entry: None,
         actions,
         ..exit.clone()

@@ -4,7 +4,7 @@ use crate::advice::Advice;
 use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
 use crate::slots::Area;
-use crate::{entry, marker, names, slots};
+use crate::{entry, enumerators, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
 use capriole_codegen::fetch::{Content, Fetch, Field, Source};
@@ -37,8 +37,8 @@ pub struct Fields {
     pub keys: usize,
     /// printf format of the first fields: all arguments of a marker that has a format.
     pub format: Option<TextFormat>,
-    /// Parameters that `$arg*` leaves out, because a value of their type cannot be shown: names, and
-    /// reasons.
+    /// Parameters that `$arg*` leaves out, because they have no known value there, or one of a type
+    /// that cannot be shown: names, and reasons.
     pub unshown: Vec<(String, String)>,
     /// Fields of the probe's other actions, in their order.
     pub more: Vec<Fields>,
@@ -69,7 +69,8 @@ impl Fields {
         values.iter().map(|info| info.name.as_str()).collect()
     }
 
-    /// Returns the error for fields that do not fit together, with their names.
+    /// Returns the error for fields that do not fit together, with their names. Those that only the
+    /// filter reads have been compared already.
     pub fn not_compiled(&self, error: &FetchError) -> Error {
         let name = |index: usize| self.infos.get(index).map_or("comm", |info| &info.name);
         err!(Field, "{}", error.with_names(name))
@@ -181,12 +182,12 @@ impl<'a> Reader<'a> {
             fields.format = marker::text_format(marker, site);
         }
         fields.fetch.recorded = fields.fetch.fields.len();
-        self.push_duration(probe, site, &mut fields)?;
+        self.push_guard_values(probe, site, &mut fields)?;
         fields.filter(probe)?;
-        fields.infos.truncate(fields.fetch.recorded);
         // Parts that do not fit together fail here, before anything else is prepared.
         let made = fields.fetch.work(0);
         made.map_err(|error| fields.not_compiled(&error))?;
+        fields.infos.truncate(fields.fetch.recorded);
         Ok(fields)
     }
 
@@ -313,14 +314,29 @@ impl<'a> Reader<'a> {
                 self.push(argument, site, &mut fields)?;
             }
         }
-        self.push_duration(probe, site, &mut fields)?;
+        self.push_guard_values(probe, site, &mut fields)?;
         fields.filter(probe)?;
         fields.infos.truncate(infos);
         Ok(fields)
     }
 
-    /// Adds the duration of the call if the filter compares it.
-    fn push_duration(&mut self, probe: &Probe, site: &'a Site, fields: &mut Fields) -> Result<()> {
+    /// Adds the values that only the filter reads, with the duration of the call if it compares that.
+    fn push_guard_values(
+        &mut self,
+        probe: &Probe,
+        site: &'a Site,
+        fields: &mut Fields,
+    ) -> Result<()> {
+        for value in &probe.guard_values {
+            // One of those that `$arg*` has added may be of this name.
+            if !fields.infos.iter().any(|info| info.name == value.name) {
+                let found = self.with_length(value, site);
+                let found =
+                    found.with_context(|| format!("`{}` in the filter is no field", value.name))?;
+                fields.push(&value.name, found.field, found.field_type);
+                fields.name_values(found.enumerators);
+            }
+        }
         if entry::compares_duration(probe) {
             let duration = FetchArg {
                 name: Guard::DURATION.to_owned(),
@@ -614,19 +630,21 @@ impl Fields {
     /// Sets the event's filter, a condition on these fields.
     fn filter(&mut self, probe: &Probe) -> Result<()> {
         if let Some(filter) = &probe.guard {
-            self.fetch.condition = Some(self.condition(filter)?);
+            self.fetch.condition = Some(self.condition(filter, probe)?);
         }
         Ok(())
     }
 
     /// Translates a filter on these fields. The thread's name becomes a field that is fetched and
     /// not recorded.
-    fn condition(&mut self, filter: &Guard) -> Result<Condition> {
+    fn condition(&mut self, filter: &Guard, probe: &Probe) -> Result<Condition> {
         let all = |fields: &mut Fields, of: &[Guard]| -> Result<Vec<Condition>> {
-            of.iter().map(|part| fields.condition(part)).collect()
+            of.iter()
+                .map(|part| fields.condition(part, probe))
+                .collect()
         };
         Ok(match filter {
-            Guard::Not(inner) => Condition::Not(Box::new(self.condition(inner)?)),
+            Guard::Not(inner) => Condition::Not(Box::new(self.condition(inner, probe)?)),
             Guard::And(of) => Condition::All(all(self, of)?),
             Guard::Or(of) => Condition::Any(all(self, of)?),
             Guard::Compare {
@@ -634,12 +652,13 @@ impl Fields {
                 comparison,
                 operand,
                 ..
-            } => self.comparison(field, *comparison, operand)?,
+            } => self.comparison(probe, field, *comparison, operand)?,
         })
     }
 
     fn comparison(
         &mut self,
+        probe: &Probe,
         name: &str,
         comparison: Comparison,
         operand: &Operand,
@@ -680,6 +699,16 @@ impl Fields {
                     "`{name}` is an ipv6 address, and cannot be compared with a number"
                 )
             }
+            Operand::Named(names) => Ok(Condition::Number {
+                subject,
+                relation,
+                with: enumerators::value(probe, name, own.map(|i| &self.infos[i]), names)?,
+            }),
+            Operand::Number { .. } if own.is_some_and(|i| is_text(&self.infos[i])) => bail!(
+                Field,
+                "`{name}` is a text, and cannot be compared with a number; texts are compared with \
+                 ==, != and ~ and a text in quotes"
+            ),
             // Where nothing is recorded, times are not converted to ticks.
             Operand::Duration(time) => Ok(Condition::Number {
                 subject,
@@ -724,6 +753,14 @@ impl Fields {
                 })
             }
             Operand::Text(text) => {
+                let compared = own.map(|index| &self.infos[index]);
+                if let Some(info) = compared.filter(|info| !is_text(info)) {
+                    bail!(
+                        Field,
+                        "`{name}` is of type {}, and cannot be compared with the text \"{text}\"",
+                        info.field_type
+                    );
+                }
                 let Subject::Field(field) = subject else {
                     bail!(
                         Field,
@@ -799,14 +836,15 @@ fn named(site: &Site) -> Option<&str> {
 /// Parameters of a function, by name.
 struct Parameters {
     shown: Vec<(String, TypedFetch)>,
-    /// Those of a type of which no value can be shown, with the reason.
+    /// Those without a known value at the place, or of a type of which no value can be shown, with
+    /// the reason.
     unshown: Vec<(String, String)>,
 }
 
 /// Returns the parameters that exist at a place.
 ///
 /// # Errors
-/// A parameter has no known value there, or none has a type that can be shown.
+/// There is no debug information for the place.
 fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Parameters> {
     let described = debug
         .describe(place)
@@ -816,14 +854,10 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Parameters> {
         match fetch {
             // `args#0`, from a parameter pack, is not a valid field name.
             Ok(found) => shown.push((name.replace('#', "_"), found)),
-            Err(refusal) if refusal.is_of_type() => unshown.push((name, refusal.to_string())),
-            Err(refusal) => bail!(Field, "parameter `{name}`: {refusal}"),
+            Err(refusal) => unshown.push((name, refusal.to_string())),
         }
     }
-    match (shown.is_empty(), unshown.first()) {
-        (true, Some((name, refusal))) => bail!(Field, "parameter `{name}`: {refusal}"),
-        _ => Ok(Parameters { shown, unshown }),
-    }
+    Ok(Parameters { shown, unshown })
 }
 
 /// Creates a field that is kept from the entry.
@@ -859,7 +893,7 @@ pub fn is_untyped_result(argument: &FetchArg) -> bool {
 
 /// Refuses fields that are known at a function's entry only.
 fn known_at_return(probe: &Probe) -> Result<()> {
-    for argument in &probe.values {
+    for argument in probe.all_values() {
         let length = argument.length.as_deref();
         let bases = length.map(|length| &length.fetch.base);
         for base in [&argument.fetch.base].into_iter().chain(bases) {
@@ -905,8 +939,7 @@ fn needed_result(probe: &Probe) -> Option<&FetchArg> {
     let filtered = filtered.unwrap_or_default();
     let asked: Vec<&str> = filtered.into_iter().chain(aggregated(probe)).collect();
     probe
-        .values
-        .iter()
+        .all_values()
         .find(|a| a.starts_from(|base| *base == Base::Retval) && asked.contains(&a.name.as_str()))
 }
 

@@ -17,6 +17,7 @@ pub mod calls;
 pub mod content;
 pub mod definitions;
 pub mod entry;
+mod enumerators;
 pub mod error;
 pub mod event;
 pub mod fields;

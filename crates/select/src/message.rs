@@ -77,6 +77,7 @@ pub fn from_outside(id: u32) -> EventInfo {
         symbol: None,
         symbol_offset: 0,
         object: String::new(),
+        soname: None,
         build_id: None,
         offset: 0,
         address: 0,

@@ -72,10 +72,33 @@ macro_rules! detail {
     };
 }
 
+/// Standard output, whose errors name it.
+#[derive(Debug)]
+pub struct Output(StdoutLock<'static>);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(unwritable)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(unwritable)
+    }
+}
+
+/// Returns an error of the same kind that names standard output. An interrupted call is not an
+/// error for the user, and stays as it is.
+pub fn unwritable(error: io::Error) -> io::Error {
+    match error.kind() {
+        ErrorKind::Interrupted => error,
+        kind => io::Error::new(kind, format!("cannot write to standard output: {error}")),
+    }
+}
+
 /// Standard output.
 #[allow(clippy::disallowed_methods)] // here alone
-pub fn stdout() -> Visible<StdoutLock<'static>> {
-    Visible::new(io::stdout().lock())
+pub fn stdout() -> Visible<Output> {
+    Visible::new(Output(io::stdout().lock()))
 }
 
 /// Standard output without filter, for checking terminal features or moving the cursor.
@@ -102,7 +125,7 @@ pub fn print(text: fmt::Arguments<'_>) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
             drop(out);
-            tell!("capriole: cannot write to standard output: {error}");
+            tell!("capriole: {error}");
             std::process::exit(1);
         }
     }

@@ -6,6 +6,7 @@ use capriole_event::FieldType;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::ClockModel;
+use crate::descriptors::ProcessDescriptors;
 
 /// Version of the JSON document and of the whole directory that this crate writes. The table of
 /// versions is in the crate's documentation.
@@ -45,6 +46,9 @@ pub struct Document {
     /// The program's code mappings, sorted by address; only if events have call stacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingInfo>,
+    /// Open files of descriptors, by process; only if events have fields of the type `fd`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub descriptors: Vec<ProcessDescriptors>,
     /// Conversion of TSC values to time.
     pub clock: ClockModel,
     /// Warnings for readers of this trace, one line each.
@@ -226,6 +230,10 @@ pub struct EventInfo {
     pub symbol_offset: u64,
     /// Path of the file that holds the code.
     pub object: String,
+    /// Name that programs and other libraries know the file by, if it is a library that has one:
+    /// `libz.so.1` of `libz.so.1.2.13`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub soname: Option<String>,
     /// That file's build id in hexadecimal, if it has one.
     pub build_id: Option<String>,
     /// The site's link-time address, as `objdump` and `addr2line` show it: the address in memory
@@ -393,6 +401,8 @@ mod stored {
         #[serde(with = "hex")]
         symbol_offset: u64,
         object: String,
+        #[serde(default)]
+        soname: Option<String>,
         build_id: Option<String>,
         #[serde(with = "hex")]
         offset: u64,
@@ -429,6 +439,7 @@ mod stored {
                 symbol: stored.symbol,
                 symbol_offset: stored.symbol_offset,
                 object: stored.object,
+                soname: stored.soname,
                 build_id: stored.build_id,
                 offset: stored.offset,
                 address: stored.address,

@@ -46,6 +46,7 @@
 
 pub mod clock;
 mod damage;
+mod descriptors;
 mod directory;
 mod document;
 pub mod live;
@@ -63,6 +64,7 @@ mod value;
 mod writer;
 
 pub use damage::{Damage, DamageKind, Health, TraceError};
+pub use descriptors::{Certainty, Descriptor, Open, OpenDescriptor, ProcessDescriptors};
 pub use directory::DirectoryError;
 pub use document::{
     ARCH, Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,

@@ -11,6 +11,7 @@ use serde::Deserialize;
 
 use crate::clock::Converter;
 use crate::damage::{Health, TraceError};
+use crate::descriptors::Open;
 use crate::directory::json_path;
 use crate::document::MAX_JSON;
 use crate::document::{Document, EventInfo, FORMAT_VERSION, Losses};
@@ -185,7 +186,7 @@ pub struct Event<'a> {
     pub lost_before: u64,
     /// `Events::gaps` when this event was read.
     pub gaps: Gaps,
-    events: &'a [EventInfo],
+    document: &'a Document,
     payload: &'a [u8],
 }
 
@@ -193,13 +194,17 @@ impl<'a> Event<'a> {
     /// Returns the event's description.
     #[inline]
     pub fn info(&self) -> &'a EventInfo {
-        &self.events[self.index]
+        &self.document.events[self.index]
     }
 
     /// Returns the fields' values, in the order of `EventInfo::fields`.
     #[inline]
     pub fn fields(&self) -> Fields<'a> {
-        Fields::new(self.info(), self.payload)
+        let fields = Fields::new(self.info(), self.payload);
+        match self.document.descriptors.is_empty() {
+            true => fields,
+            false => fields.named(Open::at(&self.document.descriptors, self.tid, self.tsc)),
+        }
     }
 
     /// Returns the raw record after its header, in words of eight bytes. If all fields are numbers
@@ -246,8 +251,8 @@ impl Kept {
         self.tid
     }
 
-    /// Returns the event. `events` are the events of its trace.
-    pub fn event<'a>(&'a self, events: &'a [EventInfo]) -> Event<'a> {
+    /// Returns the event. `document` is the description of its trace.
+    pub fn event<'a>(&'a self, document: &'a Document) -> Event<'a> {
         Event {
             tsc: self.tsc,
             time_ns: self.time_ns,
@@ -257,7 +262,7 @@ impl Kept {
             lane: self.lane,
             lost_before: 0,
             gaps: Gaps::default(),
-            events,
+            document,
             payload: &self.payload,
         }
     }
@@ -286,7 +291,7 @@ impl Events<'_> {
             lane: stream.reader.lane,
             lost_before: record.lost_before,
             gaps: self.gaps,
-            events: &self.trace.document.events,
+            document: &self.trace.document,
             payload: stream.reader.payload(record),
         }))
     }

@@ -309,6 +309,7 @@ pub(crate) mod tests {
             symbol: None,
             symbol_offset: 0,
             object: String::new(),
+            soname: None,
             build_id: None,
             offset: 0,
             address: 0,

@@ -6,6 +6,7 @@ use std::slice;
 
 use capriole_event::{Bits, Element, FieldType, Shown};
 
+use crate::descriptors::{Descriptor, Open};
 use crate::document::{EventInfo, FieldInfo};
 use crate::packet::{long, word};
 use crate::record::{ADDRESS_BYTES, LENGTH_BYTES, STACK_HEAD, WORD_BYTES, string_bytes};
@@ -31,6 +32,8 @@ pub enum Value<'a> {
     Ipv4(Ipv4Addr),
     /// An IPv6 address (`ipv6`).
     Ipv6(Ipv6Addr),
+    /// A file descriptor (`fd`).
+    Descriptor(Descriptor<'a>),
     /// Text without the terminating NUL, in the program's encoding (`string`, `ustring`).
     Text(&'a [u8]),
     /// The data for a call stack (`stack`).
@@ -199,6 +202,8 @@ pub struct Fields<'a> {
     /// Faults of the remaining fields; bit 0 belongs to the next field.
     faults: u64,
     bytes: &'a [u8],
+    /// The descriptors of the event's process at its time.
+    open: Open<'a>,
 }
 
 impl<'a> Fields<'a> {
@@ -210,11 +215,18 @@ impl<'a> Fields<'a> {
             fields: event.fields.iter(),
             faults: 0,
             bytes: payload,
+            open: Open::default(),
         };
         if event.faults {
             fields.faults = long(take(&mut fields.bytes, WORD_BYTES), 0);
         }
         fields
+    }
+
+    /// Names descriptors by what they were open for.
+    #[inline]
+    pub(crate) fn named(self, open: Open<'a>) -> Fields<'a> {
+        Fields { open, ..self }
     }
 }
 
@@ -234,6 +246,9 @@ impl<'a> Iterator for Fields<'a> {
                 }
                 other => other,
             };
+        }
+        if let Value::Descriptor(descriptor) = &mut value {
+            descriptor.name = self.open.find(descriptor.number);
         }
         let fault = self.faults & 1 != 0;
         self.faults >>= 1;
@@ -338,6 +353,10 @@ fn number(shown: Shown, bytes: u8, bits: Option<Bits>, raw: u64) -> Value<'stati
     let plain = raw << above >> above;
     match shown {
         Shown::Unsigned | Shown::Network => Value::Unsigned(plain),
+        Shown::Descriptor => Value::Descriptor(Descriptor {
+            number: plain as i32,
+            name: None,
+        }),
         Shown::Signed => Value::Signed((raw << above) as i64 >> above),
         Shown::Hexadecimal => Value::Hexadecimal(plain),
         Shown::Character => Value::Character(plain as u8),
@@ -376,6 +395,10 @@ mod tests {
             ("s8", "Signed(-8)"),
             ("be16", "Unsigned(33528)"),
             ("ipv4", "Ipv4(86.120.130.248)"),
+            (
+                "fd",
+                "Descriptor(Descriptor { number: 1450738424, name: None })",
+            ),
             ("x8", "Hexadecimal(248)"),
             ("char", "Character(248)"),
             ("u16", "Unsigned(33528)"),

@@ -10,6 +10,7 @@ use std::time::Instant;
 use capriole_event::FieldType;
 
 use crate::clock::{self, ClockModel};
+use crate::descriptors::ProcessDescriptors;
 use crate::directory::{Directory, DirectoryError, METADATA, json_path};
 use crate::document::{
     ARCH, Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
@@ -133,6 +134,7 @@ impl TraceWriter {
             events: info.events.clone(),
             threads: BTreeMap::new(),
             mappings: Vec::new(),
+            descriptors: Vec::new(),
             clock: info.clock.clone(),
             warnings: info.warnings.clone(),
             stops: Vec::new(),
@@ -240,6 +242,12 @@ impl TraceWriter {
     pub fn note_losses(&mut self, between: (u64, u64), lost: bool) {
         let losses = self.document.losses.get_or_insert_default();
         losses.add(between, lost);
+    }
+
+    /// Records what descriptors were open for, in place of what was recorded before. The next
+    /// `checkpoint` or `finish` writes it to disk.
+    pub fn set_descriptors(&mut self, descriptors: Vec<ProcessDescriptors>) {
+        self.document.descriptors = descriptors;
     }
 
     /// Records which threads existed when the recording ended.

@@ -52,6 +52,9 @@ pub struct Arguments {
 
 /// Runs the command. The exit status is 0 if every site can be probed, else 1.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(path) = &arguments.path {
+        subject::refuse_swapped("check", &arguments.event, path)?;
+    }
     let events = definitions::parse_plain(std::slice::from_ref(&arguments.event), &[])?;
     let path = match (&arguments.path, arguments.pid) {
         (Some(path), _) => Some(path.clone()),

@@ -66,8 +66,9 @@ fn print_help(command: &mut Command) -> anyhow::Result<ExitCode> {
 /// Prints text that has no foreign parts, and may have escape sequences.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     let mut out = output::terminal();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .map_err(output::unwritable)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -85,6 +85,9 @@ impl Arguments {
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (event, path) = arguments.subject()?;
+    if let Some(path) = &path {
+        subject::refuse_swapped("list", &event, path)?;
+    }
     let events = definitions::parse_plain(&[event], &[])?;
     let path = match arguments.pid {
         Some(_) => path,

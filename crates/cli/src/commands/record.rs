@@ -4,6 +4,7 @@ use crate::advice;
 use crate::exit::with_remedy;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
+use capriole::aggregate::Keys;
 use capriole::filtered::Filtered;
 use capriole::machine;
 use capriole::options;
@@ -110,7 +111,7 @@ fn prepare(
         options: &arguments.probes.into(),
         mode: Mode::new(arguments.probes.returns.into()),
         messages: true,
-        keys: 0,
+        keys: Keys::default(),
         clock: Some(&clock),
     };
     let planned = timed("functions found, probes planned", || {

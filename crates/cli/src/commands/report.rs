@@ -5,8 +5,8 @@ use crate::verbosity::timed;
 use capriole_report;
 use capriole_report::calls::Functions;
 use capriole_report::{
-    CallSummary, Callers, Flame, FlameBy, GraphOptions, Order, StackCallers, StackFlame,
-    TextOptions,
+    CallSummary, Callers, Comparison, Flame, FlameBy, GraphOptions, Order, StackCallers,
+    StackFlame, TextOptions,
 };
 use capriole_text::output;
 use capriole_text::{detail, tell};
@@ -21,7 +21,7 @@ use capriole_text::units;
 
 /// Show a recorded trace
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("form").args(["graph", "summary", "callers", "flame"]))]
+#[command(group = clap::ArgGroup::new("form").args(["graph", "summary", "callers", "flame", "compare"]))]
 pub struct Arguments {
     /// The trace directory
     #[arg(default_value = "capriole.trace", value_hint = ValueHint::DirPath)]
@@ -38,6 +38,9 @@ pub struct Arguments {
     /// Draw a flame graph into this file (SVG)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     flame: Option<PathBuf>,
+    /// Compare the times of each function's calls in two traces
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_hint = ValueHint::DirPath, conflicts_with = "directory")]
+    compare: Option<Vec<PathBuf>>,
     /// With --graph: maximum depth of the calls shown
     #[arg(long, value_name = "N", requires = "graph", value_parser = clap::value_parser!(u64).range(1..))]
     depth: Option<u64>,
@@ -52,7 +55,7 @@ pub struct Arguments {
     #[arg(long, value_name = "BY", value_enum)]
     by: Option<By>,
     /// Show markers by their fields instead of their printf formats
-    #[arg(long, conflicts_with_all = ["summary", "callers", "flame", "json"])]
+    #[arg(long, conflicts_with_all = ["summary", "callers", "flame", "compare", "json"])]
     fields: bool,
     #[command(flatten)]
     names: NamesFlag,
@@ -86,6 +89,9 @@ enum By {
 
 /// Runs the command.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    if let Some(directories) = &arguments.compare {
+        return compare(arguments, directories);
+    }
     let trace = timed("trace opened", || Trace::open(&arguments.directory))?;
     let started = Instant::now();
     let functions = Functions::of(&trace.document().events);
@@ -107,11 +113,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         );
     }
     let wants_calls = arguments.graph || pictures && !by_events || arguments.sort.is_some();
-    if wants_calls && !has_calls {
-        anyhow::bail!(
-            "{} has no calls from entry to exit: record them by `capriole record --graph EVENT`",
-            arguments.directory.display()
-        );
+    if wants_calls {
+        check_calls(&functions, &arguments.directory)?;
     }
     let names = arguments.names.form();
     let mut out = BufWriter::with_capacity(1 << 16, output::stdout());
@@ -163,19 +166,57 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         "capriole: trace read and shown: {}",
         units::time(started.elapsed())
     );
+    tell_health(&health);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tell_health(health: &Health) {
     for damage in &health.shown {
         tell!("capriole: {damage}");
     }
     for remark in &health.remarks {
         tell!("capriole: {remark}");
     }
+}
+
+/// Shows the calls of two traces in one table.
+fn compare(arguments: &Arguments, directories: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    if arguments.by.is_some() {
+        anyhow::bail!("--by needs --flame FILE or --callers");
+    }
+    let mut both = Vec::new();
+    for directory in directories {
+        let trace = timed("trace opened", || Trace::open(directory))?;
+        check_calls(&Functions::of(&trace.document().events), directory)?;
+        let (summary, health) = CallSummary::of(&trace, Order::Total)?;
+        tell_health(&health);
+        both.push(summary);
+    }
+    let [before, after] = <[CallSummary; 2]>::try_from(both)
+        .map_err(|_| anyhow::anyhow!("--compare needs two traces: --compare BEFORE AFTER"))?;
+    let mut comparison = Comparison::of(before, after);
+    comparison.names = arguments.names.form();
+    let mut out = BufWriter::new(output::stdout());
+    put(arguments, &comparison, &mut out)?;
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a report as text or as JSON.
+/// Fails if a trace has no calls from entry to exit.
+fn check_calls(functions: &Functions, directory: &Path) -> anyhow::Result<()> {
+    if functions.is_empty() {
+        anyhow::bail!(
+            "{} has no calls from entry to exit: record them by `capriole record --graph EVENT`",
+            directory.display()
+        );
+    }
+    Ok(())
+}
+
 /// Advice in a summary if events were lost.
 const ON_LOSS: &str = "; record with a larger --buffer-size";
 
+/// Prints a report as text or as JSON.
 fn put<T>(arguments: &Arguments, report: &T, out: &mut impl Write) -> anyhow::Result<()>
 where
     T: std::fmt::Display + serde::Serialize,
@@ -222,6 +263,14 @@ fn flame(
         flame.lost_events,
         |title, picture| flame.draw(by, arguments.names.form(), title, picture),
     )?;
+    let unended: u64 = flame.stacks.iter().map(|stack| stack.unended).sum();
+    if unended > 0 && by == FlameBy::Time {
+        tell!(
+            "capriole: the end of {} was not recorded: the picture shows the time up to the last event \
+             in each",
+            units::counted(unended, "call", "calls")
+        );
+    }
     if arguments.json {
         serde_json::to_writer(&mut *out, &flame)?;
         writeln!(out)?;

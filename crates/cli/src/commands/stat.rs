@@ -7,6 +7,7 @@ mod json;
 mod live;
 #[cfg(test)]
 mod model_tests;
+mod open_files;
 mod plot;
 mod table;
 mod terminal;
@@ -16,8 +17,8 @@ use crate::advice;
 use crate::exit;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
-use capriole::aggregate::Source;
 use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
+use capriole::aggregate::{Keys, Source};
 use capriole::filtered::Filtered;
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
@@ -27,7 +28,7 @@ use capriole::watch::{Ended, Watch};
 use capriole_event::{Action, Aggregate, Base};
 use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
-use capriole_ring::layout;
+use capriole_ring::{layout, summary};
 use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Mode, Selected};
@@ -40,6 +41,7 @@ use capriole_trace::Role;
 use columns::Names;
 use json::Extent;
 use live::Screen;
+use open_files::OpenFiles;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Stdout, Write as _};
@@ -114,6 +116,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(title) = &arguments.sort {
         check_column(title, &events)?;
     }
+    let mut open = OpenFiles::default();
     let attach = |program: &Program| -> capriole::Result<Probed> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
@@ -123,20 +126,24 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             options: &arguments.probes.into(),
             mode: Mode::new(arguments.probes.returns.into()),
             messages: false,
-            keys: arguments.keys,
+            keys: Keys {
+                room: arguments.keys,
+                summary: summary::ROOM,
+            },
             clock: clock.as_ref(),
         };
         let planned = timed("functions found, probes planned", || {
             Planned::new(program.process(), &request)
         })?;
         let geometry = planned.geometry(0);
+        open.begin(program.process(), &planned.selected);
         timed("probes inserted", || {
             planned.attach(program.process(), None, geometry)
         })
     };
     let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
-    count(&arguments, program, &mut probed)
+    count(&arguments, program, &mut probed, open)
 }
 
 /// Checks that some table has a column with this title.
@@ -178,7 +185,12 @@ fn check_column(title: &str, events: &[Event]) -> anyhow::Result<()> {
     )
 }
 
-fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow::Result<ExitCode> {
+fn count(
+    arguments: &Arguments,
+    program: Program,
+    probed: &mut Probed,
+    mut open: OpenFiles,
+) -> anyhow::Result<ExitCode> {
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
     }
@@ -190,7 +202,7 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
     let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
-    let ended = watch(arguments, probed, &source, &mut shown, started);
+    let ended = watch(arguments, probed, &source, &mut shown, &mut open, started);
     let time = started.elapsed();
     // Calls are counted until the probes are out.
     let detached = timed("probes removed", || probed.detach());
@@ -208,7 +220,9 @@ fn count(arguments: &Arguments, program: Program, probed: &mut Probed) -> anyhow
             return Err(error);
         }
     };
-    let whole = source.read(time, &probed.selected);
+    let mut whole = source.read(time, &probed.selected);
+    open.look();
+    open.name(&mut whole);
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
@@ -274,6 +288,7 @@ fn watch(
     probed: &mut Probed,
     source: &Source,
     shown: &mut Shown,
+    open: &mut OpenFiles,
     started: Instant,
 ) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(
@@ -293,11 +308,14 @@ fn watch(
         if let Some(ended) = ended {
             return Ok(ended);
         }
+        open.keep_looking(|| watch.other_processes(&probed.attached).collect());
         let now = Instant::now();
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
-            let until = source.read(now - started, &probed.selected);
+            let mut until = source.read(now - started, &probed.selected);
+            open.look();
+            open.name(&mut until);
             shown.interval(&until, &until.since(&before))?;
             before = until;
             while *due <= now {

@@ -103,7 +103,7 @@ const ONE_PROCESS: &str = "one process is recorded, with the children that it fo
 const BUFFER: &str = "write --buffer-size, as in --buffer-size 256M";
 
 /// Options of other tools, by commands that lack them.
-const OPTIONS: [(&[&str], &[&str], &str); 19] = [
+const OPTIONS: [(&[&str], &[&str], &str); 20] = [
     (
         &["record", "stat"],
         &[
@@ -146,9 +146,14 @@ const OPTIONS: [(&[&str], &[&str], &str); 19] = [
         "write --interval, as in --interval 1s",
     ),
     (
-        &["record", "stat"],
+        &["record"],
         &["-m", "-b", "--mmap-pages", "--buffer"],
         BUFFER,
+    ),
+    (
+        &["stat"],
+        &["-m", "-b", "--mmap-pages", "--buffer", "--buffer-size"],
+        "calls are counted in the program, without a buffer of events: leave it out",
     ),
     (
         &["stat"],
@@ -247,7 +252,8 @@ pub fn misspelt(word: &str) -> Option<String> {
     names.find(|name| is_near(word.as_bytes(), name.as_bytes()))
 }
 
-fn is_near(one: &[u8], other: &[u8]) -> bool {
+/// True if two words differ by one letter, which is missing, changed, or changed places.
+pub fn is_near(one: &[u8], other: &[u8]) -> bool {
     let common = one.iter().zip(other).take_while(|(a, b)| a == b).count();
     let (one, other) = (&one[common..], &other[common..]);
     match (one, other) {

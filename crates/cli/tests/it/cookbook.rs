@@ -294,19 +294,10 @@ fn latency_by_descriptor() {
         return;
     };
     let said = redis.answer(4, "SET user:1 x\nGET user:1\n");
-    let descriptors = format!("/proc/{}/fd", redis.server.pid());
-    let mut files = std::fs::read_dir(descriptors).expect("it runs").flatten();
-    let file = files.find(|entry| {
-        std::fs::read_link(entry.path()).is_ok_and(|path| text(&path).contains(".aof"))
-    });
-    let number = file.expect("the file is open").file_name();
-    let number = number.into_string().expect("a number");
-    let (_, writes) = said.split_once("write__return").expect("a table");
-    let written = writes
-        .lines()
-        .any(|line| line.split_whitespace().last() == Some(&number));
-    assert!(written, "{number}: {said}");
-    line(&said, &["read__return by fd"]);
+    let (reads, writes) = said.split_once("write__return by fd").expect("a table");
+    // The clients come and go. The file is open all the time.
+    line(writes, &["<", ".aof>"]);
+    line(reads, &["read__return by fd"]);
 }
 
 #[test]
@@ -337,6 +328,11 @@ fn before_a_crash() {
     let open = said.lines().find(|line| line.contains("/* debugCommand: "));
     let open = open.unwrap_or_else(|| panic!("{said}"));
     assert!(open.contains("ended first") || open.contains("still open"));
+    // The moment of its end is not known.
+    assert!(
+        open.contains(" | ") && open.contains(">= ") && !open.contains("begun"),
+        "{open}"
+    );
 }
 
 #[test]
@@ -345,12 +341,11 @@ fn two_traces() {
         return;
     };
     let said = redis.answer(13, "KEYS zz*\nGET user:1\n");
-    let tables: Vec<_> = said.split("  function\n").collect();
-    assert_eq!(tables.len(), 3, "{said}");
-    for table in &tables[1..] {
-        line(table, &["keysCommand"]);
-        line(table, &["getCommand"]);
-    }
+    let (head, table) = said.split_once("  function\n").expect("a table");
+    line(head, &["before: before.trace: ", " calls in "]);
+    line(head, &["after: after.trace: ", " calls in "]);
+    line(table, &["keysCommand"]);
+    line(table, &["getCommand"]);
 }
 
 #[test]
@@ -479,9 +474,12 @@ fn files_that_postgresql_syncs() {
     let Some(postgres) = Postgres::start() else {
         return;
     };
-    let said = postgres.answer(3, &["insert into orders(price) values (3)"]);
+    let insert = "insert into orders(price) values (3)";
+    let wait = "select pg_sleep(0.1)";
+    // The descriptor stays open for a while.
+    let said = postgres.answer(3, &[insert, wait, insert, wait]);
     line(&said, &["sync(fd="]);
-    line(&said, &["open", "path=\"pg_wal/", "fd="]);
+    line(&said, &["fdatasync", "fd=", "</", "/pg_wal/"]);
     line(&said, &["XLogFlush+0x"]);
 }
 

@@ -244,3 +244,17 @@ fn an_object_has_the_name_that_the_event_gave() {
     assert!(output.contains(" (libstdc++.so.6+0x"), "{output}");
     assert!(!output.contains(" (libstdc++.so.6."), "{output}");
 }
+
+/// A pattern matches the names that a list shows, not only complete ones.
+#[test]
+fn patterns_match_names_as_they_are_shown() {
+    let Some(program) = build(Compiler::Gxx, "cxx_names.cpp", &[]) else {
+        return;
+    };
+    let name = "shop::folded::{lambda#1}::operator()";
+    for pattern in [":shop::folded::{lambda#1}*", ":*::{lambda#?}::operator()"] {
+        let output = capriole(&["list", pattern, text(&program)]);
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(said.contains(name), "{pattern}: {}", told(&output));
+    }
+}

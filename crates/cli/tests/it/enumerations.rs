@@ -78,3 +78,77 @@ fn keys_have_names() {
     let said = told(&output);
     assert!(said.contains("READ|WRITE|APPEND"), "{said}");
 }
+
+/// Returns the number of recorded calls for a filter on `handle` or `pick`.
+fn selected(program: &std::path::Path, event: &str) -> usize {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    record_program(&trace, &["-e", event], program, &[]);
+    events(&trace).len()
+}
+
+#[test]
+fn filters_compare_with_names() {
+    let Some(program) = build(Compiler::Gxx, "enumerations.cpp", &[]) else {
+        return;
+    };
+    for (event, calls) in [
+        (":handle color if color == BLUE", 6),
+        (":handle color if color != BLUE && color <= RED", 6),
+        (":handle color if color < RED || color == GREEN", 12),
+        (":handle level if level == high", 12),
+        (":handle access if access == READ|WRITE", 4),
+        (":handle access if access == WRITE | 0x40", 4),
+        (":handle access if access & READ|APPEND", 12),
+        (":handle request->access if request->access & WRITE", 12),
+        (":handle $arg* if access >= READ|WRITE && level == high", 8),
+        ("r :pick $retval if $retval == GREEN", 8),
+        ("r :pick kept=$entry:access if kept == WRITE", 8),
+        ("r :pick kept=$entry:access if $entry:access == WRITE", 8),
+    ] {
+        assert_eq!(selected(&program, event), calls, "{event}");
+    }
+    let last = counts_of(
+        ":handle access count() by color if access == READ",
+        &program,
+    );
+    assert_eq!(last["groups"][0]["rows"][0]["calls"], 2, "{last}");
+}
+
+#[test]
+fn filters_compare_with_names_of_rust() {
+    let Some(program) = build(Compiler::Rustc, "enumerations.rs", &["-g"]) else {
+        return;
+    };
+    for (event, calls) in [
+        (":handle level if level == Low", 4),
+        (":handle level if level >= Middle", 8),
+        (":handle request.level if request.level == High", 4),
+    ] {
+        assert_eq!(selected(&program, event), calls, "{event}");
+    }
+}
+
+#[test]
+fn names_that_are_not_there_are_refused_at_their_column() {
+    let Some(program) = build(Compiler::Gxx, "enumerations.cpp", &[]) else {
+        return;
+    };
+    let events = [
+        ":handle color if color == 5 || color == BLU",
+        ":handle access if access == READ | WRIT",
+        ":handle level if level == level::high",
+        ":handle color if color == PURPLE",
+        ":handle request->id if request->id == READY",
+        ":handle color:s32 if color == RED",
+        ":handle color if color ~ RED",
+        ":handle color if tid == RED",
+        "handle* color if color == BLU",
+    ];
+    let refused = events.map(|event| {
+        let output = capriole(&["record", "-e", event, "--", text(&program)]);
+        assert_eq!(output.status.code(), Some(1), "{event}");
+        String::from_utf8(output.stderr).expect("UTF-8")
+    });
+    insta::assert_snapshot!(refused.concat());
+}

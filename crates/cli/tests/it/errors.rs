@@ -923,3 +923,47 @@ fn no_threads_to_be_had() {
         "{said}"
     );
 }
+
+/// The program stands behind the event; the other way round, the message says so.
+#[test]
+fn the_file_stands_last() {
+    let Some(program) = build(Compiler::Gcc, "requests.c", &[]) else {
+        return;
+    };
+    for (command, event) in [("list", "handle"), ("list", ":handle"), ("check", "handle")] {
+        let output = capriole(&[command, text(&program), event]);
+        let advice = format!("write `capriole {command} '{event}' {}`", text(&program));
+        assert!(told(&output).contains(&advice), "{}", told(&output));
+        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        let output = capriole(&[command, event, text(&program)]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+}
+
+/// Results that cannot be written are an error, which names standard output.
+#[test]
+fn standard_output_is_full() {
+    for words in [
+        &["--help"][..],
+        &["--version"],
+        &["help"],
+        &["help", "events"],
+        &["stat", "--help"],
+        &["list", env!("CARGO_BIN_EXE_capriole")],
+        &["stat", "-e", "libc:malloc", "--", "/bin/true"],
+        &["stat", "--json", "-e", "libc:malloc", "--", "/bin/true"],
+    ] {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let output = crate::target::command(words)
+            .stdout(full.expect("/dev/full"))
+            .output()
+            .expect("capriole starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        let told = said.lines().filter(|line| {
+            *line
+                == "capriole: cannot write to standard output: No space left on device (os error 28)"
+        });
+        assert_eq!(told.count(), 1, "{words:?}: {said}");
+    }
+}

@@ -79,6 +79,9 @@ fn measured(everything: bool) {
         "--json",
         "--duration",
         "1500ms",
+        // So that there are summaries to write over.
+        "--keys",
+        "4",
         "-e",
         "latency(:hostile_record)",
         "-e",
@@ -87,6 +90,8 @@ fn measured(everything: bool) {
         ":hostile_text count() by text=+0($arg1):string",
         "-e",
         ":hostile_text max(n=$arg2) by low=$arg2:u8",
+        "-e",
+        ":hostile_record sum(m=$arg2) by n=$arg1",
     ];
     among_hostile_children(everything, &arguments);
 }

@@ -6,7 +6,7 @@ use crate::traces;
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, capriole, told};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use traces::{Background, events, record, record_program, scratch, text};
@@ -144,6 +144,65 @@ fn short_calls_are_not_recorded() {
     let words = ["--graph", ":main", "--min-duration", "1h"];
     record_program(&trace, &words, &program, &["cancel"]);
     assert_eq!(events(&trace), [] as [Value; 0]);
+}
+
+/// Texts and arrays of long calls are read at the exit, through pointers kept from the entry.
+#[test]
+fn long_calls_have_texts_and_stacks() {
+    let Some(program) = build(Compiler::Gcc, "long_calls.c", &["-g", "-O2"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let recorded = |event: &str, least: &str| {
+        let words = ["--graph", event, "--min-duration", least];
+        record_program(&trace, &words, &program, &[]);
+        events(&trace)
+    };
+    let event = ":work p=$arg1:string path:string r->name:string n=+0(+8($arg2)):string \
+                 data=$arg3:string[$arg4] head=$arg3:u8[2] r->id who=$comm stack";
+    let all = recorded(event, "1ns");
+    assert_eq!(all.len(), 20);
+    for (i, event) in all.iter().enumerate() {
+        let arguments = &event["arguments"];
+        for (field, wanted) in [
+            ("p", json!(format!("/p/{i}"))),
+            ("path", json!(format!("/p/{i}"))),
+            ("r_name", json!(format!("name{i}"))),
+            ("n", json!(format!("name{i}"))),
+            ("data", json!("abcdefgh"[..i % 8])),
+            ("head", json!([97, 98])),
+            ("r_id", json!(i)),
+        ] {
+            assert_eq!(arguments[field], wanted, "{field}: {event}");
+        }
+        assert_eq!(arguments["who"], event["comm"], "{event}");
+        let stack = event["stack"].as_array().expect("a stack");
+        let functions: Vec<&Value> = stack.iter().map(|frame| &frame["symbol"]).collect();
+        assert_eq!(functions[..2], [&json!("work"), &json!("main")], "{event}");
+    }
+    let said = capriole(&["report", "--graph", text(&trace)]);
+    assert!(told(&said).contains("work(p=\"/p/7\", path=\"/p/7\", r_name=\"name7\""));
+    // A filter over a text is evaluated at the entry.
+    let some = recorded(":work path=$arg1:string if path ~ \"/p/1*\"", "1ns");
+    let numbers: Vec<&str> = some
+        .iter()
+        .filter_map(|event| event["arguments"]["path"].as_str())
+        .collect();
+    let wanted = [
+        "1", "10", "11", "12", "13", "14", "15", "16", "17", "18", "19",
+    ];
+    assert_eq!(numbers, wanted.map(|number| format!("/p/{number}")));
+    let long = recorded(":work path:string stack", "10ms");
+    for i in [0, 5, 10, 15] {
+        let path = json!(format!("/p/{i}"));
+        assert!(long.iter().any(|e| e["arguments"]["path"] == path), "{i}");
+    }
+    // Without a type a pointer to characters is a text, which has to be given as one.
+    let words = ["--graph", ":work path", "--min-duration", "1ns", "--"];
+    let output = record(&trace, &[&words[..], &[text(&program)]].concat());
+    let said = told(&output);
+    assert!(said.contains("write path:string for calls"), "{said}");
 }
 
 /// Another event at the exits of such calls is recorded as an event, and ends no call.
@@ -428,19 +487,6 @@ fn what_cannot_be_kept_is_refused() {
         (
             &["-e", "r :text $entry:y"][..],
             "no variable `y` here: there are x",
-        ),
-        (
-            &["--graph", ":whole $comm", "--min-duration", "1us"],
-            "is not kept from entry to exit: only numbers are",
-        ),
-        (
-            &[
-                "--graph",
-                ":whole s=+0($arg1):string",
-                "--min-duration",
-                "1us",
-            ],
-            "is not kept from entry to exit: only numbers are",
         ),
         (
             &[

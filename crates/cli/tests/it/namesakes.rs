@@ -1,9 +1,11 @@
 //! Several functions of one name: what an event leaves out is reported, and rows of one name can be
-//! told apart.
+//! told apart. Names of libraries.
 
-use crate::programs::{Compiler, build};
+use crate::programs::{Compiler, build, build_go};
 use crate::target::{capriole, told};
-use crate::traces::{record, scratch, text};
+use crate::tools::have;
+use crate::traces::{events, record, record_program, scratch, text};
+use std::path::Path;
 
 #[test]
 fn code_of_the_same_name_that_gets_no_probe_is_reported() {
@@ -80,4 +82,60 @@ fn rows_of_one_name_show_their_places() {
         let output = capriole(&[&["stat"], events, &["--", text(&program)]].concat());
         assert!(!told(&output).contains("same ("), "{}", told(&output));
     }
+}
+
+/// Closures of Go are named after the function around them, and are others.
+#[test]
+fn closures_of_go_are_not_code_of_the_same_name() {
+    let Some(program) = build_go("go_returns.go", "go_namesakes") else {
+        return;
+    };
+    let listed = told(&capriole(&["list", ":main.main.func*", text(&program)]));
+    assert!(listed.contains("main.main.func1"), "{listed}");
+    for event in ["latency(:main.main)", ":main.main"] {
+        let output = capriole(&["stat", "-e", event, "--", text(&program)]);
+        let said = told(&output);
+        assert!(output.status.success(), "{said}");
+        assert!(!said.contains("main.main.func"), "{said}");
+    }
+}
+
+/// A function with a probe at some of its exits is not one that is left out.
+#[test]
+fn exits_that_are_left_out_are_not_functions() {
+    let Some(program) = build(Compiler::Gcc, "returns.c", &["-g"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["-e", "r :odd n=$retval if n >= 0", "-e", ":even", "--"];
+    let words = [&words[..], &[text(&program), "tail"]].concat();
+    let said = told(&record(&trace, &words));
+    let reason = "(a jump to another function has no result yet: 1)";
+    let wanted = format!("capriole: left out: some exits of 1 function {reason}; ");
+    assert!(said.contains(&wanted), "{said}");
+    assert!(!said.contains(" of 2 functions"), "{said}");
+    // Calls are one function each, with their entries and exits.
+    let words = ["--graph", ":even", "--", text(&program), "tail"];
+    let said = told(&record(&trace, &words));
+    assert!(!said.contains("left out"), "{said}");
+}
+
+/// A library's file has more of its version in its name than programs know it by.
+#[test]
+fn libraries_are_shown_by_their_sonames() {
+    if !have("sqlite3") {
+        println!("skipped: no sqlite3");
+        return;
+    }
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let event = "libsqlite3:sqlite3_open_v2";
+    let sqlite = Path::new("/usr/bin/sqlite3");
+    record_program(&trace, &["-e", event], sqlite, &[":memory:", ".databases"]);
+    let said = told(&capriole(&["report", text(&trace)]));
+    assert!(said.contains(" (libsqlite3.so.0+0x"), "{said}");
+    let all = events(&trace);
+    let object = all[0]["object"].as_str().expect("a path");
+    assert!(object.contains("libsqlite3.so.0."), "{object}");
 }

@@ -19,6 +19,7 @@ fn event(id: u32, name: &str, role: Role, call: u32) -> EventInfo {
         symbol: Some(name.to_owned()),
         symbol_offset: 0,
         object: "/usr/bin/orders".to_owned(),
+        soname: None,
         build_id: None,
         offset: 0x1000,
         address: 0x1000,
@@ -119,6 +120,11 @@ fn each_form() {
       0)   orders-7      | +       50.000 us |    read(fd=4) = -1;
       0)   orders-7      | +       51.500 us |  } = 0 /* main */
     ");
+    let none = report(directory, &["--graph", "--min-duration", "100s"]);
+    assert!(
+        none.ends_with("|\n# none of the 3 calls took 100 s; the longest took 51.5 us\n"),
+        "{none}"
+    );
     let outermost = report(directory, &["--graph", "--depth", "1", "--json"]);
     let outermost: Value = serde_json::from_str(&outermost).expect("one line of JSON");
     assert_eq!(outermost["function"], "main");
@@ -168,7 +174,7 @@ fn each_form() {
     let flame: Value = serde_json::from_str(&flame).expect("JSON");
     assert_eq!(
         flame["stacks"][1],
-        serde_json::json!({"functions": ["main", "read"], "calls": 2, "self_ns": 50_500})
+        serde_json::json!({"functions": ["main", "read"], "calls": 2, "self_ns": 50_500, "unended": 0})
     );
     // Every event, without the fields used for pairing.
     let events = report(directory, &[]);

@@ -72,12 +72,12 @@ fn no_probe_needs_more_stack_than_is_said() {
     let kinds: [(&str, &[&str], &[&str], i64); 12] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
-        ("latency", &["stat"], &["-e", "latency(:painted)"], 848),
+        ("latency", &["stat"], &["-e", "latency(:painted)"], 872),
         (
             "histogram",
             &["stat"],
             &["-e", ":painted hist($arg1) by key=$arg2"],
-            848,
+            872,
         ),
         ("record", record, &["-e", ":painted $arg1 $arg2"], 608),
         (
@@ -98,14 +98,14 @@ fn no_probe_needs_more_stack_than_is_said() {
             "memory",
             record,
             &["-e", ":painted text=+0($arg2):string"],
-            848,
+            872,
         ),
-        ("stack", record, &["-e", ":painted stack"], 848),
+        ("stack", record, &["-e", ":painted stack"], 872),
         (
             "stack at the exit",
             record,
             &["-e", "r :painted stack"],
-            848,
+            872,
         ),
     ];
     let kinds = kinds.iter().flat_map(|kind| [(kind, 0), (kind, 1)]);

@@ -173,6 +173,43 @@ fn texts_of_go_are_those_that_gdb_reads() {
 }
 
 #[test]
+fn texts_of_servers_are_those_that_gdb_reads() {
+    const ALL: [Expression; 10] = [
+        ("uri", "uri->data", "uri->len"),
+        ("value", "value.data", "value.len"),
+        ("r->uri", "r->uri.data", "r->uri.len"),
+        ("r->main->uri", "r->main->uri.data", "r->main->uri.len"),
+        ("info", "info->data", "info->len"),
+        ("name", "&name->data", "$_strlen((char *)name->data)"),
+        ("string", "string->str", "string->len"),
+        ("ist", "ist.ptr", "ist.len"),
+        ("body", "body.base", "body.len"),
+        ("own", "own", "$_strlen(own)"),
+    ];
+    for flags in [&["-g", "-O0"], &["-g", "-O2"]] {
+        if let Some(program) = build(Compiler::Gcc, "texts_known.c", flags) {
+            compare(&program, ("c", "take"), &ALL, 5);
+        }
+    }
+}
+
+#[test]
+fn a_type_with_a_known_name_and_other_members_is_no_text() {
+    let Some(program) = build(Compiler::Gcc, "texts_known.c", &["-g", "-DOTHER"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let event = ":take uri uri->len uri->data";
+    record_program(&trace, &["-e", event], &program, &[]);
+    let all = events(&trace);
+    let arguments = &all[0]["arguments"];
+    let pointer = arguments["uri"].as_str().expect("a pointer");
+    assert!(pointer.starts_with("0x7f"), "{arguments}");
+    assert_eq!([&arguments["uri_len"], &arguments["uri_data"]], [7, 8]);
+}
+
+#[test]
 fn all_arguments_are_those_that_can_be_shown() {
     let Some(program) = build(Compiler::Gxx, "texts.cpp", &["-g", "-O2", "-std=c++20"]) else {
         return;
@@ -197,12 +234,40 @@ fn all_arguments_are_those_that_can_be_shown() {
     let own: Vec<_> = all.iter().filter(|e| e["event"] == "price").collect();
     assert_eq!(own.len(), 5);
     assert!(own.iter().all(|e| e["arguments"] == expected), "{own:?}");
-    // An event without any field is not what was meant.
-    let output = record(":only $arg*");
-    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
-    assert!(
-        told(&output).contains("parameter `order`"),
-        "{}",
-        told(&output)
-    );
+    // Hits are recorded also if no argument is left.
+    let output = record("p:only :only $arg*");
+    assert!(output.status.success(), "{}", told(&output));
+    let message = "left out of `p:only :only $arg*`: parameter `order`: `order` is ";
+    assert!(told(&output).contains(message), "{}", told(&output));
+    let all = events(&trace);
+    let own = all.iter().filter(|e| e["event"] == "only");
+    let own: Vec<_> = own.map(|e| &e["arguments"]).collect();
+    assert!(!own.is_empty(), "{all:?}");
+    assert!(own.iter().all(|a| **a == serde_json::json!({})), "{own:?}");
+}
+
+/// A parameter that is optimised out does not take the others with it.
+#[test]
+fn all_arguments_are_those_that_are_known() {
+    let Some(program) = build(Compiler::Rustc, "parts.rs", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = [
+        "record",
+        "-o",
+        text(&trace),
+        "-e",
+        ":parts::part $arg*",
+        "--",
+    ];
+    let output = capriole(&[&words[..], &[text(&program)]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    let message =
+        "left out of `:parts::part $arg*`: parameter `_unused`: `_unused` is optimised out";
+    assert!(told(&output).contains(message), "{}", told(&output));
+    let all = events(&trace);
+    let numbers: Vec<_> = all.iter().map(|e| &e["arguments"]["n"]).collect();
+    assert_eq!(numbers, [0, 1, 2], "{all:?}");
 }

@@ -11,6 +11,7 @@ use crate::condition::{Condition, Width};
 use crate::program::{Program, Step};
 use crate::work::{Filter, Function, Key, Straight, StraightAmount, StraightRow, Value, Work};
 use capriole_ring::numbers::{directory, op, program, table, tally};
+use capriole_ring::summary::Summaries;
 use capriole_ring::tables::Table;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -135,7 +136,7 @@ impl Fetch {
         {
             return Ok(straight);
         }
-        let program = self.tally_program(tally, &tally.cells, rest.as_ref(), true)?;
+        let program = self.tally_program(tally, &tally.cells, &[], rest.as_ref(), true)?;
         Ok(vec![self.run(event, program, filter, rest.as_ref())])
     }
 
@@ -211,9 +212,12 @@ impl Fetch {
                 });
                 continue;
             }
-            // The program does whatever the straight code cannot, with the same result.
+            // The program does whatever the straight code cannot, with the same result. In a
+            // summary the first one does it for all cells: another might find the key's row
+            // replaced.
             let first = works.is_empty();
-            let program = self.tally_program(tally, &[(*cell, *amount)], None, first)?;
+            let rest = if first { &tally.cells[1..] } else { &[] };
+            let program = self.tally_program(tally, &[(*cell, *amount)], rest, None, first)?;
             works.push(Work::Tally(Straight::new(
                 event,
                 counter,
@@ -230,12 +234,14 @@ impl Fetch {
         Ok((all.len() <= MOST_IN_CELL && !works.iter().any(bits)).then_some(works))
     }
 
-    /// Builds the program that adds to these cells if `condition` holds. Of the programs of one
-    /// hit, the first counts unreadable numbers, and keys for which no row is free.
+    /// Builds the program that adds to these cells if `condition` holds, and to `summarised` if the
+    /// row is in a summary. Of the programs of one hit, the first counts unreadable numbers, and
+    /// keys for which no row is free.
     fn tally_program(
         &self,
         tally: &Tally,
         cells: &[(u32, Amount)],
+        summarised: &[(u32, Amount)],
         condition: Option<&Condition>,
         is_first: bool,
     ) -> Result<Program, FetchError> {
@@ -266,6 +272,33 @@ impl Fetch {
             value: at,
             ..Step::new(op::ROW)
         });
+        builder.steps.extend(self.changes(tally, cells));
+        if let Some(cell) = tally.unreadable.filter(|_| is_first) {
+            let can_fault = |field: &usize| self.fields[*field].can_fault();
+            let values = (tally.keys..self.recorded).filter(can_fault);
+            builder.steps.push(Step {
+                limit: cell as u16,
+                value: values.fold(0, |mask, field| mask | 1 << field),
+                ..Step::new(op::UNREADABLE)
+            });
+        }
+        let summarised = match tally.table.summaries {
+            Some(_) => self.changes(tally, summarised),
+            None => Vec::new(),
+        };
+        if !summarised.is_empty() {
+            builder.steps.push(Step {
+                count: summarised.len() as u16,
+                ..Step::new(op::SUMMARY)
+            });
+            builder.steps.extend(summarised);
+        }
+        let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
+        builder.finish(program::TALLY | if faults { program::FAULTS } else { 0 })
+    }
+
+    /// Returns the steps that change these cells of the row.
+    fn changes(&self, tally: &Tally, cells: &[(u32, Amount)]) -> Vec<Step> {
         let one_by_one = cells.iter().flat_map(|(cell, amount)| match *amount {
             Amount::Times(field) => {
                 let maximum = |flip| Amount::Maximum { field, flip };
@@ -279,14 +312,14 @@ impl Fetch {
             }
             amount => vec![(*cell, amount)],
         });
-        for (cell, amount) in one_by_one {
+        let step = |(cell, amount): (u32, Amount)| {
             let of = |op, field: usize| Step {
                 limit: cell as u16,
                 field: u8::try_from(field).unwrap_or(u8::MAX),
                 bit: (field - tally.keys) as u8,
                 ..Step::made(op::TALLY, op, self.width(field).unwrap_or(Width::WORD))
             };
-            builder.steps.push(match amount {
+            Some(match amount {
                 Amount::One => Step {
                     a: tally::ONE,
                     field: u8::MAX,
@@ -300,20 +333,10 @@ impl Fetch {
                     ..of(tally::MAXIMUM, field)
                 },
                 Amount::Bucket(field) => of(tally::BUCKET, field),
-                Amount::Times(_) => continue, // it was replaced above
-            });
-        }
-        if let Some(cell) = tally.unreadable.filter(|_| is_first) {
-            let can_fault = |field: &usize| self.fields[*field].can_fault();
-            let values = (tally.keys..self.recorded).filter(can_fault);
-            builder.steps.push(Step {
-                limit: cell as u16,
-                value: values.fold(0, |mask, field| mask | 1 << field),
-                ..Step::new(op::UNREADABLE)
-            });
-        }
-        let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
-        builder.finish(program::TALLY | if faults { program::FAULTS } else { 0 })
+                Amount::Times(_) => return None, // it was replaced above
+            })
+        };
+        one_by_one.filter_map(step).collect()
     }
 }
 
@@ -323,11 +346,14 @@ fn shift(table: &Table) -> u32 {
 }
 
 /// Returns the table's description for the resident.
-fn describe(described: &Table) -> [u8; table::SIZE] {
-    let mut bytes = [0; table::SIZE];
-    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+fn describe(described: &Table) -> Vec<u8> {
     let shape = &described.shape;
+    let maxima = shape.cells.div_ceil(64) as usize;
+    let mut bytes = vec![0; table::SIZE + 8 * maxima];
+    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
     let shift = if shape.key == 0 { 0 } else { shift(described) };
+    let summaries = described.summaries.as_ref();
+    let of = |number: fn(&Summaries) -> u32| summaries.map_or(0, number);
     put(table::DIRECTORY, &described.directory.to_le_bytes());
     for (at, word) in [
         (table::ROWS, described.rows),
@@ -336,8 +362,15 @@ fn describe(described: &Table) -> [u8; table::SIZE] {
         (table::CELLS, shape.cells),
         (table::FIRST_EVENT, shape.events.start),
         (table::SHIFT, shift),
+        (table::SUMMARIES, of(|all| all.first)),
+        (table::SUMMARY_LANES, of(|all| all.lanes)),
+        (table::SUMMARY_SETS, of(|all| all.sets)),
+        (table::SUMMARY_BITS, of(|all| all.bits)),
     ] {
         put(at, &word.to_le_bytes());
+    }
+    for cell in shape.maxima.iter().filter(|cell| **cell < shape.cells) {
+        bytes[table::SIZE + *cell as usize / 8] |= 1 << (cell % 8);
     }
     bytes
 }

@@ -155,12 +155,14 @@ fn constants_are_added_up_and_kept_by_straight_code() {
         keys: 64,
         cells: 600,
         maxima: Vec::new(),
+        summary: 0,
     };
     let table = Table {
         shape,
         directory: 0,
         rows: 128,
         first_cell: 0,
+        summaries: None,
     };
     let tally = Tally {
         table,

@@ -27,4 +27,5 @@ mod probe_execution;
 mod site_choose;
 mod site_libraries;
 mod site_properties;
+mod summary_stepped;
 mod tally_execution;

@@ -1,10 +1,11 @@
 //! Maps: the tables that probes update, and the work that does it.
 
-use super::table::AggregateTable;
+use super::table::{AggregateTable, Keys};
 use crate::advice::Message;
 use crate::error::{Context, Result, err};
 use capriole_codegen::work::{Handler, Work};
 use capriole_event::{Action, Aggregation, Map, Probe};
+use capriole_ring::layout::MAX_COUNTERS;
 use capriole_ring::tables::{TableReader, Tables};
 use capriole_select::event::Event;
 use capriole_select::fields::Fields;
@@ -34,7 +35,7 @@ pub struct Own {
 type Update<'a> = (&'a Aggregation, Vec<&'a Fields>);
 
 impl Maps {
-    /// Makes the tables of some events, each with room for `keys` keys; none for an event without
+    /// Makes the tables of some events, each with this room for keys; none for an event without
     /// a site. `clock` shows durations in ns.
     ///
     /// # Errors
@@ -43,7 +44,27 @@ impl Maps {
         &mut self,
         events: &[Event],
         selected: &[Selected],
-        keys: u32,
+        keys: Keys,
+        clock: Option<&Clock>,
+    ) -> Result<Vec<Own>> {
+        if keys.summary == 0 {
+            return self.make_tables(events, selected, keys, clock);
+        }
+        // Summaries share the counters that are left by the rows of all tables.
+        let mut rows = self.clone();
+        let without = Keys { summary: 0, ..keys };
+        let own = rows.make_tables(events, selected, without, clock)?;
+        let left = u64::from(MAX_COUNTERS.saturating_sub(rows.room.counters()));
+        let tables = (own.len() + rows.shared.len()).max(1) as u64;
+        let summary = keys.summary.min(left / tables);
+        self.make_tables(events, selected, Keys { summary, ..keys }, clock)
+    }
+
+    fn make_tables(
+        &mut self,
+        events: &[Event],
+        selected: &[Selected],
+        keys: Keys,
         clock: Option<&Clock>,
     ) -> Result<Vec<Own>> {
         let mut all = Vec::new();
@@ -102,7 +123,7 @@ impl Maps {
         name: &str,
         updates: &[Update<'_>],
         tag: u32,
-        keys: u32,
+        keys: Keys,
         clock: Option<&Clock>,
     ) -> Result<()> {
         let fields: Vec<&Fields> = updates

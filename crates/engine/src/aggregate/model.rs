@@ -1,5 +1,7 @@
 //! The data that `capriole stat` shows, independent of its source.
 
+use super::totals::{self, Part};
+use capriole_trace::Certainty;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,6 +18,8 @@ pub enum Value {
     Character(u8),
     /// A value of an enumeration, by its name or the names of its flags.
     Name(String),
+    /// A file descriptor, and what it was open for, if [`Group::name_descriptors`] found out.
+    Descriptor(i32, Option<(String, Certainty)>),
     /// An address of IPv4 or IPv6.
     Address(IpAddr),
     /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
@@ -46,6 +50,13 @@ impl Total {
     fn since(self, before: Total) -> Total {
         Total {
             word: self.word.wrapping_sub(before.word),
+            ..self
+        }
+    }
+
+    pub(super) fn plus(self, other: Total) -> Total {
+        Total {
+            word: self.word.wrapping_add(other.word),
             ..self
         }
     }
@@ -92,7 +103,7 @@ impl Measure {
     }
 
     /// Returns the difference to `before`. Minimum and maximum stay those since the start.
-    fn since(&self, before: &Measure) -> Measure {
+    pub(super) fn since(&self, before: &Measure) -> Measure {
         match (self, before) {
             (Measure::Sum(now), Measure::Sum(then)) => Measure::Sum(now.since(*then)),
             (
@@ -252,7 +263,7 @@ pub struct Bucket {
 pub type RowName<'a> = (usize, &'a [Value], &'a [u8]);
 
 /// The aggregates of one event for one set of key values.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row {
     /// Number of the site; in a map that probes share, one that stands for all sites. In a session,
     /// [`Session::name`](crate::Session::name) returns the site's name.
@@ -267,18 +278,21 @@ pub struct Row {
     pub unreadable: u64,
     /// One for each of [`Group::measure_names`].
     pub measures: Vec<Measure>,
+    /// Number of calls that may be missing in this row, at most: those while another key had its
+    /// place. 0: all numbers are exact.
+    pub error: u64,
+    /// Sources of the numbers, if some are of [summaries](capriole_ring::summary).
+    pub parts: Vec<Part>,
 }
 
 impl Row {
     fn since(&self, before: &Row) -> Row {
-        let both = self.measures.iter().zip(&before.measures);
         Row {
             event: self.event,
             keys: self.keys.clone(),
             key: self.key.clone(),
-            calls: self.calls.saturating_sub(before.calls),
-            unreadable: self.unreadable.saturating_sub(before.unreadable),
-            measures: both.map(|(now, then)| now.since(then)).collect(),
+            error: self.error,
+            ..totals::since(self, before).into()
         }
     }
 
@@ -308,6 +322,11 @@ pub struct Group {
     pub events: Vec<usize>,
     /// Rows in no particular order. Events that were not hit may have a row without calls.
     pub rows: Vec<Row>,
+    /// Calls of keys that have no row any more, because others took their places: a row without
+    /// keys for each event that has any.
+    pub others: Vec<Row>,
+    /// Number of calls that a key without a row may have had, at most.
+    pub most_without_row: u64,
     /// Number of hits dropped because they had a new key and the table was full.
     pub dropped: u64,
     /// Number of keys that fit in each event's table.
@@ -320,6 +339,20 @@ impl Group {
     /// True if calls are only counted by event.
     pub fn is_plain(&self) -> bool {
         self.key_names.is_empty() && self.measure_names.is_empty()
+    }
+
+    /// Returns the rows, and those of keys that have none any more: each call is in one of them.
+    pub fn all_rows(&self) -> impl Iterator<Item = &Row> {
+        self.rows.iter().chain(&self.others)
+    }
+
+    /// Names file descriptors in the keys by `name`.
+    pub fn name_descriptors(&mut self, name: impl Fn(i32) -> Option<(String, Certainty)>) {
+        for value in self.rows.iter_mut().flat_map(|row| &mut row.keys) {
+            if let Value::Descriptor(fd, named) = value {
+                *named = name(*fd);
+            }
+        }
     }
 
     fn since(&self, before: Option<&Group>) -> Group {
@@ -339,6 +372,8 @@ impl Group {
             in_nanoseconds: self.in_nanoseconds.clone(),
             events: self.events.clone(),
             rows: rows.filter(Row::is_hit).collect(),
+            others: totals::others_since(self, before),
+            most_without_row: self.most_without_row,
             dropped: self
                 .dropped
                 .saturating_sub(before.map_or(0, |group| group.dropped)),
@@ -396,7 +431,7 @@ impl Snapshot {
 
     /// Returns the number of calls that were counted, modulo 2^64.
     pub fn calls(&self) -> u64 {
-        let rows = self.groups.iter().flat_map(|group| &group.rows);
+        let rows = self.groups.iter().flat_map(Group::all_rows);
         rows.map(|row| row.calls).fold(0, u64::wrapping_add)
     }
 }
@@ -409,7 +444,7 @@ pub fn by_event(groups: &[Group]) -> Vec<(usize, u64)> {
         for event in &group.events {
             calls.entry(*event).or_default();
         }
-        for row in &group.rows {
+        for row in group.all_rows() {
             let sum = calls.entry(row.event).or_default();
             *sum = sum.wrapping_add(row.calls);
         }

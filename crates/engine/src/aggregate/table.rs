@@ -1,6 +1,7 @@
 //! Tables that the program keeps for maps, and the meaning of their cells.
 
 use super::model::{Bucket, Exact, Group, Histogram, Measure, Row, Total, Value};
+use super::totals::{Part, Totals};
 use crate::error::Result;
 use capriole_codegen::fetch::{Amount, Content, Field, Source, TIMES_CELLS, Tally};
 use capriole_codegen::histogram;
@@ -31,7 +32,7 @@ pub struct AggregateTable {
     calls: Calls,
     /// Cell that counts hits with an unreadable number; `None` if every number can be read.
     unreadable: Option<u32>,
-    capacity: u32,
+    keys: Keys,
     /// Clock that gives the length of a tick, if calls are timed.
     clock: Option<Clock>,
     /// Times that ticks and their buckets stand for, once rows were read. They stay the same then:
@@ -40,6 +41,16 @@ pub struct AggregateTable {
     /// Fields at one of the sites, if all sites share the rows.
     shared: Option<Fields>,
     values: Vec<Kind>,
+}
+
+/// Room for the keys of a table.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Keys {
+    /// Number of keys that have a row in any case.
+    pub room: u32,
+    /// Number of counters, at most, for [summaries](capriole_ring::summary) of further keys. With
+    /// too few for one, hits of further keys are dropped.
+    pub summary: u64,
 }
 
 /// Source of the number of hits.
@@ -182,8 +193,8 @@ impl RowLayout {
 }
 
 impl AggregateTable {
-    /// Adds a table for an aggregation at `sites`, whose events have these ids, with room for `keys`
-    /// keys. `clock` shows durations in ns.
+    /// Adds a table for an aggregation at `sites`, whose events have these ids, with this room
+    /// for keys. `clock` shows durations in ns.
     ///
     /// # Errors
     /// There is not enough room.
@@ -191,7 +202,7 @@ impl AggregateTable {
         aggregation: &Aggregation,
         sites: &[&Fields],
         events: Range<u32>,
-        keys: u32,
+        keys: Keys,
         clock: Option<&Clock>,
         tables: &mut Tables,
     ) -> Result<AggregateTable> {
@@ -237,9 +248,10 @@ impl AggregateTable {
         let shape = Shape {
             events,
             key: common.key,
-            keys,
+            keys: keys.room,
             cells: row.next,
             maxima: row.maxima,
+            summary: keys.summary,
         };
         let table = tables.add(shape)?.clone();
         Ok(AggregateTable {
@@ -249,7 +261,7 @@ impl AggregateTable {
             measures,
             calls,
             unreadable,
-            capacity: keys,
+            keys,
             clock: clock
                 .filter(|_| common.values.iter().any(|kind| kind.ticks))
                 .cloned(),
@@ -414,10 +426,12 @@ impl AggregateTable {
         fields: impl Fn(u32) -> Option<&'a Fields>,
     ) -> Group {
         let mut contents = reader.read(&self.table);
-        let damaged = contents.rows.iter_mut().map(|row| self.mend(row)).sum();
+        let all = contents.rows.iter_mut().chain(&mut contents.others);
+        let damaged = all.map(|row| self.mend(row)).sum();
         let times = self.times();
-        let rows = contents.rows.iter();
-        let rows = rows.filter(|row| events.binary_search(&(row.event as usize)).is_ok());
+        let has_probe = |row: &&tables::Row| events.binary_search(&(row.event as usize)).is_ok();
+        let rows = contents.rows.iter().filter(has_probe);
+        let others = contents.others.iter().filter(has_probe);
         Group {
             key_names: self
                 .aggregation
@@ -441,8 +455,12 @@ impl AggregateTable {
             rows: rows
                 .filter_map(|row| Some(self.row(row, fields(row.event)?, times)))
                 .collect(),
+            others: others
+                .filter_map(|row| Some(self.others(row, fields(row.event)?, times)))
+                .collect(),
+            most_without_row: contents.most_without_row,
             dropped: contents.dropped,
-            capacity: self.capacity,
+            capacity: self.keys.room,
             damaged,
         }
     }
@@ -462,10 +480,11 @@ impl AggregateTable {
 
     /// Returns the number of hits that were counted.
     pub fn hits(&self, reader: &TableReader) -> u64 {
-        let mut rows = reader.read(&self.table).rows;
-        let hits = rows.iter_mut().map(|row| {
+        let mut contents = reader.read(&self.table);
+        let all = contents.rows.iter_mut().chain(&mut contents.others);
+        let hits = all.map(|row| {
             self.mend(row);
-            self.calls(row)
+            self.calls(&row.cells)
         });
         hits.fold(0, u64::wrapping_add)
     }
@@ -489,33 +508,59 @@ impl AggregateTable {
         };
         let others = [unreadable, self.unreadable].into_iter().flatten().map(one);
         let mut damaged = 0;
+        let parts = row.parts.iter_mut().map(|part| &mut part.cells);
+        let mut all: Vec<&mut Vec<u64>> = std::iter::once(&mut row.cells).chain(parts).collect();
         for cell in measures.chain(others).chain([calls]).flatten() {
-            let count = &mut row.cells[cell as usize];
-            if *count >= MOST {
-                *count = 0;
-                damaged += 1;
+            for (index, cells) in all.iter_mut().enumerate() {
+                let count = &mut cells[cell as usize];
+                if *count >= MOST {
+                    *count = 0;
+                    damaged += u64::from(index == 0);
+                }
             }
         }
         damaged
     }
 
-    fn calls(&self, row: &tables::Row) -> u64 {
+    fn calls(&self, cells: &[u64]) -> u64 {
         match self.calls {
-            Calls::Cell(cell) => row.cells[cell as usize],
+            Calls::Cell(cell) => cells[cell as usize],
             Calls::Sum {
                 first,
                 buckets,
                 unreadable,
             } => {
-                let counts = &row.cells[first as usize..(first + buckets) as usize];
-                let others = unreadable.map_or(0, |cell| row.cells[cell as usize]);
+                let counts = &cells[first as usize..(first + buckets) as usize];
+                let others = unreadable.map_or(0, |cell| cells[cell as usize]);
                 counts.iter().copied().fold(others, u64::wrapping_add)
             }
         }
     }
 
     fn row(&self, row: &tables::Row, fields: &Fields, times: Option<&Times>) -> Row {
-        let cell = |cell: u32| row.cells[cell as usize];
+        let parts = row.parts.iter().map(|part| Part {
+            life: part.life,
+            totals: self.totals(&part.cells, fields, times),
+        });
+        Row {
+            keys: key_values(fields, &row.key),
+            key: row.key.clone(),
+            error: row.error,
+            parts: parts.collect(),
+            ..self.others(row, fields, times)
+        }
+    }
+
+    /// Returns the totals of keys that have no row; as a row, which has no key.
+    fn others(&self, row: &tables::Row, fields: &Fields, times: Option<&Times>) -> Row {
+        Row {
+            event: row.event as usize,
+            ..self.totals(&row.cells, fields, times).into()
+        }
+    }
+
+    fn totals(&self, row: &[u64], fields: &Fields, times: Option<&Times>) -> Totals {
+        let cell = |cell: u32| row[cell as usize];
         let calls = self.calls(row);
         let signed = |value: usize| is_signed(&fields.infos[fields.keys + value].field_type);
         let total = |value: usize, word: u64| Total {
@@ -556,7 +601,7 @@ impl AggregateTable {
                 ticks,
                 ..
             } => {
-                let all = &row.cells[first as usize..(first + buckets) as usize];
+                let all = &row[first as usize..(first + buckets) as usize];
                 let times = times.filter(|_| ticks);
                 let mut histogram = histogram_of(all, |bucket| match times {
                     Some(times) => times.buckets[bucket].clone(),
@@ -573,10 +618,7 @@ impl AggregateTable {
                 Measure::Histogram(histogram)
             }
         });
-        Row {
-            event: row.event as usize,
-            keys: key_values(fields, &row.key),
-            key: row.key.clone(),
+        Totals {
             calls,
             unreadable: self.unreadable.map_or(0, cell),
             measures: measures.collect(),
@@ -641,13 +683,7 @@ fn flip(field_type: &FieldType, least: bool) -> u64 {
 }
 
 fn is_signed(field_type: &FieldType) -> bool {
-    matches!(
-        field_type.element,
-        Element::Number {
-            shown: Shown::Signed,
-            ..
-        }
-    )
+    matches!(field_type.element, Element::Number { shown, .. } if shown.is_signed())
 }
 
 /// Returns the time in ns that each bucket of ticks stands for, with the bounds of the bucket: they
@@ -751,6 +787,7 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                     Shown::Signed => Value::Number(i128::from(word as i64)),
                     Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
                     Shown::Character => Value::Character(word as u8),
+                    Shown::Descriptor => Value::Descriptor(word as i32, None),
                     Shown::Ipv4 => Value::Address(Ipv4Addr::from(word as u32).into()),
                     // The key of a floating point number is refused when fields are read.
                     Shown::Unsigned | Shown::Network | Shown::Float => {

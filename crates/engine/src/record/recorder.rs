@@ -2,6 +2,7 @@
 
 use super::mappings;
 use super::saving::{inner_tid, meta, named_thread};
+use crate::descriptors::{Descriptors, is_descriptor};
 use crate::error::Result;
 use crate::filtered::Filtered;
 use crate::plan::Probed;
@@ -62,6 +63,8 @@ pub struct Recorder {
     losses: (u64, u64),
     /// Known code mappings, by start and end address; `None` unless events have call stacks.
     mapped: Option<HashSet<(u64, u64)>>,
+    /// Open files of descriptors; `None` unless events have fields of that type.
+    descriptors: Option<Descriptors>,
     failed_packets: bool,
     /// Warnings for the description of the trace, which is completed at the end.
     warnings: Vec<String>,
@@ -138,12 +141,15 @@ impl Recorder {
             clock: clock.model()?,
             warnings: unstable_warning().into_iter().collect(),
         };
+        let mut fields = info.events.iter().flat_map(|event| &event.fields);
+        let descriptors = fields.any(|field| is_descriptor(field.field_type));
         let mapped = mappings::are_needed(&info.events).then(HashSet::new);
         // A signal that ended this process from here on would leave the directory behind.
         signals::hold();
         let mut recorder = Recorder {
             writer: TraceWriter::prepare(directory, &info)?,
             mapped,
+            descriptors: descriptors.then(Descriptors::default),
             clock,
             process: process.clone(),
             threads: BTreeMap::new(),
@@ -158,6 +164,9 @@ impl Recorder {
             failed_packets: false,
             warnings: Vec::new(),
         };
+        // So that names are known from before the first event on.
+        recorder.look_at_threads(Which::All);
+        recorder.look_at_descriptors();
         match recorder.look_at_mappings() {
             Ok(()) => Ok(recorder),
             Err(error) => {
@@ -251,6 +260,26 @@ impl Recorder {
         }
     }
 
+    /// Looks at the descriptors of the program and of its children, if events have some.
+    fn look_at_descriptors(&mut self) {
+        let Some(descriptors) = &mut self.descriptors else {
+            return;
+        };
+        let own = (&self.process, self.seen.values().copied().collect());
+        let children = self.children.values().map(|child| {
+            let threads = threads_of(child).into_iter();
+            (child, threads.map(|tid| inner_tid(child, tid)).collect())
+        });
+        descriptors.look(std::iter::once(own).chain(children));
+    }
+
+    /// Puts the names of descriptors into the trace's description.
+    fn note_descriptors(&mut self) {
+        if let Some(descriptors) = &self.descriptors {
+            self.writer.set_descriptors(descriptors.names());
+        }
+    }
+
     /// Notes newly mapped libraries.
     fn look_at_mappings(&mut self) -> Result<(), WriteError> {
         match &mut self.mapped {
@@ -339,6 +368,9 @@ impl Recorder {
                 tick = Instant::now();
                 self.look_at_threads(Which::New);
                 self.look_at_children(attached);
+                if self.descriptors.as_ref().is_some_and(Descriptors::is_due) {
+                    self.look_at_descriptors();
+                }
                 // Most libraries are loaded soon after the start, and some programs end soon after
                 // it.
                 if self.started.elapsed() < BEGINNING {
@@ -352,6 +384,7 @@ impl Recorder {
                 self.clock.sync()?;
                 self.look_at_threads(Which::All);
                 self.look_at_mappings()?;
+                self.note_descriptors();
                 self.writer
                     .checkpoint(&self.clock.model()?, &self.threads)?;
             }
@@ -381,8 +414,10 @@ impl Recorder {
         writer::close(&attached.memory.memory, WRITERS);
         if exit.is_none() {
             self.look_at_threads(Which::All);
+            self.look_at_descriptors();
             self.look_at_mappings()?;
         }
+        self.note_descriptors();
         // Sync at the end of the recording, not after writing the rest of it. The existing points,
         // at least two, are enough if this one is no better.
         let _ = self.clock.sync();
@@ -409,6 +444,7 @@ impl Recorder {
                 .note_last_threads(std::mem::take(&mut self.last_threads));
         }
         warnings.extend(Filtered::of(attached).message());
+        warnings.extend(self.descriptors.as_ref().and_then(Descriptors::warning));
         if damaged > 0 {
             warnings.push(format!(
                 "{damaged} places of session memory were unreadable"

@@ -3,7 +3,7 @@
 use super::sites::Pace;
 use super::{Added, EventId, Happened, Options, Record};
 use crate::aggregate::maps::{counted, updates};
-use crate::aggregate::{AggregateTable, Group, Maps};
+use crate::aggregate::{AggregateTable, Group, Keys, Maps};
 use crate::error::{Result, err};
 use crate::machine::possible_cpus;
 use crate::options;
@@ -304,7 +304,10 @@ impl Inner {
                 addition: number as u32,
             },
             messages: false,
-            keys: self.options.keys,
+            keys: Keys {
+                room: self.options.keys,
+                summary: 0,
+            },
             breakpoints: Some(breakpoints),
             clock: Some(&self.clock),
         };

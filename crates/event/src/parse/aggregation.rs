@@ -193,6 +193,10 @@ pub(crate) fn no_number(
             "is an address",
             &format!("an address can be a key: by {word}"),
         ),
+        Shown::Descriptor => error(
+            "is a file descriptor",
+            &format!("a file descriptor can be a key: by {word}"),
+        ),
         Shown::Float => {
             let help = "only whole numbers are added up".to_string();
             Some(("is a floating point number", help, Some(Instead::SeeEach)))

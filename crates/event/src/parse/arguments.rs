@@ -6,6 +6,7 @@ use crate::error::ParseError;
 use crate::fetch::{Base, Deref, Fetch, FetchArg, Value};
 use crate::field_type;
 use crate::field_type::{Element, FieldType};
+use crate::guard::Guard;
 use crate::names;
 use crate::parse::fetch;
 use crate::parse::fetch::closing_quote;
@@ -77,6 +78,12 @@ pub(super) fn parse(
                 columns,
                 end: at,
             });
+        }
+        if let "where" | "when" = word
+            && compares(&text[word_end..end])
+        {
+            let help = "write if, and the condition behind it";
+            return Err(ParseError::at(text, at, "a filter begins with `if`", help));
         }
         at = match starts_aggregate(&text[at..end]) {
             Some(function) => aggregation::aggregate(&mut fields, function, at)?,
@@ -186,6 +193,13 @@ impl Fields<'_> {
     }
 }
 
+/// True if an operator that only conditions have follows.
+fn compares(text: &str) -> bool {
+    let operators = ["==", "!=", "<", ">", "~", "&"];
+    let text = text.replace("->", "");
+    operators.iter().any(|operator| text.contains(operator))
+}
+
 /// Returns the end of the word at `at`: the first character outside of `\"..."` that `stops` it.
 pub(super) fn word_end(
     text: &str,
@@ -210,7 +224,7 @@ pub(super) fn word_end(
 }
 
 /// Parses the argument `text[at..end]`, the `number`-th of its event, behind the fields `before`.
-fn argument(
+pub(super) fn argument(
     text: &str,
     at: usize,
     end: usize,
@@ -259,6 +273,13 @@ fn argument(
     }
     let mut fetch = fetch::parse(text, body_at, colon.unwrap_or(end))?;
     at_entry(&mut fetch, at_site.at);
+    if let (At::Return, Base::Variable(name)) = (at_site.at, &fetch.base)
+        && (name == Guard::DURATION || name == "latency")
+    {
+        let message = "the duration of a call is no value of an event";
+        let help = "latency(FUNCTION) measures it, and a filter compares it: if duration > 10ms";
+        return Err(ParseError::at(text, body_at, message, help));
+    }
     let field_type = match colon {
         Some(_) => Some(field_type::parse(text, type_at, type_end)?),
         None => None,

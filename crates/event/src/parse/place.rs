@@ -5,7 +5,9 @@ use crate::number;
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::parse::{FORM, first_word};
 use crate::place::{ObjectRef, Place};
-use crate::symbol::{assigned, is_open, lone_colon, offset_sign, starts_argument, symbol_end};
+use crate::symbol::{
+    assigned, is_open, is_word, lone_colon, offset_sign, starts_argument, symbol_end,
+};
 
 /// Object and place.
 pub(super) struct Site {
@@ -183,7 +185,9 @@ fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
     while let Some(found) = text[at..end].find(':') {
         let colon = at + found;
         let run = text[colon..end].bytes().take_while(|b| *b == b':').count();
-        if run % 2 == 1 {
+        // C++ has `{lambda(auto:1)#1}`.
+        let of_auto = text[start..colon].ends_with("auto") && is_open(&text[start..colon]);
+        if run % 2 == 1 && !of_auto {
             return Some(colon);
         }
         at = colon + run;
@@ -207,6 +211,19 @@ fn is_source_line(place: &str, colon: usize) -> bool {
         && line.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+/// Kinds of probes in the kernel, as bpftrace writes them.
+const KERNEL: [&str; 9] = [
+    "kprobe",
+    "kretprobe",
+    "fentry",
+    "fexit",
+    "kfunc",
+    "kretfunc",
+    "tracepoint",
+    "rawtracepoint",
+    "syscall",
+];
+
 /// True if `place` can only be an offset, hexadecimal or octal. A decimal number may be a source
 /// line.
 fn is_offset(place: &str) -> bool {
@@ -220,6 +237,13 @@ fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseErro
     if object.is_empty() {
         return Ok(ObjectRef::Main);
     }
+    let stands_around = object.find('(').map(|open| &object[..open]);
+    if let Some(word) = stands_around.filter(|w| !w.is_empty() && w.chars().all(is_word)) {
+        let message = format!("`{word}(...)` does not stand around an event");
+        let help = "latency(EVENT) measures calls; aggregates follow the function, as in \
+                    :FUNCTION count(), or :FUNCTION hist(VALUE)";
+        return Err(ParseError::at(text, start, message, help));
+    }
     let is_path = object.contains('/');
     let is_end = |at: usize| !is_path || starts_argument(object[at..].trim_start());
     let mut blanks = object.char_indices().filter(|(_, c)| c.is_whitespace());
@@ -229,6 +253,11 @@ fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseErro
     }
     if is_path {
         return Ok(ObjectRef::Path(object.to_string()));
+    }
+    if KERNEL.contains(&object) {
+        let message = "functions of the kernel are not traced";
+        let help = "name a function of the program or of a library, as in libc:read";
+        return Err(ParseError::at(text, start, message, help));
     }
     if let Some(wildcard) = object.find(['*', '?']) {
         return Err(ParseError::at(
@@ -316,6 +345,9 @@ fn symbol(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
              file and symbol";
         return Err(ParseError::at(text, start + colon, message, help));
     }
+    if let Some((at, message, help)) = foreign_function(symbol) {
+        return Err(ParseError::at(text, start + at, message, help));
+    }
     let (pattern, offset) = match offset_sign(symbol) {
         Some(0) => {
             let message = "there is no symbol before the offset";
@@ -337,6 +369,48 @@ fn symbol(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError> {
         offset,
     };
     Ok(())
+}
+
+/// Functions of other tracers for aggregates, and for texts.
+const AGGREGATES: [&str; 16] = [
+    "quantize",
+    "lquantize",
+    "lhist",
+    "histogram",
+    "mean",
+    "median",
+    "average",
+    "stats",
+    "stddev",
+    "total",
+    "p50",
+    "p90",
+    "p95",
+    "p99",
+    "percentile",
+    "quantile",
+];
+const TEXTS: [&str; 6] = ["str", "string", "ustring", "strlen", "buf", "printf"];
+
+/// Returns a function of another tracer that follows a symbol like an argument: its position, a message
+/// and help. No type of a demangled name has such a name and parentheses.
+fn foreign_function(symbol: &str) -> Option<(usize, String, &'static str)> {
+    let blanks = symbol.char_indices().filter(|(_, c)| c.is_whitespace());
+    let mut starts = blanks.map(|(at, blank)| at + blank.len_utf8());
+    starts.find_map(|at| {
+        let word = symbol[at..].split(|c| !is_word(c)).next()?;
+        if !symbol[at + word.len()..].starts_with('(') {
+            return None;
+        }
+        if AGGREGATES.contains(&word) {
+            let help = "the aggregates are count(), sum(X), min(X), max(X), avg(X) and hist(X)";
+            return Some((at, format!("unknown aggregate `{word}`"), help));
+        }
+        let help = "a text has the type string: write VALUE:string";
+        TEXTS
+            .contains(&word)
+            .then(|| (at, format!("`{word}(...)` is no value"), help))
+    })
 }
 
 /// Parses `FILE:LINE`, if digits follow the colon.

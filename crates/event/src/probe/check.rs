@@ -5,7 +5,7 @@ use crate::aggregation::{Aggregate, Aggregation, Function, KeyKind};
 use crate::at::At;
 use crate::fetch::{Base, Fetch, FetchArg};
 use crate::field_type::FieldType;
-use crate::guard::{Guard, Operand};
+use crate::guard::{Comparison, Guard, Operand};
 use crate::names::{self, Kind};
 use crate::parse::aggregation::{no_key, no_number};
 use crate::parse::arguments::{MAX_ARGUMENTS, Where, misfit};
@@ -44,15 +44,23 @@ impl Probe {
                 return Some(error.message);
             }
         }
-        let of_entry = self.entry.iter().map(|e| (&e.values, &e.guard, At::Entry));
-        let own = (&self.values, &self.guard, self.at);
+        let none = &Vec::new();
+        let of_entry = self.entry.iter();
+        let of_entry = of_entry.map(|e| ((none, &e.values), &e.guard, At::Entry));
+        let own = ((&self.values, &self.guard_values), &self.guard, self.at);
         of_entry
             .chain([own])
             .find_map(|(values, guard, at)| self.no_values(values, guard.as_ref(), at))
             .or_else(|| self.no_actions())
     }
 
-    fn no_values(&self, values: &[FetchArg], guard: Option<&Guard>, at: At) -> Option<String> {
+    fn no_values(
+        &self,
+        (of_actions, of_guard): (&Vec<FetchArg>, &Vec<FetchArg>),
+        guard: Option<&Guard>,
+        at: At,
+    ) -> Option<String> {
+        let values: Vec<&FetchArg> = of_actions.iter().chain(of_guard).collect();
         if values.len() > MAX_ARGUMENTS {
             return Some(format!("it has more than {MAX_ARGUMENTS} values"));
         }
@@ -73,6 +81,13 @@ impl Probe {
                         Guard::DURATION
                     ));
                 }
+            }
+            let mut comparisons = guard.comparisons().into_iter();
+            let named = |operand: &Operand| matches!(operand, Operand::Named(_));
+            if let Some((name, ..)) =
+                comparisons.find(|(_, by, operand)| *by == Comparison::Matches && named(operand))
+            {
+                return Some(format!("the guard compares {name} by ~ with a name"));
             }
             if !guard.is_whole() {
                 return Some(
@@ -98,6 +113,7 @@ impl Probe {
             let name = &value.name;
             let named = match value.fetch.base {
                 Base::AllArguments => None,
+                _ if index >= of_actions.len() => None,
                 _ => names::argument(name, 0, name).err(),
             };
             let misfit = || misfit(value, at_site).map(|misfit| misfit.message);

@@ -329,7 +329,7 @@ fn errors() {
         "by %zz,cpu",
         "by fd=,cpu",
         "by tid, tid=%di",
-        "sum(n) if m > 3",
+        "sum(n) if 4 > 3",
     ];
     let refused = |text: &&str| match EventSpec::parse(&format!("/bin/sh:0x10 {text}")) {
         Ok(spec) => panic!("{text} was taken for {spec:?}"),

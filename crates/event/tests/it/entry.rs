@@ -124,6 +124,6 @@ fn errors() {
     unknown type `u7`
       r libc:read $entry:arg2:u7
                               ^
-      help: the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, port, ipv4, ipv6, char, string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]
+      help: the types are u8 to u64, s8 to s64, x8 to x64, f32, f64, be16, be32, be64, port, ipv4, ipv6, fd, char, string, ustring, symbol, bWIDTH@OFFSET/SIZE, and TYPE[COUNT]
     "#);
 }

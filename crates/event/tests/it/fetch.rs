@@ -197,6 +197,7 @@ fn types() {
         ("be32", number(Shown::Network, 4), None),
         ("be64", number(Shown::Network, 8), None),
         ("ipv4", number(Shown::Ipv4, 4), None),
+        ("fd", number(Shown::Descriptor, 4), None),
         ("ipv6", Element::Ipv6, None),
         ("string", string(false), None),
         ("ustring", string(true), None),

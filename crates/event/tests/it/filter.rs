@@ -76,6 +76,85 @@ fn operands() {
 }
 
 #[test]
+fn names_of_values() {
+    means("v == READY", "v == READY");
+    means(
+        "v & READ | WRITE|0x40||x == 3",
+        "v & READ|WRITE|0x40 || x == 3",
+    );
+    means("size!=Level::High&&v < a1", "size != Level::High && v < a1");
+    let event = EventSpec::parse(":f v w->v if v == A || w->v == B | C").unwrap();
+    assert_eq!(event.column_of_names("v", "A"), Some(18));
+    assert_eq!(event.column_of_names("w_v", "B|C"), Some(31));
+    assert_eq!(event.column_of_names("w_v", "A"), None);
+}
+
+#[test]
+fn fields_as_they_are_written() {
+    let means = |text: &str, expected: &str| {
+        let event = EventSpec::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(event.filter.unwrap().to_string(), expected, "{text}");
+    };
+    means(":f r->state r->s if r->state == 3", "r_state == 3");
+    means(
+        ":f n=r->s r->s.a[2] if r->s.a[2]>3&&r->s < 1",
+        "r_s_a_2 > 3 && n < 1",
+    );
+    means(
+        ":f $arg1 n=$arg2 if $arg2 > 3 && $arg1 == 1",
+        "n > 3 && arg1 == 1",
+    );
+    means("r :f n=$retval:s32 if $retval < 0", "n < 0");
+}
+
+/// A value that is no field of the event is read for the filter alone.
+#[test]
+fn values_that_are_no_fields() {
+    let means = |text: &str, expected: &str, values: &[&str]| {
+        let event = EventSpec::parse(text).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(event.filter.unwrap().to_string(), expected, "{text}");
+        let read: Vec<&str> = event.filter_values.iter().map(|v| &*v.name).collect();
+        assert_eq!(read, values, "{text}");
+        assert!(event.arguments.len() < 2, "{text}");
+    };
+    means(":f r->s if r->state == 3", "r->state == 3", &["r->state"]);
+    means(":f r->s if r->s->t>3", "r->s->t > 3", &["r->s->t"]);
+    means(":f $arg1 if $arg12 == 3", "$arg12 == 3", &["$arg12"]);
+    means(":f if n > 3 && n < 9", "n > 3 && n < 9", &["n"]);
+    means(
+        ":f if %di:s32 < 0||-8(+0($arg2)):u8&1",
+        "%di:s32 < 0 || -8(+0($arg2)):u8 & 1",
+        &["%di:s32", "-8(+0($arg2)):u8"],
+    );
+    means(
+        ":f if (r->list[2].name:string == \"a\") && 'f.c'::depth!=1",
+        "r->list[2].name:string == \"a\" && 'f.c'::depth != 1",
+        &["r->list[2].name:string", "'f.c'::depth"],
+    );
+    means(
+        ":f $arg* if r->s == 3 && cpu == 1",
+        "r->s == 3 && cpu == 1",
+        &["r->s"],
+    );
+    means(
+        "r :f $retval if $entry:n->s > 1 && duration > 1ms && $arg2 == 1",
+        "$entry:n->s > 1 && duration > 1ms && $arg2 == 1",
+        &["$entry:n->s", "$arg2"],
+    );
+    means("usdt::p:m if fd > 2", "fd > 2", &[]);
+    let many = (0..129).map(|i| format!("a.m{i} == 1"));
+    let many = many.collect::<Vec<_>>().join("||");
+    EventSpec::parse(&format!(":f if {many}")).expect_err("too many");
+    let error = EventSpec::parse("r :f if n->s > 1").unwrap_err();
+    assert_eq!(error.help, "$entry:n->s is what it was at the entry");
+    EventSpec::parse("r :f if n > 1").unwrap_err();
+    EventSpec::parse(":f x=%di if x:s32 > 1").unwrap_err();
+    EventSpec::parse(":f if count() > 1").unwrap_err();
+    EventSpec::parse(":f if r->s[1 > 1").unwrap_err();
+    EventSpec::parse(":f if %foo > 1").unwrap_err();
+}
+
+#[test]
 fn a_field_comes_before_what_all_events_have() {
     let event = EventSpec::parse(":f comm=%di if comm > 3").unwrap();
     assert_eq!(event.filter.unwrap().to_string(), "comm > 3");
@@ -141,7 +220,6 @@ fn errors() {
         "x => 3",
         "x <> 3",
         "x === 3",
-        "y == 1",
         "3 == x",
         "== 3",
         "x > 3 &&",
@@ -159,6 +237,11 @@ fn errors() {
         "x == a",
         "x == 3k",
         "x == 08",
+        "x == 1.5",
+        "x < -10.5 && v > 1",
+        "v == 10.0.0.0/8",
+        "x == \"10.0.0.1\"",
+        "+0(%si):ipv6 == \"::1\"",
         "x == - 1",
         "x == 99999999999999999999",
         "s < \"a\"",
@@ -172,6 +255,9 @@ fn errors() {
         "v < \"a\"",
         "v ~ 3",
         "a == 1",
+        "v == A|",
+        "v ~ A",
+        "x == A|B",
     ];
     let refused = |text: &&str| match EventSpec::parse(&format!(
         ":f x=%di s=+0(%si):string a=+0(%si):u8[2] v if {text}"

@@ -426,3 +426,33 @@ fn length_is_limited() {
     let words = format!(":operator {}", "a ".repeat(8000));
     assert!(EventSpec::parse(&words).is_ok());
 }
+
+/// Words of other tracers, with what to write instead.
+#[test]
+fn habits_from_other_tracers() {
+    let texts = [
+        "count(:f)",
+        "lat(libc:malloc)",
+        ":f quantize(r->size)",
+        ":f str(r->path)",
+        "r :f latency",
+        "r :f hist(duration)",
+        "r :f avg(duration) if duration > 10ms",
+        ":f x=$arg1 where x > 90",
+        "kprobe:vfs_read",
+    ];
+    let refused = |text: &&str| EventSpec::parse(text).expect_err(text).to_string();
+    let all: Vec<String> = texts.iter().map(refused).collect();
+    insta::assert_snapshot!(all.join("\n\n"));
+    for text in [
+        ":f where",
+        ":f when where->x",
+        "count(int)",
+        ":f latency duration",
+    ] {
+        EventSpec::parse(text).expect(text);
+    }
+    let lambda = EventSpec::parse("main::{lambda(auto:1)#1}::operator()<int> %di").unwrap();
+    assert_eq!(lambda.object, ObjectRef::Any);
+    assert_eq!(lambda.arguments.len(), 1);
+}

@@ -43,7 +43,7 @@ impl SymbolTable {
     }
 
     /// Finds the functions with a matching name: linkage name, or demangled name with or without
-    /// parameters. Returns at most one match for each function.
+    /// parameters, complete or as reports show it. Returns at most one match for each function.
     ///
     /// Resolvers (`STT_GNU_IFUNC`), old versions and split-off cold parts (`name.cold`) are left
     /// out.
@@ -57,7 +57,11 @@ impl SymbolTable {
             symbol.default_version
                 && !is_cold(name)
                 && (matches(name)
-                    || demangled(index).is_some_and(|n| matches(&n.short) || matches(&n.full)))
+                    || demangled(index).is_some_and(|name| {
+                        matches(&name.short)
+                            || matches(&name.full)
+                            || is_shown(&name.full, &matches)
+                    }))
         };
         self.functions
             .iter()
@@ -224,11 +228,8 @@ fn pick<D: std::borrow::Borrow<Demangled>>(
     let (mut full, mut short, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
     let is_wanted = |name: &str| without_blanks(name) == wanted;
     let is_tagged = |name: &str| name.contains(TAG) && is_wanted(&without_tags(name));
-    // Only these are shown otherwise than without tags; it takes longer to find out.
     let may_be_shown = wanted.contains("std::") || wanted.contains("{lambda#");
-    let is_shown = |name: &str| {
-        may_be_shown && (is_wanted(&shown::typed(name)) || is_wanted(&shown::bare(name)))
-    };
+    let is_shown = |name: &str| may_be_shown && is_shown(name, is_wanted);
     for (index, name) in names {
         let name = name.borrow();
         if is_wanted(&name.full) || name.with_return_type.as_deref().is_some_and(is_wanted) {
@@ -241,6 +242,14 @@ fn pick<D: std::borrow::Borrow<Demangled>>(
     }
     let mut found = [full, short, tagged].into_iter();
     found.find(|found| !found.is_empty()).unwrap_or_default()
+}
+
+/// True if a name matches as reports show it, with or without parameters. Only some names are shown
+/// otherwise than demangled, and it takes long to find out how.
+fn is_shown(name: &str, matches: impl Fn(&str) -> bool) -> bool {
+    let differs = ["std::", "{lambda(", TAG, "[clone "];
+    differs.iter().any(|part| name.contains(part))
+        && (matches(&shown::typed(name)) || matches(&shown::bare(name)))
 }
 
 /// True for the names that GCC and clang give to the rarely executed part of a function.

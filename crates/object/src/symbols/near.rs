@@ -28,7 +28,11 @@ impl SymbolTable {
 
 /// Returns up to five of `names` similar to `wanted`, the most similar first.
 pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
-    let wanted = wanted.split('(').next().unwrap_or(wanted).trim();
+    // Go has parentheses around receivers: `main.(*Order).Add`.
+    let parameters = wanted
+        .match_indices('(')
+        .find(|(at, _)| !wanted[..*at].ends_with('.'));
+    let wanted = parameters.map_or(wanted, |(at, _)| &wanted[..at]).trim();
     if wanted.is_empty() {
         return Vec::new();
     }
@@ -40,7 +44,8 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
             // `cost` is `shop::cart::cost`, too.
             let last = name.rsplit("::").next().filter(|last| *last != name);
             let last = last.and_then(|last| Some(rank(&lower, last)? + 1));
-            let best = rank(&lower, name).into_iter().chain(last).min()?;
+            let best = rank(&lower, name).into_iter().chain(last);
+            let best = best.chain(rank_in_go(&lower, name)).min()?;
             Some((best, name.len(), name))
         })
         .collect();
@@ -50,6 +55,32 @@ pub fn nearest<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<St
         .into_iter()
         .map(|(.., name)| name.to_owned())
         .collect()
+}
+
+/// Returns the measure for a name of Go that differs in the brackets of its receiver, in type arguments
+/// or by its package: `Order.Add` is `main.(*Order).Add`.
+fn rank_in_go(wanted: &str, name: &str) -> Option<usize> {
+    if !name.contains('.') || name.contains("::") || !wanted.contains('.') {
+        return None;
+    }
+    let plain = |name: &str| {
+        let mut depth = 0_usize;
+        let outside = name.chars().filter(|c| {
+            match c {
+                '[' => depth += 1,
+                ']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0 && !matches!(c, '(' | ')' | '*' | ']')
+        });
+        outside.collect::<String>()
+    };
+    let (wanted, name) = (plain(wanted), plain(&name.to_lowercase()));
+    let package = name.strip_suffix(&wanted)?;
+    match package {
+        "" => Some(0),
+        _ => package.ends_with(['.', '/']).then_some(1),
+    }
 }
 
 /// Returns a measure of the difference between two names, smaller for more similar names;
@@ -134,6 +165,22 @@ mod tests {
             nearest("malloc", names.iter().copied()),
             ["malloc", "ns::Malloc", "mallopt", "__libc_malloc"]
         );
+        let go = [
+            "main.main",
+            "main.Max[go.shape.int]",
+            "main.Order.Val",
+            "main.(*Order).Add",
+            "main.(*Value).Add",
+        ];
+        for (wanted, found) in [
+            ("main.Max[int]", "main.Max[go.shape.int]"),
+            ("main.(*Order).Val", "main.Order.Val"),
+            ("main.Order.Add", "main.(*Order).Add"),
+            ("Order.Add", "main.(*Order).Add"),
+        ] {
+            let first = nearest(wanted, go.iter().copied()).into_iter().next();
+            assert_eq!(first.as_deref(), Some(found), "{wanted}");
+        }
         assert!(nearest("", names.iter().copied()).is_empty());
         assert!(nearest("zzzzzz", names.iter().copied()).is_empty());
     }

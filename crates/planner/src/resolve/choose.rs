@@ -139,7 +139,10 @@ fn missing(objects: &Objects, name: &str) -> ResolveError {
         let file = objects.paths().next().unwrap_or(Path::new("")).to_owned();
         return ResolveError::OtherFile { name, file };
     }
-    let names: Vec<String> = objects.paths().map(file_name).collect();
+    // Our own memory, such as stubs, is mapped like files.
+    let ours = |name: &String| name.starts_with("memfd:capriole-");
+    let names = objects.paths().map(file_name);
+    let names: Vec<String> = names.filter(|name| !ours(name)).collect();
     let wanted = file_name(Path::new(&name));
     let mut near = nearest(&wanted, names.iter().map(String::as_str));
     if near.is_empty() {

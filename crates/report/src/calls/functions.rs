@@ -12,6 +12,8 @@ const STACK_POINTER: &str = "_sp";
 const GOROUTINE: &str = "_g";
 /// The field of an exit event with the ticks since the entry; such a call has no entry event.
 const DURATION: &str = "_duration";
+/// The field with the result of a call.
+const RESULT: &str = "ret";
 
 /// The functions for which a trace has both entries and exits.
 ///
@@ -141,7 +143,10 @@ impl Functions {
                     && let Some(of_entry) = whole.get(&call)
                 {
                     let fields = event.fields.iter();
-                    let belongs = fields.map(|field| of_entry.contains(field.name.as_str()));
+                    // A field that is read at the exit, such as a text, is not among those of the entry.
+                    let belongs = fields.map(|field| {
+                        field.name != RESULT || of_entry.contains(field.name.as_str())
+                    });
                     *arguments = Some(belongs.collect());
                 }
             }

@@ -17,8 +17,8 @@
 //!   began before its function was probed, or its entry was lost;
 //! * a tail call ends the caller at the jump. The function jumped to is the next call at the same
 //!   depth;
-//! * a call still open when the trace ends is **open**, up to the end of the recording; if its
-//!   thread had ended by then, up to that thread's last event.
+//! * a call still open when the trace ends is **open**, or its **thread ended**. An exception may have
+//!   left it without any later event of its thread, so it, too, counts up to the last event seen in it.
 //!
 //! Calls that were open while events may have been lost, in any stream, are marked **doubtful**:
 //! each may really be two calls, with the end of the first and the start of the second missing. A
@@ -80,11 +80,20 @@ pub enum Exit {
     /// It ended without an exit: by an exception, by `longjmp`, or the exit was lost. It counts up
     /// to the last event seen in it.
     Abandoned,
-    /// It was still open at the end of the trace.
+    /// It was still open at the end of the trace, or had been left and no later event of its thread
+    /// shows that. It counts up to the last event seen in it.
     Open,
-    /// It was still open when its thread ended, by `pthread_exit`, `_exit`, `exec` or a signal. It
-    /// counts up to the thread's last event.
+    /// Its thread ended first, by `pthread_exit`, `_exit`, `exec` or a signal. It counts up to the
+    /// last event seen in it.
     ThreadEnded,
+}
+
+impl Exit {
+    /// True if the end was recorded. Otherwise the last event in the call is a lower bound.
+    #[must_use]
+    pub fn is_recorded(self) -> bool {
+        matches!(self, Exit::Returned | Exit::TailCall)
+    }
 }
 
 /// The start of a call.
@@ -118,8 +127,11 @@ pub struct Begin {
 pub struct Call {
     /// The call's start.
     pub begin: Begin,
-    /// Time of the end, in ticks; not before its start.
+    /// Time of the end, in ticks; not before its start. If the end was not recorded, the time of
+    /// the last event seen in the call.
     pub end: u64,
+    /// Ticks from its start to the end of the recording, if it was open then and its thread existed.
+    pub before_end: Option<u64>,
     /// The way in which it ended.
     pub exit: Exit,
     /// The thread in which it ended; differs from the thread it began in only in Go.
@@ -133,14 +145,14 @@ pub struct Call {
 }
 
 impl Call {
-    /// Returns the duration, in ticks.
+    /// Returns the duration, in ticks: a lower bound if the end was not recorded.
     pub fn duration(&self) -> u64 {
         self.end - self.begin.time
     }
 
     /// True if both ends were recorded and the call is not doubtful.
     pub fn is_certain(&self) -> bool {
-        matches!(self.exit, Exit::Returned | Exit::TailCall) && !self.doubtful
+        self.exit.is_recorded() && !self.doubtful
     }
 }
 

@@ -329,20 +329,22 @@ impl Pairing {
         }
     }
 
-    /// Ends all open calls at the end of the trace. Calls of threads not in `last` ended with their
-    /// thread; `None` if the threads alive at the end are not known.
+    /// Ends all open calls at the end of the trace, `end` if the program still ran then. Calls of
+    /// threads not in `last` ended with their thread; `None` if the threads alive at the end are not
+    /// known.
     pub(super) fn finish(
         &mut self,
-        time: u64,
+        end: Option<u64>,
         last: Option<&BTreeSet<u32>>,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
+        let time = end.unwrap_or(0);
         self.finish_goroutines(time, visitor)?;
         let losses = self.losses;
         for (tid, thread) in &mut self.threads {
-            let (exit, time) = match last.is_none_or(|last| last.contains(tid)) {
-                true => (Exit::Open, time),
-                false => (Exit::ThreadEnded, thread.time),
+            let exit = match last.is_none_or(|last| last.contains(tid)) {
+                true => Exit::Open,
+                false => Exit::ThreadEnded,
             };
             while let Some(high) = thread.stacks.keys().next().copied() {
                 let frame = thread.stacks[&high].frames.last();

@@ -101,7 +101,8 @@ impl Stack {
         begin
     }
 
-    /// Ends the innermost call.
+    /// Ends the innermost call. For [`Exit::Open`], `place` has the end of the recording, or the time
+    /// 0 if the program may have ended before it.
     pub(super) fn leave(&mut self, exit: Exit, losses: u64, place: Place) -> Option<Call> {
         let frame = self.frames.pop()?;
         let function = frame.begin.function as u32;
@@ -111,11 +112,13 @@ impl Stack {
                 self.open.remove(&function);
             }
         }
-        let end = match exit {
-            Exit::Abandoned => frame.last,
-            Exit::Returned | Exit::TailCall | Exit::Open | Exit::ThreadEnded => {
-                place.time.max(frame.last)
-            }
+        let end = match exit.is_recorded() {
+            true => place.time.max(frame.last),
+            false => frame.last,
+        };
+        let before_end = match exit {
+            Exit::Open => place.time.checked_sub(frame.begin.time),
+            _ => None,
         };
         let duration = end - frame.begin.time;
         if let Some(parent) = self.frames.last_mut() {
@@ -125,6 +128,7 @@ impl Stack {
         Some(Call {
             begin: frame.begin,
             end,
+            before_end,
             exit,
             tid: place.tid,
             cpu: place.cpu,

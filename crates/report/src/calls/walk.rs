@@ -43,7 +43,7 @@ pub fn walk(
     let coming = whole::coming(trace, functions)?;
     // If both kinds of calls exist, each has its own range of call and stack numbers.
     let mut whole = Whole::new(coming, if functions.have_both() { 1 << 32 } else { 0 });
-    let infos = &trace.document().events;
+    let document = trace.document();
     let first = whole.first();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
@@ -58,7 +58,7 @@ pub fn walk(
             counts.first = event.tsc;
         }
         counts.last = counts.last.max(event.tsc);
-        whole.begin_until(event.tsc, infos, visitor)?;
+        whole.begin_until(event.tsc, document, visitor)?;
         match functions.part(event.index) {
             Part::Point => {
                 counts.points += 1;
@@ -77,7 +77,7 @@ pub fn walk(
             }
             Part::Whole { site, tail, .. } => {
                 counts.events += 1;
-                whole.end(&site, tail, &event, infos, visitor)?;
+                whole.end(&site, tail, &event, document, visitor)?;
             }
         }
     }
@@ -93,9 +93,13 @@ pub fn walk(
     if let Some(first) = first {
         counts.first = counts.first.min(first);
     }
-    whole.finish(counts.last, infos, visitor)?;
-    let last = trace.document().last_threads.as_ref();
-    pairing.finish(counts.last, last, visitor)?;
+    whole.finish(counts.last, document, visitor)?;
+    let last = document.last_threads.as_ref();
+    // Threads were paused to remove the probes, so the program still ran then.
+    let mut stops = document.stops.iter();
+    let program_ran = stops.any(|stop| stop.what == "detach" && stop.duration_ns > 0);
+    let end = (program_ran && last.is_some()).then_some(counts.last);
+    pairing.finish(end, last, visitor)?;
     counts.moved = pairing.moved;
     Ok((counts, health))
 }

@@ -20,7 +20,7 @@ use super::pairing::{GO, LEAST_REACH, REACH_IN_GO};
 use super::stacks::{Place, Stack};
 use super::{Begin, Exit, Visitor};
 use crate::error::ReportError;
-use capriole_trace::EventInfo;
+use capriole_trace::Document;
 use capriole_trace::{Event, Kept, Trace};
 
 /// Greatest distance of a call below its caller, in bytes: the usual size of a stack.
@@ -176,7 +176,7 @@ impl Whole {
         &mut self,
         stack_pointer: u64,
         end: &Event<'_>,
-        events: &[EventInfo],
+        document: &Document,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         let home = home(stack_pointer, end.tid);
@@ -192,7 +192,7 @@ impl Whole {
             // If another call is still open at or below this address, this call was made later.
             let is_next = around && !self.is_open_below(home, call.stack_pointer);
             match is_next.then(|| self.coming.remove(at)).flatten() {
-                Some(call) => self.begin(&call, events, visitor)?,
+                Some(call) => self.begin(&call, document, visitor)?,
                 None => at += 1,
             }
         }
@@ -210,12 +210,12 @@ impl Whole {
     pub(super) fn begin_until(
         &mut self,
         time: u64,
-        events: &[EventInfo],
+        document: &Document,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         while self.first().is_some_and(|first| first < time) {
             if let Some(call) = self.coming.pop_front() {
-                self.begin(&call, events, visitor)?;
+                self.begin(&call, document, visitor)?;
             }
         }
         Ok(())
@@ -224,10 +224,10 @@ impl Whole {
     fn begin(
         &mut self,
         call: &Coming,
-        events: &[EventInfo],
+        document: &Document,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
-        let event = call.event.event(events);
+        let event = call.event.event(document);
         let stack_pointer = call.stack_pointer;
         let reach = match GO.contains(&stack_pointer) {
             true => self.reach.min(REACH_IN_GO),
@@ -269,12 +269,12 @@ impl Whole {
         site: &Site,
         tail: bool,
         event: &Event<'_>,
-        events: &[EventInfo],
+        document: &Document,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
         let exit = if tail { Exit::TailCall } else { Exit::Returned };
         let stack_pointer = site.stack_pointer(event).unwrap_or_default();
-        self.begin_before(stack_pointer, event, events, visitor)?;
+        self.begin_before(stack_pointer, event, document, visitor)?;
         let home = home(stack_pointer, event.tid);
         let stacks = self.homes.entry(home).or_default();
         let here = (stack_pointer, 0)..=(stack_pointer, u64::MAX);
@@ -325,10 +325,10 @@ impl Whole {
     pub(super) fn finish(
         &mut self,
         time: u64,
-        events: &[EventInfo],
+        document: &Document,
         visitor: &mut impl Visitor,
     ) -> io::Result<()> {
-        self.begin_until(u64::MAX, events, visitor)?;
+        self.begin_until(u64::MAX, document, visitor)?;
         // Exits that the first pass found and that the trace no longer contains.
         while let Some((home, key, Begin { tid, cpu, .. })) =
             self.homes.iter().find_map(|(home, stacks)| {

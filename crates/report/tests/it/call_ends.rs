@@ -3,6 +3,7 @@
 use crate::common;
 
 use capriole_report::calls::{Call, Exit};
+use capriole_report::{CallSummary, GraphOptions, Order, write_graph};
 use capriole_trace::{PacketMeta, Trace, TraceWriter};
 use common::calls::{Heard, Script, Step, function};
 use common::{START, record};
@@ -163,13 +164,61 @@ fn calls_of_threads_that_have_ended_end_with_them() {
     let scratch = || tempfile::tempdir().unwrap();
     let heard = write(scratch().path(), &script, Some(&[4242]));
     insta::assert_snapshot!(heard.told(&NAMES), @r"
-    outer 1000..22499998710 self 22499997710 Open
-    outer 2000..9000 self 1000 ThreadEnded
-      inner 3000..9000 self 6000 ThreadEnded
+    outer 1000..1000 self 0 Open
+    outer 2000..3000 self 1000 ThreadEnded
+      inner 3000..3000 self 0 ThreadEnded
     ");
     for last in [None, Some(&[4242, 4243][..])] {
         let heard = write(scratch().path(), &script, last);
         assert!(heard.calls.iter().all(|call| call.exit == Exit::Open));
+    }
+}
+
+/// A call left by an exception that no later event of its thread shows, in a program that goes on.
+#[test]
+fn a_call_that_was_only_entered_has_no_time() {
+    let mut script = Script::new();
+    for _ in 0..4 {
+        script.enter(OUTER, STACK);
+        script.time += 1_000_000;
+    }
+    script.tid = 4243;
+    script.enter(INNER, STACK);
+    script.leave(INNER, STACK);
+    let directory = tempfile::tempdir().unwrap();
+    for (last, before_end) in [(None, false), (Some(&[4242][..]), true)] {
+        write(directory.path(), &script, last);
+        if before_end {
+            // The program still runs.
+            let path = directory.path().join("info/capriole.json");
+            let mut document: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            document["stops"] =
+                serde_json::json!([{"what": "detach", "duration_ns": 1000, "threads": 2}]);
+            std::fs::write(&path, document.to_string()).unwrap();
+        }
+        let trace = Trace::open(directory.path()).unwrap();
+        let (summary, _) = CallSummary::of(&trace, Order::Own).unwrap();
+        let rows = summary.by_function.iter();
+        let rows = rows.map(|row| (row.function.as_str(), row.total_ns, row.unended));
+        let rows: Vec<_> = rows.collect();
+        assert_eq!(rows[0].0, "inner", "{rows:?}");
+        assert_eq!(rows[1], ("outer", None, 4));
+        let heard = Heard::of(&trace);
+        let outer = heard.calls.iter().filter(|call| call.begin.tid == 4242);
+        let outer: Vec<_> = outer.collect();
+        assert!(outer.iter().all(|call| call.duration() == 0));
+        let ends: Vec<bool> = outer.iter().map(|call| call.before_end.is_some()).collect();
+        assert_eq!(ends, [false, false, false, before_end]);
+        let mut text = Vec::new();
+        let long = GraphOptions {
+            min_duration_ns: 1_000_000_000,
+            ..GraphOptions::default()
+        };
+        write_graph(&trace, &mut text, &long).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let begun = "  outer(n=0); /* still open, or left by an exception; begun ";
+        assert_eq!(text.contains(begun), before_end, "{text}");
     }
 }
 

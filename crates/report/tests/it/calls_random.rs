@@ -313,7 +313,7 @@ fn every_report(trace: &capriole_trace::Trace, calls: u64) {
     let text = String::from_utf8(text).unwrap();
     let count = |what: &str| text.lines().filter(|line| line.contains(what)).count() as u64;
     assert_eq!(count(") {"), count("}"));
-    assert_eq!(count("us |"), calls);
+    assert_eq!(count(" us |  ") + count("  - |  "), calls);
     let (summary, _) = CallSummary::of(trace, Order::Total).unwrap();
     assert_eq!(summary.calls, calls);
     let (callers, _) = Callers::of(trace).unwrap();

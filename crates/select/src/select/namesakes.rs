@@ -72,7 +72,11 @@ fn variants(site: &Site, linkage: &str) -> Vec<(String, u64)> {
     };
     let file = site.object.file();
     let found = symbols.variants(linkage).into_iter();
+    // In Go, a closure is named after the function around it: `main.run.func1`.
+    let is_go = file.is_go();
+    let is_other = |name: &str| is_go && !name.ends_with(".abi0");
     found
+        .filter(|found| !is_other(found.name.linkage))
         .filter_map(|found| {
             let offset = file.file_offset(found.function.extent.start)?;
             Some((found.name.linkage.to_owned(), offset))
@@ -80,8 +84,8 @@ fn variants(site: &Site, linkage: &str) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Returns a message for each parameter that `$arg*` leaves out, because a value of its type cannot be
-/// shown.
+/// Returns a message for each parameter that `$arg*` leaves out, because it has no known value, or one
+/// of a type that cannot be shown.
 pub fn unshown(selected: &[Selected]) -> Vec<String> {
     let mut messages: Vec<String> = Vec::new();
     for event in selected.iter().filter(|event| !event.origin.is_implied()) {

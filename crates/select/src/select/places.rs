@@ -48,7 +48,7 @@ pub(super) fn at_one_place(error: Error, probe: &Probe, site: &Site, places: usi
     let by_name =
         |argument: &FetchArg| matches!(argument.fetch.base, Base::Variable(_) | Base::AllArguments);
     // An error about a marker already names the marker and its arguments.
-    if places < 2 || site.marker.is_some() || !probe.values.iter().any(by_name) {
+    if places < 2 || site.marker.is_some() || !probe.all_values().any(by_name) {
         return error;
     }
     let place = format!(
@@ -82,7 +82,7 @@ fn is_alike(probe: &Probe, site: &Site) -> bool {
         | Base::FileOffset(_) => false,
     };
     // So does the duration of a call.
-    !compares_duration(probe) && !probe.values.iter().any(depends)
+    !compares_duration(probe) && !probe.all_values().any(depends)
 }
 
 /// Returns how control leaves the function at a site, if it does.

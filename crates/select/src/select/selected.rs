@@ -10,6 +10,7 @@ use capriole_codegen::work::{Record, Work};
 use capriole_event::{Action, ObjectRef, Place, Probe, automatic_name};
 use capriole_insn::ExitKind;
 use capriole_ledger::counter::ReferenceCounter;
+use capriole_object::is_link;
 use capriole_object::symbols::shown::ShownNames;
 use capriole_planner::resolve::{Body, Site};
 use capriole_tactic::site::{Refusal, Tactic};
@@ -114,7 +115,7 @@ impl Selected {
     }
 
     /// Returns the name of the object's file; if the event gave the object by a link to it, the
-    /// link's: `java`, `libz.so.1`.
+    /// link's: `java`. Of a library it is the soname, without the rest of the version: `libz.so.1`.
     pub fn object_name(&self) -> String {
         let own = self.site.object.name();
         match &self.probe.object {
@@ -122,14 +123,11 @@ impl Selected {
             ObjectRef::Path(path) if !path.starts_with("/proc/") => {
                 path.rsplit('/').next().unwrap_or(path).to_owned()
             }
-            ObjectRef::Name(name) if name.contains(".so") => {
-                let is_link = own.strip_prefix(name.as_str());
-                match is_link.is_some_and(|version| version.starts_with('.')) {
-                    true => name.clone(),
-                    false => own,
-                }
-            }
-            _ => own,
+            ObjectRef::Name(name) if name.contains(".so") && is_link(name, &own) => name.clone(),
+            _ => match self.site.object.file().soname() {
+                Some(soname) if is_link(soname, &own) => soname.to_owned(),
+                _ => own,
+            },
         }
     }
 
@@ -322,6 +320,7 @@ impl Selected {
             symbol: self.site.symbol.clone(),
             symbol_offset: self.offset().unwrap_or(0) + self.site.check,
             object: self.site.object.path().to_string_lossy().into_owned(),
+            soname: self.site.object.file().soname().map(str::to_owned),
             build_id: build_id.map(|id| id.iter().map(|b| format!("{b:02x}")).collect()),
             offset: self.site.link_address,
             address: self.site.address,

@@ -148,7 +148,7 @@ fn integer(shown: Shown, size: u32, align: u32) -> String {
             );
         }
         Shown::Unsigned | Shown::Network => "signed = false; base = 10;",
-        Shown::Signed => "signed = true; base = 10;",
+        Shown::Signed | Shown::Descriptor => "signed = true; base = 10;",
         Shown::Hexadecimal | Shown::Symbol | Shown::Ipv4 => "signed = false; base = 16;",
         Shown::Character => "signed = false; base = 10; encoding = UTF8;",
     };

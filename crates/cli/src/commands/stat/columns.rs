@@ -12,6 +12,8 @@ pub enum Figure {
     Calls,
     /// Hits per second.
     Rate,
+    /// Number of calls that may be missing in the row, at most.
+    Error,
     /// Number of hits with a value that could not be read.
     Unreadable,
     /// A measure that is one number, by its index.
@@ -78,6 +80,7 @@ impl Names<'_> {
         let mut columns = vec![
             ("calls".to_owned(), Figure::Calls),
             ("calls/s".to_owned(), Figure::Rate),
+            ("error".to_owned(), Figure::Error),
             ("unreadable".to_owned(), Figure::Unreadable),
         ];
         let measured = |name: String| self.measures.iter().position(|other| *other == name);
@@ -151,6 +154,7 @@ pub fn sort(rows: &mut [&Row], figure: Figure, rates: &Rates<'_>, names: &[Strin
     };
     rows.sort_by(|a, b| match figure {
         Figure::Calls => b.calls.cmp(&a.calls),
+        Figure::Error => b.error.cmp(&a.error),
         Figure::Unreadable => b.unreadable.cmp(&a.unreadable),
         Figure::Rate => rates.of(b).total_cmp(&rates.of(a)),
         Figure::Key(number) => a.keys.get(number).cmp(&b.keys.get(number)),
@@ -213,6 +217,7 @@ pub fn cell(row: &Row, figure: Figure, time: bool, rates: &Rates<'_>, names: &[S
     let shown = match figure {
         Figure::Calls => Some(row.calls.to_string()),
         Figure::Rate => Some(units::rate(rates.of(row))),
+        Figure::Error => Some(row.error.to_string()),
         Figure::Unreadable => Some(row.unreadable.to_string()),
         Figure::Measure(number) => row.measures.get(number).and_then(|measure| {
             let value = measured(measure)?;
@@ -226,6 +231,7 @@ pub fn cell(row: &Row, figure: Figure, time: bool, rates: &Rates<'_>, names: &[S
         Figure::Of(number, statistic) => {
             histogram(row, number).and_then(|histogram| statistic_cell(histogram, statistic, time))
         }
+        Figure::Key(0) if row.keys.is_empty() => return "(other keys)".to_owned(),
         Figure::Key(number) => return row.keys.get(number).map(key_cell).unwrap_or_default(),
         Figure::Event => return names.get(row.event).map_or("?", String::as_str).to_owned(),
     };

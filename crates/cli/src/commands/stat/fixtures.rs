@@ -44,6 +44,8 @@ pub fn group<const K: usize, const M: usize>(
         in_nanoseconds: vec![false; M],
         events: events.into(),
         rows: rows.into(),
+        others: Vec::new(),
+        most_without_row: 0,
         dropped: 0,
         capacity: 1024,
         damaged: 0,
@@ -64,6 +66,7 @@ pub fn row<const K: usize, const M: usize>(
         calls,
         unreadable: 0,
         measures: measures.into(),
+        ..Row::default()
     }
 }
 

@@ -3,6 +3,7 @@
 use super::columns::{Names, parts};
 use capriole::aggregate::model::{self, Group, Histogram, Measure, PERCENTILES, Row, Value as Key};
 use capriole_report::put_json;
+use capriole_trace::Descriptor;
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
@@ -27,12 +28,20 @@ pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent
         let rows = rows
             .iter()
             .map(|row| self::row(group, row, names, time, extent));
+        let others = model::sorted(group.others.iter());
+        let others = others.iter().map(|row| {
+            let mut row = self::row(group, row, names, time, extent);
+            row.as_object_mut().map(|row| row.remove("keys"));
+            row
+        });
         json!({
             "events": group.events.iter().map(|event| names.get(*event)).collect::<Vec<_>>(),
             "keys": group.key_names,
             "capacity": group.capacity,
             "dropped": group.dropped,
+            "most_without_row": group.most_without_row,
             "rows": rows.collect::<Vec<_>>(),
+            "others": others.collect::<Vec<_>>(),
         })
     };
     shown.map(one).collect()
@@ -53,6 +62,7 @@ fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Exten
         "keys": keys,
         "calls": row.calls,
         "calls_per_second": model::per_second(row.calls, time),
+        "error": row.error,
         "unreadable": row.unreadable,
         "measures": measures.collect::<Vec<_>>(),
     })
@@ -64,6 +74,12 @@ fn key(value: &Key) -> Value {
         Key::Number(value) => number(*value),
         Key::Hexadecimal(value) => json!(value),
         Key::Character(byte) => json!(characters(&[*byte])),
+        Key::Descriptor(number, None) => json!(number),
+        Key::Descriptor(number, Some((name, certainty))) => {
+            let name = Some((name.as_str(), *certainty));
+            let number = *number;
+            json!(Descriptor { number, name }.to_string())
+        }
         Key::Name(name) => json!(name),
         Key::Address(address) => json!(address.to_string()),
         Key::Text(text) => json!(characters(text)),

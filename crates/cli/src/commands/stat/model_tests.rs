@@ -2,6 +2,8 @@ use crate::commands::stat::fixtures::{
     bounds, group, histogram, names, plain, reads, row, snapshot, text, total,
 };
 use capriole::aggregate::model::*;
+use capriole::aggregate::totals::{Part, Totals};
+use capriole_ring::summary::Life;
 use proptest::prelude::*;
 use std::time::Duration;
 
@@ -105,6 +107,91 @@ fn of_a_hit_that_comes_while_it_is_read_nothing_is_lost() {
     assert_eq!(came(&second.since(&first)), (0, Measure::Sum(total(10))));
     assert_eq!(came(&third.since(&second)), (1, Measure::Sum(total(0))));
     assert!(third.since(&third).groups[0].rows.is_empty());
+}
+
+/// A key that lost its row of a summary begins at zero when it gets another one, and what it had
+/// until then is among the others: no call of an interval is lost, and none of an earlier one is
+/// counted again.
+#[test]
+fn intervals_add_up_while_keys_lose_their_rows() {
+    let totals = |calls: u64| Totals {
+        calls,
+        unreadable: 0,
+        measures: vec![
+            Measure::Sum(total(i128::from(calls) * 3)),
+            Measure::Average {
+                sum: total(i128::from(calls)),
+                count: calls,
+            },
+            Measure::Histogram(histogram(vec![9; calls as usize])),
+        ],
+    };
+    let part = |(life, calls): (Option<u64>, u64)| Part {
+        life: life.map(|row| Life { row, entered: 2 }),
+        totals: totals(calls),
+    };
+    let keyed = |fd, parts: &[(Option<u64>, u64)]| Row {
+        keys: vec![number(fd)],
+        key: vec![fd as u8],
+        parts: match parts {
+            [(None, _)] => Vec::new(),
+            parts => parts.iter().copied().map(part).collect(),
+        },
+        ..totals(parts.iter().map(|(_, calls)| calls).sum()).into()
+    };
+    let reading = |rows: Vec<Row>, others: u64| {
+        let mut group = group([0], ["fd"], ["sum(n)", "avg(n)", "hist(n)"], rows);
+        group.others = vec![totals(others).into()];
+        snapshot(1, [group])
+    };
+    let before = reading(
+        vec![
+            keyed(1, &[(None, 50)]),
+            keyed(2, &[(None, 0), (Some(1), 10)]),
+            keyed(3, &[(None, 0), (Some(2), 5)]),
+            keyed(4, &[(None, 7)]),
+            keyed(5, &[(None, 0), (Some(3), 4), (Some(4), 20)]),
+        ],
+        100,
+    );
+    let now = reading(
+        vec![
+            keyed(1, &[(None, 51)]),
+            keyed(2, &[(None, 0), (Some(1), 14)]),
+            // It had 8 when it lost its row.
+            keyed(3, &[(None, 0), (Some(6), 2)]),
+            keyed(4, &[(None, 8), (Some(7), 1)]),
+            // It had 4 when it lost one of its rows.
+            keyed(5, &[(None, 0), (Some(4), 23)]),
+            keyed(6, &[(None, 0), (Some(8), 6)]),
+        ],
+        100 + 8 + 4,
+    );
+    let interval = &now.since(&before).groups[0];
+    let rows = [(1, 1), (2, 4), (3, 2), (4, 2), (5, 3), (6, 6)];
+    let found: Vec<(&Value, u64)> = interval
+        .rows
+        .iter()
+        .map(|r| (&r.keys[0], r.calls))
+        .collect();
+    let keys = rows.map(|(fd, calls)| (number(fd), calls));
+    assert_eq!(
+        found,
+        keys.iter()
+            .map(|(key, calls)| (key, *calls))
+            .collect::<Vec<_>>()
+    );
+    assert_eq!(interval.others.len(), 1);
+    assert_eq!(interval.others[0].calls, 3);
+    for row in interval.all_rows() {
+        assert_eq!(row.measures, totals(row.calls).measures, "{row:?}");
+    }
+    assert_eq!(
+        by_event(std::slice::from_ref(interval)),
+        [(0, now.calls() - before.calls())]
+    );
+    let nothing = &now.since(&now).groups[0];
+    assert_eq!((nothing.rows.len(), nothing.others.len()), (0, 0));
 }
 
 #[test]

@@ -6,6 +6,9 @@ use capriole_text::units;
 /// The length of the longest bar, in columns.
 const BAR: u64 = 40;
 
+/// Longest run of empty buckets that is drawn; a longer one is a single line.
+const MOST_EMPTY: usize = 4;
+
 /// Draws the histogram; nothing without values. Values that are a `time` in ns have units. Bars are of
 /// block characters, or of `#`.
 pub fn lines(histogram: &Histogram, time: bool, blocks: bool) -> Vec<String> {
@@ -27,10 +30,16 @@ pub fn lines(histogram: &Histogram, time: bool, blocks: bool) -> Vec<String> {
     let rows: Vec<[String; 3]> = rows.collect();
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let (lows, highs, counts) = (width(0), width(1), width(2));
-    let drawn = rows.iter().zip(&merged).map(|([low, high, count], line)| {
+    let line = |([low, high, count], line): (&[String; 3], &Bucket)| {
         let bar = bar(line.count, most, blocks);
         let text = format!("{low:>lows$} {high:<highs$}  {count:>counts$}  {bar}");
         text.trim_end().to_owned()
+    };
+    let all: Vec<(&[String; 3], &Bucket)> = rows.iter().zip(&merged).collect();
+    let runs = all.chunk_by(|one, next| (one.1.count == 0) == (next.1.count == 0));
+    let drawn = runs.flat_map(|run| match run[0].1.count == 0 && run.len() > MOST_EMPTY {
+        true => vec![format!("{:>lows$} ({} empty)", "...", run.len())],
+        false => run.iter().copied().map(line).collect(),
     });
     drawn.collect()
 }

@@ -4,8 +4,9 @@ use super::columns::{self, Figure, Names, parts};
 use super::plot;
 use super::table::{self, Column};
 use capriole::aggregate::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
-use capriole_report::put_escaped;
+use capriole_report::{put_descriptor, put_escaped};
 use capriole_text::units;
+use capriole_trace::Descriptor;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -99,7 +100,7 @@ impl<'a> Page<'a> {
     /// ended.
     pub fn live(snapshot: &'a Snapshot, recent: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::whole(snapshot, names);
-        let rows = recent.groups.iter().flat_map(|group| &group.rows);
+        let rows = recent.groups.iter().flat_map(Group::all_rows);
         page.never_hit = "not hit yet";
         page.rates = Rates {
             time: recent.time,
@@ -176,20 +177,32 @@ impl<'a> Page<'a> {
         let group = table.group;
         let shown = &table.rows[..style.rows.min(table.rows.len())];
         let mut lines = Vec::new();
-        if !shown.is_empty() {
+        let others = model::sorted(group.others.iter());
+        if !shown.is_empty() || !others.is_empty() {
             if let Some(event) = title_event(group) {
                 let keys = group.key_names.join(", ");
                 lines.push(format!("{} by {keys}", self.name(event)));
             }
-            lines.extend(table::within(self.columns(group, shown), style.columns));
+            lines.extend(table::within(
+                self.columns(group, &[shown, &others].concat()),
+                style.columns,
+            ));
         }
         let more = table.rows.len() - shown.len();
         if more > 0 {
             let dots = if style.blocks { "…" } else { "..." };
             lines.push(format!("{dots} and {} more", units::count(more as u64)));
         }
+        let which = if group.events.len() > 1 { "a" } else { "the" };
+        if !others.is_empty() || table.rows.iter().any(|row| row.error > 0) {
+            lines.push(format!(
+                "{which} table is full: up to `error` calls of a row may be among those of other \
+                 keys, and a key without a row had at most {}; give it more room with --keys (now {})",
+                units::count(group.most_without_row),
+                units::count(group.capacity.into()),
+            ));
+        }
         if group.dropped > 0 {
-            let which = if group.events.len() > 1 { "a" } else { "the" };
             lines.push(format!(
                 "{which} table is full: {} not counted; give it more room with --keys (now {})",
                 units::counted(
@@ -207,6 +220,7 @@ impl<'a> Page<'a> {
         let names = Names::from(group);
         let is_shown = |figure: Figure| match figure {
             Figure::Unreadable => rows.iter().any(|row| row.unreadable > 0),
+            Figure::Error => rows.iter().any(|row| row.error > 0),
             Figure::Event => title_event(group).is_none(),
             _ => true,
         };
@@ -229,7 +243,7 @@ impl<'a> Page<'a> {
                 Figure::Key(key) if rows.iter().any(|row| is_text(row.keys.get(key))) => {
                     Column::text(title, cells)
                 }
-                Figure::Key(_) | Figure::Calls | Figure::Unreadable => {
+                Figure::Key(_) | Figure::Calls | Figure::Error | Figure::Unreadable => {
                     Column::numbers(title, cells)
                 }
                 Figure::Rate | Figure::Measure(_) | Figure::Of(..) => {
@@ -298,6 +312,15 @@ fn key_value(value: &Value) -> String {
         Value::Number(number) => number.to_string(),
         Value::Hexadecimal(number) => format!("{number:#x}"),
         Value::Character(byte) => format!("'{}'", escaped(&[*byte], b'\'')),
+        Value::Descriptor(number, name) => {
+            let mut out = Vec::new();
+            let name = name
+                .as_ref()
+                .map(|(name, certainty)| (name.as_str(), *certainty));
+            let number = *number;
+            put_descriptor(&mut out, Descriptor { number, name });
+            String::from_utf8_lossy(&out).into_owned()
+        }
         Value::Name(name) => escaped(name.as_bytes(), b'"'),
         Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),

@@ -164,7 +164,9 @@ fn shown(bytes: &[u8], field: FieldType) -> String {
     }
     let value = value << (64 - width) >> (64 - width);
     match shown {
-        Shown::Signed => ((value << (64 - width)) as i64 >> (64 - width)).to_string(),
+        Shown::Signed | Shown::Descriptor => {
+            ((value << (64 - width)) as i64 >> (64 - width)).to_string()
+        }
         Shown::Unsigned | Shown::Network | Shown::Ipv4 => value.to_string(),
         Shown::Hexadecimal | Shown::Symbol => format!("{value:#x}"),
         Shown::Character => format!("'{}'", char::from(value as u8)),

@@ -46,6 +46,7 @@ pub fn event(id: u32, name: &str, arguments: &[&str]) -> EventInfo {
         symbol: Some(name.to_string()),
         symbol_offset: 0,
         object: "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0.8.6".to_string(),
+        soname: None,
         build_id: Some("0123456789abcdef".to_string()),
         offset: 0x1234 + u64::from(id % 1000) * 16,
         address: 0x7f00_0000_1234,

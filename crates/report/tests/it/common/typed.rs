@@ -44,6 +44,7 @@ pub fn owned(value: Value<'_>) -> Owned {
             true => Owned::Signed(number.value),
             false => Owned::Unsigned(number.value as u64),
         },
+        Value::Descriptor(descriptor) => Owned::Signed(descriptor.number.into()),
         Value::Text(text) => Owned::Text(text.to_vec()),
         Value::Array(values) => Owned::Array(values.iter().map(owned).collect()),
         Value::CallStack(stack) => Owned::CallStack(
@@ -74,7 +75,7 @@ pub fn events() -> Vec<EventInfo> {
     let numbers = [
         "a:u8", "b:u16", "c:u32", "d:u64", "e:s8", "f:s16", "g:s32", "h:s64", "i:x8", "j:x16",
         "k:x32", "l:x64", "m:symbol", "n:char", "o:f32", "p:f64", "q:be16", "r:be32", "s:be64",
-        "t:ipv4",
+        "t:ipv4", "u:fd",
     ];
     let bits = [
         "a:b3@5/32",
@@ -253,7 +254,7 @@ impl Maker {
         };
         let value = match shown {
             Shown::Unsigned | Shown::Network => Owned::Unsigned(value),
-            Shown::Signed => Owned::Signed(signed as i64),
+            Shown::Signed | Shown::Descriptor => Owned::Signed(signed as i64),
             Shown::Hexadecimal => Owned::Hexadecimal(value),
             Shown::Character => Owned::Character(value as u8),
             Shown::Symbol => Owned::Symbol(value),

@@ -24,6 +24,7 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
         ],
         "capacity": 1024,
         "dropped": 0,
+        "most_without_row": 0,
         "rows": [
           {
             "event": "read",
@@ -33,6 +34,7 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
             },
             "calls": 6,
             "calls_per_second": 3.0,
+            "error": 0,
             "unreadable": 0,
             "measures": [
               {
@@ -107,6 +109,7 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
             },
             "calls": 2,
             "calls_per_second": 1.0,
+            "error": 0,
             "unreadable": 2,
             "measures": [
               {
@@ -147,7 +150,8 @@ fn a_group_has_its_rows_with_keys_by_name_and_measures_in_order() {
               }
             ]
           }
-        ]
+        ],
+        "others": []
       }
     ]
     "#);
@@ -171,12 +175,14 @@ fn extremes_of_an_interval_say_that_they_are_not() {
         "keys": [],
         "capacity": 1024,
         "dropped": 0,
+        "most_without_row": 0,
         "rows": [
           {
             "event": "write",
             "keys": {},
             "calls": 2,
             "calls_per_second": 1.0,
+            "error": 0,
             "unreadable": 0,
             "measures": [
               {
@@ -198,7 +204,8 @@ fn extremes_of_an_interval_say_that_they_are_not() {
               }
             ]
           }
-        ]
+        ],
+        "others": []
       }
     ]
     "#);
@@ -276,4 +283,30 @@ fn durations_are_exact() {
     assert_eq!(measure["total_ns"], json!(1201));
     assert_eq!(measure["exact"], json!(true));
     assert_eq!(measure["p99_ns"], json!(1000));
+}
+
+/// Each row says whether it is exact.
+#[test]
+fn a_full_table_has_errors_and_others() {
+    let mut missing = row(0, [Key::Number(7)], 40, []);
+    missing.error = 3;
+    let mut full = group([0], ["fd"], [], [missing]);
+    full.others = vec![row(0, [], 9, [])];
+    full.most_without_row = 4;
+    let value = groups(&[full], &names(), Duration::from_secs(2), Extent::Same);
+    assert_eq!(value[0]["most_without_row"], 4);
+    assert_eq!(
+        value[0]["rows"],
+        json!([{
+            "event": "read", "keys": { "fd": 7 }, "calls": 40, "calls_per_second": 20.0,
+            "error": 3, "unreadable": 0, "measures": [],
+        }])
+    );
+    assert_eq!(
+        value[0]["others"],
+        json!([{
+            "event": "read", "calls": 9, "calls_per_second": 4.5,
+            "error": 0, "unreadable": 0, "measures": [],
+        }])
+    );
 }

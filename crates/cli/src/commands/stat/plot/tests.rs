@@ -186,10 +186,37 @@ proptest! {
             }
         }
         let drawn = lines(&histogram, false, blocks);
-        prop_assert_eq!(drawn.len(), merged.len());
-        for (text, line) in drawn.iter().zip(&merged) {
+        let mut left = &merged[..];
+        for text in &drawn {
+            // A line without a bar may stand for several.
+            let empty = text.split_once("... (").and_then(|(_, text)| text.strip_suffix(" empty)"));
+            let number = empty.map_or(1, |number| number.parse().unwrap());
+            let (these, others) = left.split_at(number);
+            prop_assert!(empty.is_none() || number > MOST_EMPTY);
+            let count: u64 = these.iter().map(|line| line.count).sum();
             let bar = text.chars().filter(|c| "█▏▎▍▌▋▊▉#".contains(*c)).count();
-            prop_assert!(bar <= 40 && (bar > 0) == (line.count > 0), "{}", text);
+            prop_assert!(bar <= 40 && (bar > 0) == (count > 0), "{}", text);
+            prop_assert!(empty.is_none() || count == 0);
+            left = others;
         }
+        prop_assert!(left.is_empty());
     }
+}
+
+#[test]
+fn a_long_run_of_empty_buckets_is_one_line() {
+    let bucket = |low, high, count| Bucket { low, high, count };
+    let drawn = |high| {
+        let histogram = Histogram {
+            buckets: vec![bucket(5, 5, 2), bucket(high, high, 1)],
+            ..Histogram::default()
+        };
+        lines(&histogram, false, false)
+    };
+    // Buckets from 2^3 to 2^62 are empty.
+    let wide = drawn(i128::from(u64::MAX));
+    assert_eq!(wide.len(), 3, "{wide:#?}");
+    assert!(wide[1].trim_start() == "... (60 empty)", "{wide:#?}");
+    // Four empty buckets are drawn, five are not.
+    assert_eq!([drawn(1 << 7).len(), drawn(1 << 8).len()], [6, 3]);
 }

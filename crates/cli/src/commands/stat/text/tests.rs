@@ -162,6 +162,51 @@ fn a_table_that_is_full_says_so() {
 }
 
 #[test]
+fn a_table_with_other_keys_says_what_is_exact() {
+    let mut rows = [(3, 50, 0), (4, 7, 2)].map(|(fd, calls, error)| {
+        let mut row = row(0, [Value::Number(fd)], calls, [Measure::Sum(total(12))]);
+        row.error = error;
+        row
+    });
+    let mut full = group([0], ["fd"], ["sum(n)"], rows.clone());
+    full.others = vec![row(0, [], 90, [Measure::Sum(total(300))])];
+    full.others[0].key.clear();
+    full.most_without_row = 6;
+    let one = Style { rows: 1, ..ALL };
+    insta::assert_snapshot!(whole(&snapshot(1, [full.clone()]), one), @r"
+    read by fd
+    calls  calls/s  sum(n)            fd
+       50     50.0      12             3
+       90     90.0     300  (other keys)
+    … and 1 more
+    the table is full: up to `error` calls of a row may be among those of other keys, and a key without a row had at most 6; give it more room with --keys (now 1,024)
+    ");
+    insta::assert_snapshot!(whole(&snapshot(1, [full.clone()]), ALL), @r"
+    read by fd
+    calls  calls/s  error  sum(n)            fd
+       50     50.0      0      12             3
+        7      7.0      2      12             4
+       90     90.0      0     300  (other keys)
+    the table is full: up to `error` calls of a row may be among those of other keys, and a key without a row had at most 6; give it more room with --keys (now 1,024)
+    ");
+    let live = |before: u64| {
+        let mut then = full.clone();
+        then.others[0].calls = before;
+        let (then, now) = (snapshot(1, [then]), snapshot(2, [full.clone()]));
+        Page::live(&now, &now.since(&then), &names())
+            .lines(ALL)
+            .into_iter()
+            .find(|line| line.ends_with("(other keys)"))
+    };
+    let line = live(40).expect("it is shown");
+    assert!(line.trim_start().starts_with("90     50.0"), "{line}");
+    // Rows that are exact need no words.
+    rows[1].error = 0;
+    (full.rows, full.others) = (rows.into(), Vec::new());
+    assert!(!whole(&snapshot(1, [full]), ALL).contains("full"));
+}
+
+#[test]
 fn texts_do_not_act_on_the_terminal_and_cannot_be_taken_for_others() {
     let texts = [
         "plain",
