@@ -32,6 +32,11 @@
 #define VERSION 4
 #define STACK (64 << 10)
 #define HELPER_FILES 20
+/* Waits for the first answer of the helper, in nanoseconds, and their numbers: 0.1 s, then 30 s. */
+#define SHORT_WAIT 200000
+#define SHORT_WAITS 500
+#define LONG_WAIT 20000000
+#define LONG_WAITS 1500
 /* Number of the descriptor that the helper finds its end of the connection at: standard input. */
 #define CONNECTION 0
 #ifndef CAPRIOLE_HELPER
@@ -487,12 +492,16 @@ static int transfer(int receive, char *bytes, size_t size)
 	return 0;
 }
 
-/* Waits for the first answer, for half a minute: any program may have been started as the helper. */
+/* Waits for the first answer, for half a minute: any program may have been started as the helper. Time
+ * is counted in waits, because a filter may forbid to read a clock; so where processors are busy it
+ * takes longer, but with long waits hardly. */
 static int answers(void)
 {
-	struct timespec moment = { 0, 200000 };
+	struct timespec moment = { 0, SHORT_WAIT };
 	char byte;
-	for (int round = 0; !has_answered && round < 120000; round++) {
+	for (int round = 0; !has_answered && round < SHORT_WAITS + LONG_WAITS; round++) {
+		if (round == SHORT_WAITS)
+			moment.tv_nsec = LONG_WAIT;
 		long result = SYS6(SYS_recvfrom, connection, &byte, 1, MSG_PEEK | MSG_DONTWAIT, 0, 0);
 		has_answered = result != -EAGAIN && result != -EINTR;
 		if (!has_answered)

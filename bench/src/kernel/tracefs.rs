@@ -1,6 +1,8 @@
 //! tracefs: finds or mounts it, creates an instance in it, and restores its former state.
 
 use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,6 +21,8 @@ const PREFIX: &str = "capriole_bench_";
 pub(super) struct Tracefs {
     root: PathBuf,
     mounted_here: bool,
+    /// Its `instances`, held open: another process that mounted it cannot unmount it meanwhile.
+    held: Option<OwnedFd>,
 }
 
 /// An ftrace instance owned by this process. Removed on drop.
@@ -31,12 +35,18 @@ pub(super) struct Instance {
 impl Tracefs {
     /// Finds tracefs, or mounts it at its conventional place.
     pub(super) fn open() -> Result<Tracefs, String> {
-        let present = |root: &&str| Path::new(root).join("instances").is_dir();
-        if let Some(root) = [USUAL, FORMER].iter().find(|root| present(root)) {
-            return Ok(Tracefs {
-                root: root.into(),
-                mounted_here: false,
-            });
+        let instances = |root: &str| {
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+            rustix::fs::open(Path::new(root).join("instances"), flags, Mode::empty()).ok()
+        };
+        for root in [USUAL, FORMER] {
+            if let Some(held) = instances(root) {
+                return Ok(Tracefs {
+                    root: root.into(),
+                    mounted_here: false,
+                    held: Some(held),
+                });
+            }
         }
         if !rustix::process::geteuid().is_root() {
             return Err("needs tracefs, which only root may use".to_owned());
@@ -47,11 +57,12 @@ impl Tracefs {
         let tracefs = Tracefs {
             root: USUAL.into(),
             mounted_here: true,
+            held: instances(USUAL),
         };
-        if !present(&USUAL) {
-            return Err("this kernel's tracefs has no instances".to_owned());
+        match tracefs.held {
+            Some(_) => Ok(tracefs),
+            None => Err("this kernel's tracefs has no instances".to_owned()),
         }
-        Ok(tracefs)
     }
 
     /// Path of a top-level file, which all instances share.
@@ -62,8 +73,9 @@ impl Tracefs {
 
 impl Drop for Tracefs {
     fn drop(&mut self) {
+        drop(self.held.take());
         if self.mounted_here {
-            // Fails with EBUSY if it is in use by now: then it stays mounted.
+            // Fails with EBUSY if another process uses it by now: then it stays mounted.
             let _ = rustix::mount::unmount(USUAL, rustix::mount::UnmountFlags::empty());
         }
     }

@@ -3,6 +3,7 @@
 //! The program records numbers only. `/proc/PID/fd` says what they stand for, and
 //! [`capriole_trace::OpenDescriptor`] what that proves about an event.
 
+use crate::pace::Work;
 use capriole_event::{Element, FieldType, Shown};
 use capriole_proc::process::Process;
 use capriole_trace::clock::tsc;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// Interval between looks.
 const INTERVAL: Duration = Duration::from_millis(20);
-/// Limits looks to one part in this many of the time: a process may have many descriptors.
+/// Limits looks to one part in this many of a processor's time: a process may have many descriptors.
 const SHARE: u32 = 10;
 /// Limits looks at the tables of sockets in the same way: the kernel makes them from all buckets of
 /// large hash tables.
@@ -75,7 +76,7 @@ impl Descriptors {
     pub fn look<'a>(&mut self, processes: impl IntoIterator<Item = (&'a Process, Vec<u32>)>) {
         let mut spent = Duration::ZERO;
         for (process, threads) in processes {
-            let began = Instant::now();
+            let work = Work::begin();
             let before = tsc::read();
             let found = process.descriptors().ok();
             let found = found.filter(|found| !found.is_empty() && process.is_alive());
@@ -85,7 +86,7 @@ impl Descriptors {
                 looked.over = true;
                 continue;
             };
-            spent += began.elapsed();
+            spent += work.spent();
             looked.threads.extend(threads);
             // Without room, the addresses of new sockets would only take memory.
             if self.kept < MOST {
@@ -197,7 +198,7 @@ struct Sockets {
 impl Sockets {
     /// Looks up those of these descriptors that are sockets and whose addresses are not known.
     fn look_up(&mut self, process: &Process, found: &[(i32, String)]) {
-        let now = Instant::now();
+        let (now, work) = (Instant::now(), Work::begin());
         let all = found.iter().filter_map(|(_, name)| inode(name));
         let due: Vec<u64> = all
             .filter(|inode| match self.open.get(inode) {
@@ -210,7 +211,7 @@ impl Sockets {
         }
         let mut tables = process.sockets();
         // Reading the tables takes long on a machine with many connections.
-        let least = INTERVAL.max(now.elapsed() * SHARE_OF_TABLES);
+        let least = INTERVAL.max(work.spent() * SHARE_OF_TABLES);
         for inode in due {
             let found = tables.remove(&inode);
             match found.as_ref().is_some_and(|socket| socket.is_final) {

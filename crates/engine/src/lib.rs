@@ -131,6 +131,7 @@ pub mod descriptors;
 pub mod filtered;
 pub mod machine;
 pub mod options;
+mod pace;
 pub mod plan;
 pub mod probe;
 pub mod program;

@@ -1,6 +1,7 @@
 //! Watching a probed process: the end of a recording, other tools at the probes, and sites that
 //! were occupied.
 
+use crate::pace::Work;
 use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
@@ -97,8 +98,17 @@ const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// Interval between checks for other tools at our probes.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Limits these checks to one part in this many of the time.
+/// Limits these checks to one part in this many of a processor's time.
 const TOOL_CHECK_SHARE: u32 = 100;
+
+/// Returns the delay before the next check for other tools, after one that took so much processor
+/// time. If it found one, that may be about to write to other sites as well.
+fn tool_check_delay(found: bool, spent: Duration) -> Duration {
+    match found {
+        true => TOOL_CHECK_INTERVAL,
+        false => TOOL_CHECK_INTERVAL.max(spent * TOOL_CHECK_SHARE),
+    }
+}
 
 /// Watches for the end of a recording, and retries occupied sites now and then.
 #[derive(Debug)]
@@ -277,10 +287,10 @@ impl Watch {
             self.next_round = Instant::now() + self.round;
         }
         if Instant::now() >= self.next_tool_check {
-            let began = Instant::now();
+            let (work, known) = (Work::begin(), self.notices.len());
             let ended = self.check_other_tools(attached);
-            self.next_tool_check =
-                Instant::now() + TOOL_CHECK_INTERVAL.max(began.elapsed() * TOOL_CHECK_SHARE);
+            let found = self.notices.len() > known;
+            self.next_tool_check = Instant::now() + tool_check_delay(found, work.spent());
             if ended.is_some() {
                 return ended;
             }
@@ -314,5 +324,18 @@ impl Watch {
             }
             Ok(_) => (!attached.is_mapped() && !self.has_ended()).then_some(Ended::Executed),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_a_tool_was_found_the_next_check_is_soon() {
+        let long = Duration::from_millis(400);
+        assert_eq!(tool_check_delay(true, long), TOOL_CHECK_INTERVAL);
+        assert_eq!(tool_check_delay(false, long), long * TOOL_CHECK_SHARE);
+        assert_eq!(tool_check_delay(false, Duration::ZERO), TOOL_CHECK_INTERVAL);
     }
 }

@@ -25,8 +25,8 @@
 //! there, to the start of an instruction, which then is one again; a thread in the detour
 //! continues behind the jump, as always. The detour stays.
 //!
-//! The check runs ten times a second, or for 1 % of the recorder's time, through
-//! `/proc/PID/mem`. The journal records for each site whether an `int3` at its first byte may
+//! The check runs ten times a second, or for 1 % of a processor's time, through `/proc/PID/mem`; after one
+//! that found something, the next one comes in any case after a tenth of a second. The journal records for each site whether an `int3` at its first byte may
 //! be ours; any other belongs to another tool and stays. A detach does the same.
 
 use super::round::{Entry, Round};
