@@ -3,16 +3,54 @@
 #
 # Tests that lack something (a compiler, root) say "skipped: REASON" and pass; the
 # reasons are listed at the end, so that nobody takes them for tested.
+#
+# A test that hangs must not hide the results of all others: a program that a test has started, and
+# that still runs after 15 minutes, is named and killed, so that its test fails; and after
+# CAPRIOLE_TEST_SECONDS (3000) everything is.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 log=$(mktemp) || exit 1
 results=$(mktemp) || exit 1
 others=$(mktemp) || exit 1
 hammered=$(mktemp) || exit 1
-trap 'rm -f "$log" "$results" "$others" "$hammered"' EXIT
+trap 'rm -f "$log" "$results" "$others" "$hammered" "$sessions"' EXIT
+deadline=$((SECONDS + ${CAPRIOLE_TEST_SECONDS:-3000}))
+
+# The processes of a run are a session of their own. Ctrl-C does not reach it.
+sessions=$(mktemp) || exit 1
+end_all() { while read -r session; do pkill -KILL -s "$session"; done <"$sessions"; }
+trap 'end_all; exit 130' INT TERM HUP
+
+# Kills what hangs in the session of a test runner, whose own children are the tests' programs.
+watch() {
+	local runner=$1 pid parent age words
+	while kill -0 "$runner" 2>/dev/null; do
+		ps --no-headers -s "$runner" -o pid,ppid,etimes,stat,wchan:20,args |
+			while read -r pid parent age words; do
+				if [ "$SECONDS" -ge "$deadline" ] ||
+					{ [ "$age" -gt 900 ] && [ "$pid" != "$runner" ] && [ "$parent" != "$runner" ]; }; then
+					echo "tests: killed after $age s: process $pid $words"
+					kill -KILL "$pid" 2>/dev/null
+				fi
+			done
+		sleep 5
+	done
+}
+
+limited() {
+	setsid "$@" &
+	local runner=$! status
+	echo "$runner" >>"$sessions"
+	watch "$runner" &
+	wait "$runner"
+	status=$?
+	# What a test that failed has left behind.
+	pkill -KILL -s "$runner"
+	return "$status"
+}
 
 # `--show-output` for the reasons; what passing tests print is not shown here.
-run() { cargo test --no-fail-fast "$@" --show-output </dev/null 2>&1; }
+run() { limited cargo test --no-fail-fast "$@" --show-output </dev/null 2>&1; }
 
 # The tests of the command take longer than all others, and wait for programs more than they
 # compute. So three parts run side by side, and more tests at once than there are processors. The
@@ -44,11 +82,14 @@ all() {
 	return "$status"
 }
 
+# To a file, because a process that a test leaves behind may hold the output open for ever.
+if [ $# = 0 ]; then all; else run --workspace "$@" --; fi >"$log" 2>&1 &
+running=$!
+
 # With `--show-output` the runner says "successes:" twice, first with all output, then with
 # names only, and "failures:" likewise. A result in between is that of a test that runs tests
 # itself.
-if [ $# = 0 ]; then all 2>&1; else run --workspace "$@" --; fi |
-	tee "$log" |
+tail -n +1 -s 0.2 --pid="$running" -f "$log" |
 	awk -v results="$results" '
 		/^(successes|failures):$/ {
 			inside = (inside == $1) ? "" : $1
@@ -62,8 +103,8 @@ if [ $# = 0 ]; then all 2>&1; else run --workspace "$@" --; fi |
 		BEGIN { show = 1 }
 		show { print; fflush() }
 	'
-status=${PIPESTATUS[0]}
-
+wait "$running"
+status=$?
 echo
 echo "Summary"
 cat "$results"
