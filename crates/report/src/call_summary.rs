@@ -215,10 +215,19 @@ struct Counter {
     last: Option<u32>,
     /// Ticks in outermost calls.
     total: u128,
+    /// Time of the last entry or exit, as [`Event::time_ns`].
+    last_time: u64,
+}
+
+impl Counter {
+    fn see(&mut self, event: &Event<'_>) {
+        self.last_time = self.last_time.max(event.time_ns);
+    }
 }
 
 impl Visitor for Counter {
-    fn begin(&mut self, begin: &Begin, _: &Event<'_>) -> io::Result<()> {
+    fn begin(&mut self, begin: &Begin, event: &Event<'_>) -> io::Result<()> {
+        self.see(event);
         if self.last != Some(begin.tid) {
             self.last = Some(begin.tid);
             self.threads.insert(begin.tid);
@@ -226,7 +235,10 @@ impl Visitor for Counter {
         Ok(())
     }
 
-    fn end(&mut self, call: &Call, _: Option<&Event<'_>>) -> io::Result<()> {
+    fn end(&mut self, call: &Call, event: Option<&Event<'_>>) -> io::Result<()> {
+        if let Some(event) = event {
+            self.see(event);
+        }
         if call.begin.parent.is_none() {
             self.total += u128::from(call.duration());
         }
@@ -234,7 +246,8 @@ impl Visitor for Counter {
         Ok(())
     }
 
-    fn unpaired(&mut self, function: usize, _: &Event<'_>) -> io::Result<()> {
+    fn unpaired(&mut self, function: usize, event: &Event<'_>) -> io::Result<()> {
+        self.see(event);
         self.counts[function].unpaired += 1;
         Ok(())
     }
@@ -254,6 +267,7 @@ impl CallSummary {
             threads: HashSet::new(),
             last: None,
             total: 0,
+            last_time: 0,
         };
         let (counted, health) = walk(trace, &functions, &mut counter)?;
         let scale = Scale::of(&document.clock);
@@ -289,8 +303,8 @@ impl CallSummary {
             lost_events: health.lost_events,
             lost_packets: health.lost_packets,
             damages: health.damages,
-            duration_ns: time
-                .end_monotonic_ns
+            // While it is recorded, and after a kill, the end is that of a moment before.
+            duration_ns: (time.end_monotonic_ns.max(counter.last_time))
                 .saturating_sub(time.start_monotonic_ns),
             clock_step_ns: document.clock.step_ns(),
             threads: counter.threads.len() as u64,

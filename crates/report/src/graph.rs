@@ -56,9 +56,13 @@ impl GraphOptions {
 
     /// True if a call is not too short.
     pub(super) fn shows_duration(&self, call: &Call, scale: &Scale) -> bool {
-        let longest = call.duration().max(call.before_end.unwrap_or(0));
-        scale.ns(u128::from(longest)) >= self.min_duration_ns
+        scale.ns(u128::from(known_duration(call))) >= self.min_duration_ns
     }
+}
+
+/// Returns the ticks that a call is known to have taken: all of them if its end was recorded.
+fn known_duration(call: &Call) -> u64 {
+    call.duration().max(call.before_end.unwrap_or(0))
 }
 
 /// Maximum number of levels shown by indentation; deeper lines show the level's number.
@@ -107,6 +111,7 @@ pub fn write_graph(
         unpaired: 0,
         short: 0,
         longest: 0,
+        longest_has_ended: true,
         shown: 0,
         step_ns: document.clock.step_ns(),
         shows_steps: false,
@@ -174,6 +179,8 @@ struct Printer<W> {
     /// ticks.
     short: u64,
     longest: u64,
+    /// True if the end of that call was recorded.
+    longest_has_ended: bool,
     /// Number of calls shown.
     shown: u64,
     /// Step of the clock, in ns.
@@ -198,10 +205,16 @@ impl<W: Write> Printer<W> {
 
     fn footer(&mut self, health: &Health) -> io::Result<()> {
         if self.shown == 0 && self.short > 0 {
+            let (took, at_least) = match self.longest_has_ended {
+                true => ("took", ""),
+                false => ("is known to have taken", "at least "),
+            };
             let text = format!(
-                "# none of the {} took {}; the longest took {}",
+                "# none of the {} {} {}; the longest took {}{}",
                 counted(self.short, "call", "calls"),
+                took,
                 short_time(self.options.min_duration_ns as f64),
+                at_least,
                 short_time(self.scale.ns(u128::from(self.longest)) as f64),
             );
             self.lines.put_line(&text)?;
@@ -400,7 +413,11 @@ impl<W: Write> Visitor for Printer<W> {
         let Some(shown) = self.calls.pop(stack) else {
             return Ok(());
         };
-        self.longest = self.longest.max(call.duration());
+        let duration = known_duration(call);
+        if duration >= self.longest {
+            self.longest = duration;
+            self.longest_has_ended = call.exit.is_recorded();
+        }
         if !self.options.shows_duration(call, &self.scale) && !shown.opened {
             self.short += 1;
             return Ok(());

@@ -886,7 +886,7 @@ static void tally(const struct step *step, const struct state *state)
  * is in. See crates/codegen/src/x86_64/detour/timing.rs. */
 static struct frame *frame_of(u64 stack, u32 call)
 {
-	u32 index = (u32)(stack >> 4) + (u32)(stack >> 24) * FRAME_SPREAD;
+	u32 index = (u32)(stack >> FRAME_GRAIN_SHIFT) + (u32)(stack >> FRAME_TAG_SHIFT) * FRAME_SPREAD;
 	u64 area = call >> FRAME_CALL_BITS;
 	u64 slot = area * (capriole_config.frame_mask + 1ul) + (index & capriole_config.frame_mask);
 	return (struct frame *)(capriole_config.frames + (slot << capriole_config.frame_shift));

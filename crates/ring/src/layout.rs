@@ -142,6 +142,14 @@ pub struct Geometry {
     pub kept: u32,
 }
 
+/// Returns the number of the slot for calls whose return address is at `stack`, modulo the number of
+/// slots.
+#[must_use]
+pub fn frame_index(stack: u64) -> u32 {
+    let upper = ((stack >> frame::TAG_SHIFT) as u32).wrapping_mul(frame::SPREAD);
+    ((stack >> frame::GRAIN_SHIFT) as u32).wrapping_add(upper)
+}
+
 impl Geometry {
     /// Returns a geometry with about `bytes` of packets for `cpus` CPUs and room for
     /// `journal` sites.

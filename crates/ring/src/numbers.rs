@@ -244,13 +244,14 @@ pub mod record {
 /// same at its exit.
 ///
 /// ```text
-/// slot = ((sp >> 4) + (sp >> 24) * SPREAD) mod slots
+/// slot = ((sp >> GRAIN_SHIFT) + (sp >> TAG_SHIFT) * SPREAD) mod slots
 /// ```
 ///
-/// Slots of one thread's calls are adjacent; stacks whose distance would map them to the same
-/// slots are spread. A call whose slot was taken by another one is not timed. If two threads
-/// take a slot at the same moment, one may write the owner and the other the time; this is
-/// detected, because the stack pointers of one slot differ in the bits above their lowest 24.
+/// Any two calls that are open on one stack have different slots: a call needs at least eight bytes of
+/// it, for its return address. (Not sixteen: a function that calls only functions which need no aligned
+/// stack leaves it unaligned.) Stacks whose distance would map them to the same slots are spread. A
+/// call whose slot was taken by another one is not timed. If two threads take a slot at the same
+/// moment, one may write the owner and the other the time; this is detected, because the stack pointers of one slot differ in the bits above their lowest 23.
 ///
 /// After owner and time follow words that the call keeps from its entry to its exit
 /// ([`KEPT`](frame::KEPT)). If a function's entry serves several purposes, each purpose has its
@@ -275,7 +276,7 @@ pub mod frame {
         MOST_AREAS: u32 = 8;
         /// From this bit on, the bits of the stack pointer are about the same for all slots of a
         /// stack, and distinguish stacks that map to the same slots.
-        TAG_SHIFT: u32 = 24;
+        TAG_SHIFT: u32 = 23;
         /// Size in bytes of a slot without kept words; with kept words it is the next power of two
         /// that has room for them.
         SIZE: usize = 16;
@@ -284,10 +285,10 @@ pub mod frame {
         /// Number of bits of a call's duration. The bits of its stack pointer begin above them.
         TIME_SHIFT: u32 = 48;
         /// Low bits of a stack pointer that do not distinguish slots.
-        GRAIN_SHIFT: u32 = 4;
+        GRAIN_SHIFT: u32 = 3;
         /// Multiplier for the upper bits of a stack pointer.
         SPREAD: u32 = 0x9e37_79b1;
-        /// Slots of a session that times calls: enough for a stack of 16 MiB. (Not fewer: stack
+        /// Slots of a session that times calls: enough for a stack of 8 MiB. (Not fewer: stack
         /// pointers whose upper bits are the same must not use the same slot.)
         SLOTS: u32 = 1 << 20;
     }

@@ -202,7 +202,9 @@ fn count(
     let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
-    let ended = watch(arguments, probed, &source, &mut shown, &mut open, started);
+    let mut before = source.nothing();
+    let all = (&source, &mut shown, &mut open);
+    let ended = watch(arguments, probed, all, &mut before, started);
     let time = started.elapsed();
     // Calls are counted until the probes are out.
     let detached = timed("probes removed", || probed.detach());
@@ -223,6 +225,9 @@ fn count(
     let mut whole = source.read(time, &probed.selected);
     open.look();
     open.name(&mut whole);
+    if let Some(period) = arguments.interval {
+        shown.last_interval(&whole, &whole.since(&before), period)?;
+    }
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
@@ -282,13 +287,13 @@ fn count(
     }
 }
 
-/// Waits until something ends the counting, and shows results at intervals.
+/// Waits until something ends the counting, and shows results at intervals. The last one that was
+/// shown ended at `before`.
 fn watch(
     arguments: &Arguments,
     probed: &mut Probed,
-    source: &Source,
-    shown: &mut Shown,
-    open: &mut OpenFiles,
+    (source, shown, open): (&Source, &mut Shown, &mut OpenFiles),
+    before: &mut Snapshot,
     started: Instant,
 ) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(
@@ -296,7 +301,6 @@ fn watch(
         probed.names(),
         arguments.run.duration,
     );
-    let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
         None => arguments.interval,
@@ -316,8 +320,8 @@ fn watch(
             let mut until = source.read(now - started, &probed.selected);
             open.look();
             open.name(&mut until);
-            shown.interval(&until, &until.since(&before))?;
-            before = until;
+            shown.interval(&until, &until.since(before))?;
+            *before = until;
             while *due <= now {
                 *due += period;
             }
@@ -395,6 +399,21 @@ impl Shown {
         let lines = page.lines(style);
         let end = interval.end.as_secs_f64();
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
+    }
+
+    /// Shows the interval from the last one to the end, so that all intervals add up to the totals. It
+    /// may be shorter than the others, and is left out if nothing happened in it.
+    fn last_interval(
+        &mut self,
+        whole: &Snapshot,
+        interval: &Interval,
+        period: Duration,
+    ) -> anyhow::Result<()> {
+        let is_short = interval.time < period;
+        match is_short && interval.calls() == 0 {
+            true => Ok(()),
+            false => self.interval(whole, interval),
+        }
     }
 
     /// Prints the totals at the end.

@@ -318,3 +318,36 @@ fn latencies_are_exact() {
         &all.values().collect::<Vec<_>>(),
     );
 }
+
+/// Calls whose return addresses are next to each other on the stack are all timed, and keep their values.
+#[test]
+fn calls_eight_bytes_apart() {
+    let Some(program) = build(Compiler::Gcc, "close_frames.c", &["-O2"]) else {
+        return;
+    };
+    let calls = ["latency(:outer) by n=$entry:arg2:s32", "latency(:inner)"];
+    let words = ["stat", "--json", "-e", calls[0], "-e", calls[1], "--"];
+    let output = capriole(&[&words[..], &[text(&program), "3000"]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    let line = output.stdout.split(|byte| *byte == b'\n').nth(1);
+    let said: Value = serde_json::from_slice(line.expect("two lines")).expect("JSON");
+    let mut totals = Vec::new();
+    for (group, calls) in [(0, 3000), (1, 30_000)] {
+        let rows = said["groups"][group]["rows"].as_array().expect("a list");
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!(rows[0]["calls"], calls, "{rows:?}");
+        assert_eq!(rows[0]["unreadable"], 0, "{rows:?}");
+        totals.push(rows[0]["measures"][0]["total_ns"].as_u64().expect("exact"));
+    }
+    assert_eq!(said["groups"][0]["rows"][0]["keys"]["n"], 10);
+    assert!(totals[0] > totals[1], "{totals:?}");
+
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let options = ["--graph", ":outer", "--graph", ":inner"];
+    let long = [&options[..], &["--min-duration", "1ns"]].concat();
+    record_program(&trace, &long, &program, &["3000"]);
+    let found = events(&trace);
+    let outer = found.iter().filter(|one| one["event"] == "outer__return");
+    assert_eq!(outer.count(), 3000);
+}

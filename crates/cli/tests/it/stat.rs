@@ -196,6 +196,41 @@ fn intervals_add_up_to_the_whole() {
     assert!(running.child.wait().expect("it ends").success());
 }
 
+/// What happens after the last whole interval, or before the first, is in an interval of its own.
+#[test]
+fn the_last_interval_ends_with_the_program() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    for (interval, calls_of_thread) in [("1h", 1000), ("20ms", 20_000)] {
+        let count = calls_of_thread.to_string();
+        let words = [
+            "stat",
+            "--json",
+            "--interval",
+            interval,
+            "-e",
+            ":counted_work",
+            "--",
+        ];
+        let program = [text(&program), "--threads", "2", "--calls", &count];
+        let output = capriole(&[&words[..], &program].concat());
+        assert!(output.status.success(), "{}", told(&output));
+        let lines = String::from_utf8(output.stdout).expect("UTF-8");
+        let lines = lines.lines().filter(|line| line.starts_with('{'));
+        let parse = |line: &str| -> Value { serde_json::from_str(line).expect("JSON") };
+        let mut lines: Vec<Value> = lines.map(parse).collect();
+        let whole = lines.pop().expect("the totals");
+        let of = |line: &Value| calls(line).get("counted_work").copied().unwrap_or(0);
+        let all = 2 * calls_of_thread + 3; // the program calls it three times before its threads do
+        assert_eq!([of(&whole), lines.iter().map(of).sum()], [all; 2]);
+        let last = lines.last().expect("one");
+        // In the one of 20 ms before the end nothing may have happened any more.
+        let is_whole = last["time_ns"] == whole["duration_ns"];
+        assert!(is_whole || interval == "20ms", "{last}");
+    }
+}
+
 /// A terminal of 24 lines and 80 columns: our end, and the end for programs in it.
 fn terminal() -> Option<(std::fs::File, std::fs::File)> {
     let size = libc::winsize {

@@ -19,7 +19,7 @@ use capriole_codegen::runtime::{ClockReading, Runtime};
 use capriole_codegen::work::Work;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
-use capriole_ring::layout::{Geometry, frame};
+use capriole_ring::layout::{Geometry, frame, frame_index};
 use capriole_ring::{Memory, Reader};
 use iced_x86::Register;
 use mapped::map_session;
@@ -231,8 +231,7 @@ impl Session {
 
     /// Returns the offset of the call's slot in session memory.
     fn slot(case: &Case) -> usize {
-        let index = (STACK_POINTER >> 4) as u32;
-        let index = index.wrapping_add(((STACK_POINTER >> 24) as u32).wrapping_mul(frame::SPREAD));
+        let index = frame_index(STACK_POINTER);
         let area = case.call >> frame::CALL_BITS;
         let slot = area as usize * frame::SLOTS as usize + (index % frame::SLOTS) as usize;
         GEOMETRY.frames_offset() + slot * GEOMETRY.frame_size()
@@ -240,7 +239,7 @@ impl Session {
 
     fn mix(&self, case: &Case, mix: Mix) {
         let slot = Session::slot(case);
-        // Another stack that uses the same slot differs in a bit above the 24th.
+        // Another stack that uses the same slot differs in a bit of the tag.
         let other = 1 << 29;
         match mix {
             Mix::Nothing => {}

@@ -23,7 +23,7 @@ use capriole_codegen::work::Work;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::Memory;
-use capriole_ring::layout::{Geometry, directory, frame};
+use capriole_ring::layout::{Geometry, directory, frame, frame_index};
 use capriole_ring::summary;
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
 use iced_x86::{Code, Decoder, DecoderOptions, OpKind, Register};
@@ -207,9 +207,7 @@ impl Session {
     /// Changes the time of the open call as if another thread had written it, for a call of its own
     /// whose stack pointer differs in `bits`; moves it into the past by `earlier`.
     fn change_time(&self, bits: u64, earlier: u64) {
-        let upper = (STACK_POINTER >> 24) as u32;
-        let index = (STACK_POINTER >> 4) as u32;
-        let index = index.wrapping_add(upper.wrapping_mul(frame::SPREAD));
+        let index = frame_index(STACK_POINTER);
         let slot = (index % self.geometry.frames) as usize * frame::SIZE;
         let slot = self.base + (self.geometry.frames_offset() + slot) as u64;
         let owner = (slot + frame::OWNER as u64) as *const u64;
@@ -670,7 +668,7 @@ fn time_case(
             let out = sandbox.run(entry, &input, 1);
             undisturbed(&plain, &out, case.live, case.red_zone)?;
             if matches!(work, [Work::Enter { .. }]) {
-                let bits = u64::from(mixed) << (24 + random.below(16));
+                let bits = u64::from(mixed) << (frame::TAG_SHIFT as u64 + random.below(16));
                 session.change_time(bits, earlier);
             }
         }

@@ -431,9 +431,21 @@ impl Snapshot {
 
     /// Returns the number of calls that were counted, modulo 2^64.
     pub fn calls(&self) -> u64 {
-        let rows = self.groups.iter().flat_map(Group::all_rows);
-        rows.map(|row| row.calls).fold(0, u64::wrapping_add)
+        all_calls(&self.groups)
     }
+}
+
+impl Interval {
+    /// Returns the number of calls that were counted, modulo 2^64.
+    pub fn calls(&self) -> u64 {
+        all_calls(&self.groups)
+    }
+}
+
+/// Returns the number of all calls, modulo 2^64.
+fn all_calls(groups: &[Group]) -> u64 {
+    let rows = groups.iter().flat_map(Group::all_rows);
+    rows.map(|row| row.calls).fold(0, u64::wrapping_add)
 }
 
 /// Returns the calls of each event that has a probe, modulo 2^64, the most frequent first, then in

@@ -3,7 +3,7 @@
 use crate::common;
 
 use capriole_report::calls::{Call, Exit};
-use capriole_report::{CallSummary, GraphOptions, Order, write_graph};
+use capriole_report::{CallSummary, GraphOptions, Order, Summary, write_graph};
 use capriole_trace::{PacketMeta, Trace, TraceWriter};
 use common::calls::{Heard, Script, Step, function};
 use common::{START, record};
@@ -343,4 +343,27 @@ proptest! {
     ) {
         told_apart(count, bits, seed, in_turn);
     }
+}
+
+/// While a trace is written, and after a kill, it lasts up to its last event, in summaries of calls as
+/// in those of events.
+#[test]
+fn a_trace_without_an_end_lasts_up_to_its_last_event() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut info = common::info();
+    info.events = function(INNER, NAMES[1]);
+    let mut writer = TraceWriter::create(scratch.path(), &info).unwrap();
+    let ticks = [10, 2_000_000_001, 4_000_000_000];
+    let one = |(n, time)| record(START + time, 10 * INNER + n % 2, 7, &[STACK, 0]);
+    let content: Vec<u8> = (0u32..).zip(ticks).flat_map(one).collect();
+    writer
+        .write_packet(&PacketMeta::default(), &content)
+        .unwrap();
+    drop(writer);
+    let trace = Trace::open(scratch.path()).unwrap();
+    let (calls, _) = CallSummary::of(&trace, Order::Total).unwrap();
+    assert_eq!(calls.calls, 2);
+    let (events, _) = Summary::of(&trace).unwrap();
+    assert_eq!(calls.duration_ns, events.duration_ns);
+    assert!(calls.duration_ns >= calls.total_ns, "{calls:?}");
 }

@@ -5,11 +5,11 @@
 //!  entry  slot of the stack pointer
 //!         slot.kept[i] = lower half, tag; upper half, tag       for each word
 //!         slot.owner = stack pointer, the function's number above it
-//!         slot.begin = rdtsc + (stack pointer >> 24 << 48)
+//!         slot.begin = rdtsc + (stack pointer >> 23 << 48)
 //!
 //!  exit   slot of the stack pointer
 //!         slot.owner another one?        unknown
-//!         rdtsc + (stack pointer >> 24 << 48) - slot.begin
+//!         rdtsc + (stack pointer >> 23 << 48) - slot.begin
 //!         32 bits or more?               far
 //! ```
 //!
@@ -19,10 +19,10 @@
 //! owner.
 //!
 //! Two threads may even write the same slot at the same time, and leave the owner of one with
-//! the time of the other. Stack pointers that share a slot differ above their lowest 24 bits
-//! ([`frame`]), so those bits, 24 to 39, are added to the time from its bit 48 on: two times
+//! the time of the other. Stack pointers that share a slot differ above their lowest 23 bits
+//! ([`frame`]), so those bits, 23 to 38, are added to the time from its bit 48 on: two times
 //! adjusted for different stacks are 2^48 apart or more, which is 34 hours at 2.3 GHz. (This
-//! fails only for stacks that differ in bits 40 to 46 only: those stacks are a terabyte apart.)
+//! fails only for stacks that differ in bits 39 to 46 only: those stacks are half a terabyte apart.)
 //!
 //! **Far**: straight code leaves calls that took 2^32 ticks or more to the resident, which
 //! repeats the check for 48 bits.
@@ -36,7 +36,7 @@
 //! not charged for the rest.
 //!
 //! **Kept words** are verified as well. A word is kept in two halves of eight bytes; each
-//! contains half of the word below a tag: all bits of the stack pointer from 24 on. A store of
+//! contains half of the word below a tag: all bits of the stack pointer from 23 on. A store of
 //! eight bytes is never seen in part. Threads that write the same slot have stack pointers that
 //! differ in the tag, since stack pointers that share a slot and have the same tag have the
 //! same lower bits. So a half with the tag of the call being left was written on its stack, at
@@ -80,6 +80,9 @@ pub(super) fn above_pointer(call: u32) -> u32 {
 pub(super) fn area(call: u32) -> u32 {
     call >> frame::CALL_BITS
 }
+
+/// Two's logarithm of the largest factor of an address's index.
+const MOST_SCALE: u32 = 3;
 
 /// Width of a whole register, 64 bits.
 const WHOLE: Width = Width {
@@ -272,17 +275,16 @@ fn owner(a: &mut CodeAssembler, registers: &Frame, call: u32) -> Result<CodeLabe
 }
 
 /// Loads the address of the slot for the site's stack pointer into `place`, and the stack
-/// pointer without its lowest 24 bits into `key`. Overwrites rax.
+/// pointer without its lowest bits, up to the tag, into `key`. Overwrites rax.
 ///
-/// The slot's number and its offset are computed together: dropping four bits fewer of the
-/// stack pointer equals multiplying the number by 16.
+/// The stack pointer is a multiple of the grain, so the slot's number is computed as a multiple of
+/// it, too, which needs no shift; then it is scaled to the size of a slot.
 fn slot(
     a: &mut CodeAssembler,
     registers: &Frame,
     frames: &Frames,
     call: u32,
 ) -> Result<(), IcedError> {
-    const _: () = assert!(frame::SIZE == 1 << frame::GRAIN_SHIFT);
     let (place, upper) = (registers.place, registers.key);
     let (place32, upper32) = (place.full_register32(), upper.full_register32());
     registers.stack_pointer(a, upper, 0)?;
@@ -300,17 +302,19 @@ fn slot(
     let mask = ((frames.slots - 1) << frame::GRAIN_SHIFT) as i32;
     a.add_instruction(Instruction::with2(Code::And_rm32_imm32, place32, mask)?)?;
     let larger = frames.size.ilog2() - frame::GRAIN_SHIFT;
-    if larger > 0 {
-        a.add_instruction(Instruction::with2(Code::Shl_rm64_imm8, place, larger)?)?;
+    let scale = larger.min(MOST_SCALE);
+    if larger > scale {
+        a.add_instruction(Instruction::with2(
+            Code::Shl_rm64_imm8,
+            place,
+            larger - scale,
+        )?)?;
     }
     let first = frames.address + u64::from(area(call)) * frames.area();
     let base = Instruction::with2(Code::Mov_r64_imm64, Register::RAX, first)?;
     a.add_instruction(base)?;
-    a.add_instruction(Instruction::with2(
-        Code::Add_r64_rm64,
-        place,
-        Register::RAX,
-    )?)
+    let sum = MemoryOperand::with_base_index_scale(Register::RAX, place, 1 << scale);
+    a.add_instruction(Instruction::with2(Code::Lea_r64_m, place, sum)?)
 }
 
 /// Returns the operand `register` bytes above the site's stack pointer.
