@@ -142,8 +142,8 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     if inside.trim_start().starts_with("usdt:") {
         bail!(
             Unsuitable,
-            "`{text}`: a marker is a point without a duration; time the function around it, or \
-             record two markers and compare their times"
+            "`{text}`: a marker is a point without a duration; time the function around it, or the way \
+             to another marker: latency(MARKER -> MARKER)"
         );
     }
     let (entry, mut begun, mut exit) = ends(inside)?;
