@@ -105,8 +105,11 @@ pub const ALL: &[Topic] = &[
     },
     Topic {
         name: "aggregates",
-        about: "Sums, histograms and keys of `capriole stat`",
-        parts: &[(EVENTS, Chapter("Aggregates and keys"))],
+        about: "Sums, histograms, keys and intervals of `capriole stat`",
+        parts: &[
+            (EVENTS, Chapter("Aggregates and keys")),
+            (EVENTS, Chapter("Intervals")),
+        ],
     },
     Topic {
         name: "returns",

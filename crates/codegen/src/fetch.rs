@@ -38,6 +38,7 @@ use crate::arch::registers::{
 use crate::condition::{Condition, Normal, Relation, Subject, Tree, Width, normal};
 use crate::program::{Program, Step};
 use crate::work::{Compare, Filter, Long, Operand, Record, Word, Work};
+use capriole_ring::intervals::Intervals;
 use capriole_ring::numbers::session::STACK_HEAD;
 use capriole_ring::numbers::{frame, op, program};
 use std::collections::BTreeSet;
@@ -87,6 +88,15 @@ pub enum Source {
         /// The function, as for [`Source::Latency`].
         call: u32,
         /// Index of the field at the entry, counted from 0.
+        word: u16,
+    },
+    /// Time since the start of the interval that ends here, in ticks of the time stamp counter. Only
+    /// where [`Tally::ends`] is set.
+    Interval,
+    /// A word that the start of the interval has kept; unreadable if it was so there. Only where
+    /// [`Tally::ends`] is set.
+    Started {
+        /// Its number among the [words](Fetch::words), those of the key included.
         word: u16,
     },
     /// A constant string, at most 65,535 bytes.
@@ -154,6 +164,9 @@ pub struct Fetch {
     /// Additional condition on the flags at the site: at a conditional jump, the flags decide
     /// whether it will be taken.
     pub flags: Option<ConditionCode>,
+    /// Fields, none of them recorded, that are the words of an interval: its key, and behind it, at its
+    /// start, what is kept for its end.
+    pub words: Vec<usize>,
 }
 
 /// Reason why an event cannot be recorded.
@@ -174,6 +187,9 @@ pub enum FetchError {
     /// More words than a call can keep.
     #[error("a call keeps at most {most} values from its entry to its exit, not {0}", most = MOST_WORDS)]
     TooManyKept(usize),
+    /// A field that is not a number, and so no word of an interval.
+    #[error("field {0} is not a number: only numbers pair events, or are kept from start to end")]
+    NotAWord(usize),
     /// A field that a table cannot aggregate.
     #[error("field {0} cannot be added up: only numbers can")]
     NotANumber(usize),
@@ -216,6 +232,10 @@ impl FetchError {
                     name(*index)
                 )
             }
+            FetchError::NotAWord(index) => format!(
+                "field `{}` is not a number: only numbers pair events, or are kept from start to end",
+                name(*index)
+            ),
             FetchError::NotAKey(index) => {
                 format!("field `{}` cannot be a key: it is an array", name(*index))
             }
@@ -236,6 +256,8 @@ impl Source {
             | Source::Thread
             | Source::Cpu
             | Source::Latency(_)
+            | Source::Interval
+            | Source::Started { .. }
             | Source::Kept { .. } => false,
         }
     }
@@ -277,6 +299,8 @@ impl Field {
             | Source::Cpu
             | Source::Latency(_)
             | Source::Kept { .. }
+            | Source::Interval
+            | Source::Started { .. }
             | Source::Text(_) => return None,
         };
         Some((word, width))
@@ -310,7 +334,7 @@ impl Field {
     #[must_use]
     pub fn can_fault(&self) -> bool {
         let of_call = match self.source {
-            Source::Latency(_) | Source::Kept { .. } => true,
+            Source::Latency(_) | Source::Kept { .. } | Source::Started { .. } => true,
             Source::Register(_)
             | Source::Vector(_)
             | Source::Indexed { .. }
@@ -318,6 +342,7 @@ impl Field {
             | Source::Comm
             | Source::Thread
             | Source::Cpu
+            | Source::Interval
             | Source::Text(_) => false,
         };
         !self.pointers.is_empty() || of_call
@@ -423,6 +448,8 @@ impl Fetch {
             | Source::Cpu
             | Source::Latency(_)
             | Source::Kept { .. }
+            | Source::Interval
+            | Source::Started { .. }
             | Source::Text(_) => [None, None],
         });
         let registers = registers.flatten().filter(|r| *r != STACK_POINTER);
@@ -509,6 +536,41 @@ impl Fetch {
         });
         // Nothing is recorded.
         builder.finish(program::TALLY)
+    }
+
+    /// Returns the widths of the [words](Fetch::words).
+    ///
+    /// # Errors
+    /// A word is not a number.
+    pub fn word_widths(&self) -> Result<Vec<Width>, FetchError> {
+        let width = |index: &usize| self.width(*index).ok_or(FetchError::NotAWord(*index));
+        self.words.iter().map(width).collect()
+    }
+
+    /// Returns the work that starts an interval with the [words](Fetch::words). No field is recorded.
+    ///
+    /// # Errors
+    /// A word is not a number.
+    ///
+    /// # Panics
+    /// If there are not as many words as the slots have.
+    pub fn start(&self, event: u32, intervals: &Intervals) -> Result<Work, FetchError> {
+        assert_eq!(
+            self.words.len(),
+            intervals.words() as usize,
+            "words of a slot"
+        );
+        assert_eq!(self.recorded, 0, "nothing is recorded");
+        let (filter, rest) = self.split();
+        let mut builder = Builder::new(self);
+        let tree = builder.condition(rest.as_ref())?;
+        for index in 0..self.fields.len() {
+            builder.field(index, STRING_LIMIT)?;
+        }
+        builder.conclude(&tree);
+        builder.interval(op::START, intervals);
+        let program = builder.finish(program::TALLY | program::INTERVAL)?;
+        Ok(self.run(event, program, filter, rest.as_ref()))
     }
 
     /// Splits the condition into the part that straight code can test, including the flags, and the

@@ -30,6 +30,12 @@ pub enum Base {
     /// Duration of the call that ends here. Has no syntax of its own: `latency(EVENT)` implies it.
     /// Never dereferenced.
     Latency,
+    /// Time since the start of the interval that ends here. Has no syntax of its own:
+    /// `latency(EVENT -> EVENT)` implies it. Never dereferenced.
+    Interval,
+    /// The value with this number among those that the start of the interval keeps, see
+    /// [`Pairing::kept`](crate::Pairing::kept). Has no syntax of its own. Never dereferenced.
+    Started(u8),
     /// `stack`, `stack(SIZE)`: the call stack, unwound from a copy of this many bytes of the stack.
     /// Never dereferenced.
     CallStack(u16),
@@ -131,6 +137,12 @@ impl Value {
         Value::new(Base::Latency).typed(FieldType::U64)
     }
 
+    /// Time since the start of the interval that ends here, in ticks of the time stamp counter; a
+    /// histogram of it has nanoseconds. Only at the end of a [`Pairing`](crate::Pairing).
+    pub fn interval() -> Value {
+        Value::new(Base::Interval).typed(FieldType::U64)
+    }
+
     /// Value that this one has at the function's entry, kept until the return; at a return only.
     pub fn at_entry(self) -> Value {
         Value::new(Base::Entry(Box::new(self)))
@@ -192,6 +204,8 @@ impl Fetch {
                 | Base::StackPointer
                 | Base::StackWord(_)
                 | Base::Latency
+                | Base::Interval
+                | Base::Started(_)
                 | Base::CallStack(_)
                 | Base::Comm
                 | Base::Immediate(_)
@@ -218,6 +232,8 @@ impl Fetch {
             | Base::StackPointer
             | Base::StackWord(_)
             | Base::Latency
+            | Base::Interval
+            | Base::Started(_)
             | Base::Immediate(_)
             | Base::Address(_)
             | Base::FileOffset(_)
@@ -266,6 +282,8 @@ impl fmt::Display for Base {
             Base::StackPointer => f.write_str("$stack"),
             Base::StackWord(number) => write!(f, "$stack{number}"),
             Base::Latency => f.write_str("latency"),
+            Base::Interval => f.write_str("interval"),
+            Base::Started(number) => write!(f, "started{number}"),
             Base::CallStack(FieldType::USUAL_STACK) => f.write_str("stack"),
             Base::CallStack(bytes) => write!(f, "stack({bytes})"),
             Base::Comm => f.write_str("$comm"),
@@ -316,6 +334,8 @@ impl Base {
             Base::Vector(_)
             | Base::AllArguments
             | Base::Latency
+            | Base::Interval
+            | Base::Started(_)
             | Base::CallStack(_)
             | Base::Comm
             | Base::Immediate(_)

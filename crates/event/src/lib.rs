@@ -90,5 +90,5 @@ pub use guard::{Comparison, Guard, Operand};
 pub use names::automatic_name;
 pub use parse::Fields;
 pub use place::{ObjectRef, Place};
-pub use probe::{Action, Call, Entry, Map, Probe, ProbeError};
+pub use probe::{Action, Call, Entry, Map, Pairing, Probe, ProbeError, Side};
 pub use spec::EventSpec;

@@ -73,9 +73,23 @@ impl Fields {
     ///
     /// As [`EventSpec::parse`].
     pub fn parse_at_return(text: &str, start: usize) -> Result<Fields, ParseError> {
+        Fields::parse_at(text, start, At::Return, false)
+    }
+
+    /// Parses fields, aggregates and keys of an event, from byte `start` of `text` on.
+    ///
+    /// # Errors
+    ///
+    /// As [`EventSpec::parse`].
+    pub fn parse_at(
+        text: &str,
+        start: usize,
+        at: At,
+        is_marker: bool,
+    ) -> Result<Fields, ParseError> {
         let at_site = arguments::Where {
-            at: At::Return,
-            is_marker: false,
+            at,
+            is_marker,
             kernel_names: false,
         };
         let end = trimmed(text).1;

@@ -39,6 +39,8 @@ pub struct Probe {
     /// Actions of a hit, at most [`Probe::MAX_ACTIONS`]; [`Action::Record`] only as the first. Without
     /// any, the program only jumps away and back.
     pub actions: Vec<Action>,
+    /// The start, or the end, of intervals from one event to another.
+    pub pairing: Option<Pairing>,
     /// True for the entry or the exits of calls that are paired with each other. A function's name
     /// then means its own code only, not the copies that compilers make of it.
     pub of_calls: bool,
@@ -59,6 +61,34 @@ pub struct Entry {
     pub guard: Option<Guard>,
 }
 
+/// Pairing of two probes, which measures the time from a hit of one to the next hit of the other with
+/// the same key. Both have the same names here.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Pairing {
+    /// Which of the two the probe is.
+    pub side: Side,
+    /// Names of the values that are the key, numbers of the same sizes in both probes; none: the
+    /// thread is the key.
+    pub key: Vec<String>,
+    /// Names of the values of the start that are kept for the end, numbers. There they are
+    /// [`Base::Started`].
+    pub kept: Vec<String>,
+}
+
+/// One of the two probes of a [`Pairing`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// The start of intervals; its action is [`Action::Start`].
+    Start,
+    /// The end of intervals; only hits that end one have an effect.
+    End,
+}
+
+impl Pairing {
+    /// Maximum number of values of a key, together with those that are kept.
+    pub const MOST: usize = 7;
+}
+
 /// Action of a probe at a hit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -76,6 +106,8 @@ pub enum Action {
     /// guard. The engine makes these probes, for values of the form [`Base::Entry`],
     /// [`Base::Latency`] and for [`Probe::entry`].
     Keep(usize),
+    /// Starts an interval, see [`Pairing`].
+    Start,
     /// Calls code in the program itself.
     Call(Call),
     /// Continues at this address of the program instead of at the place; the other actions come
@@ -149,6 +181,7 @@ impl Probe {
             guard_values: Vec::new(),
             entry: None,
             actions: Vec::new(),
+            pairing: None,
             of_calls: false,
             implied: false,
         }
@@ -273,13 +306,30 @@ impl Probe {
     pub fn aggregations(&self) -> impl Iterator<Item = &Aggregation> {
         self.actions.iter().filter_map(|action| match action {
             Action::Update { aggregation, .. } => Some(aggregation),
-            Action::Record | Action::Keep(_) | Action::Call(_) | Action::Replace(_) => None,
+            Action::Record
+            | Action::Keep(_)
+            | Action::Start
+            | Action::Call(_)
+            | Action::Replace(_) => None,
         })
     }
 
     /// Returns all values that the probe reads, those of its actions before those of its guard.
     pub fn all_values(&self) -> impl Iterator<Item = &FetchArg> {
         self.values.iter().chain(&self.guard_values)
+    }
+
+    /// True if the probe starts intervals, which another one ends.
+    #[must_use]
+    pub fn starts_intervals(&self) -> bool {
+        self.actions.contains(&Action::Start)
+    }
+
+    /// True if the probe ends intervals.
+    #[must_use]
+    pub fn ends_intervals(&self) -> bool {
+        let pairing = self.pairing.as_ref();
+        pairing.is_some_and(|pairing| pairing.side == Side::End)
     }
 
     /// Returns the value with this name, if it is not one for the guard alone.

@@ -106,6 +106,7 @@ impl EventSpec {
             guard_values: self.filter_values,
             entry: None,
             actions: vec![action],
+            pairing: None,
             of_calls: false,
             implied: false,
         }

@@ -39,27 +39,6 @@ static inline u32 thread_word(s32 offset)
 	return value;
 }
 
-/* Rounds a time as if the counter advanced in steps, for tests; detours do the same. */
-static inline u64 in_steps(u64 time)
-{
-	u32 step = capriole_config.clock_step;
-	if (step < 2)
-		return time;
-	u32 shift = 30 + 32 - (u32)__builtin_clz(step - 1);
-	u64 factor = ((1ul << shift) + step - 1) / step;
-	u32 low = (u32)((u32)time * factor >> shift) * step;
-	return time >> 32 << 32 | low;
-}
-
-/* Like rdtscp below, reads the counter only after all earlier loads have completed: callers do
- * enough work that this cost does not matter. */
-static inline u64 read_tsc(void)
-{
-	u32 low, high;
-	__asm__ volatile("lfence; rdtsc" : "=a"(low), "=d"(high) :: "memory");
-	return in_steps((u64)high << 32 | low);
-}
-
 /* Reads the time and, from IA32_TSC_AUX as Linux sets it, the CPU at that very moment. */
 static inline u64 read_tsc_cpu(u32 *cpu)
 {
@@ -157,8 +136,6 @@ static u64 prepare(u32 index, const struct stream *stream, u64 head, u64 seq, u3
 	barrier();
 	return units_to(stream, begin + size) << 32 | units_to(stream, begin + PACKET_HEADER);
 }
-
-#define OWN ((struct own *)capriole_config.own)
 
 /* Called before a system call. Returns 0 if none may be made.
  *
@@ -512,6 +489,7 @@ static u64 vector(u32 number)
 
 /* Maximum number of words that a call keeps. */
 #define MOST_WORDS 7
+_Static_assert(MOST_WORDS <= INTERVAL_MOST_WORDS, "words");
 
 /* State while a program (struct program) runs. Packets are shared with other processes, which may
  * not be trusted: values are read back from there only to be recorded, counted or compared. An
@@ -527,10 +505,14 @@ struct state {
 	u64 truth;    /* a bit for each comparison that holds */
 	u64 fields;   /* where the first one is */
 	u64 key;      /* where the key ends, and numbers begin */
-	u64 row;      /* number of the first counter of the row */
+	union {
+		u64 ticks; /* of the interval that ends; until the row is found */
+		u64 row;   /* number of the first counter of the row */
+	};
 	u64 *summary; /* the row's cells if it is in a summary; else 0 */
 	u64 time;     /* of the record */
-	u64 *words;   /* the first MOST_WORDS numbers that were fetched */
+	struct words *words;
+	u32 keeps;    /* how many of the first numbers that are fetched become words */
 	u32 bad;      /* this field could not be read */
 	u32 cpu;
 	u32 lane;     /* that is held */
@@ -567,8 +549,8 @@ static u32 read_all(struct state *state, u64 to, u64 from, u64 size)
 static void put(struct state *state, u64 value)
 {
 	u64 index = (state->at - state->fields) / 8;
-	if (index < MOST_WORDS)
-		WRITE(state->words[index], value);
+	if (index < state->keeps)
+		WRITE(state->words->word[index], value);
 	state->begin = state->at;
 	state->value = value;
 	WRITE(*(u64 *)state->at, value);
@@ -770,8 +752,12 @@ static void add_to(u64 counter, u64 amount, u32 maximum)
 	}
 }
 
-/* Returns the hash of a key of `length` bytes, a multiple of 8, of an event with this tag. */
-static u32 hash_of(u32 tag, const u64 *key, u32 length)
+void capriole_count(u64 counter)
+{
+	add_to(counter, 1, 0);
+}
+
+u32 capriole_hash(u32 tag, const u64 *key, u32 length)
 {
 	u32 hash = tag;
 	for (u32 i = 0; i < length / 8; i++) {
@@ -815,7 +801,7 @@ static u32 find_row(const struct table *table, u32 event, const u64 *key, u32 le
 	if (length > table->key_size)
 		return ~0u; /* no key is so long; but what follows is not this row's */
 	u32 tag = event + DIRECTORY_FIRST_TAG;
-	u32 first = (hash_of(tag, key, length) >> table->shift) * DIRECTORY_WAYS;
+	u32 first = (capriole_hash(tag, key, length) >> table->shift) * DIRECTORY_WAYS;
 	u32 probes = DIRECTORY_PROBED_SETS * DIRECTORY_WAYS;
 	_Static_assert(DIRECTORY_PROBED_SETS * DIRECTORY_WAYS <= 64, "a bit for each");
 	u64 skipped = 0;
@@ -1160,7 +1146,7 @@ static u32 run(const struct program *program, struct state *state)
 			forget(state->stack, (u32)step->value);
 			break;
 		case STEP_ENTER:
-			enter(state->stack, (u32)step->value, state->words, step->count, state->faults);
+			enter(state->stack, (u32)step->value, state->words->word, step->count, state->faults);
 			break;
 		case STEP_KEY:
 			state->key = state->at;
@@ -1179,7 +1165,7 @@ static u32 run(const struct program *program, struct state *state)
 			}
 			if (!step->a)
 				return 0; /* the first program of this hit has counted it in a summary */
-			u32 hash = hash_of(state->event + DIRECTORY_FIRST_TAG, key, length);
+			u32 hash = capriole_hash(state->event + DIRECTORY_FIRST_TAG, key, length);
 			state->summary = capriole_summarise(table, state->event, key, length, hash,
 							    state->cpu, state->lane);
 			if (!state->summary) {
@@ -1200,6 +1186,33 @@ static u32 run(const struct program *program, struct state *state)
 			if (state->faults & step->value)
 				change(state, step->limit, 1, 0);
 			break;
+		case STEP_WORD:
+			if (state->bad)
+				state->words->unread |= 1u << (step->limit & 31);
+			if (step->limit < INTERVAL_MOST_WORDS)
+				WRITE(state->words->word[step->limit],
+				      number(state->value, step->a, step->count));
+			break;
+		case STEP_START:
+			capriole_start((const struct intervals *)text, state->words);
+			break;
+		case STEP_END:
+			if (!capriole_end((const struct intervals *)text, state->words, state->time,
+					  &state->ticks))
+				return 0;
+			break;
+		case STEP_INTERVAL:
+			state->bad = 0;
+			state->value = state->ticks;
+			break;
+		case STEP_STARTED:
+			state->bad = 0;
+			state->value = 0;
+			if (state->words->unread >> (step->count & 31) & 1)
+				fault(state, step);
+			else if (step->count < INTERVAL_MOST_WORDS)
+				state->value = READ(state->words->word[step->count]);
+			break;
 		case STEP_DROP_CONTENT: /* fetched for the filter only */
 			state->at = state->begin;
 			break;
@@ -1217,8 +1230,8 @@ static u32 run(const struct program *program, struct state *state)
 void capriole_run(const u64 *registers, const struct program *program, u32 event, u64 stack)
 {
 	struct place place;
-	u64 words[MOST_WORDS];
-	struct state state = { .registers = registers, .stack = stack, .words = words, .event = event };
+	struct words words;
+	struct state state = { .registers = registers, .stack = stack, .words = &words, .event = event };
 	if (!take_place(&place, event, program->size, stack))
 		return;
 	state.cpu = place.cpu;
@@ -1228,6 +1241,8 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 	state.at = state.fields;
 	if (program->flags & PROGRAM_FAULTS)
 		state.at += 8;
+	words.unread = 0;
+	state.keeps = program->flags & PROGRAM_INTERVAL ? 0 : MOST_WORDS;
 	u32 wanted = run(program, &state);
 	if (program->flags & PROGRAM_TALLY)
 		wanted = 0;

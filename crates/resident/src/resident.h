@@ -134,6 +134,27 @@ HAS_SIZE(config, CONFIG_SIZE);
 
 extern const struct config capriole_config __attribute__((visibility("hidden")));
 
+/* Rounds a time as if the counter advanced in steps, for tests; detours do the same. */
+static inline u64 in_steps(u64 time)
+{
+	u32 step = capriole_config.clock_step;
+	if (step < 2)
+		return time;
+	u32 shift = 30 + 32 - (u32)__builtin_clz(step - 1);
+	u64 factor = ((1ul << shift) + step - 1) / step;
+	u32 low = (u32)((u32)time * factor >> shift) * step;
+	return time >> 32 << 32 | low;
+}
+
+/* As rdtscp does, reads the counter only after all earlier loads have completed: callers do
+ * enough work that this cost does not matter. */
+static inline u64 read_tsc(void)
+{
+	u32 low, high;
+	__asm__ volatile("lfence; rdtsc" : "=a"(low), "=d"(high) :: "memory");
+	return in_steps((u64)high << 32 | low);
+}
+
 /* Bit in the number of a system call of the x32 ABI (asm/unistd_x32.h). */
 #define X32_SYSCALL_BIT 0x40000000
 
@@ -149,6 +170,7 @@ struct own {
 	u32 pad[1010];
 	u32 known;    /* threads' own ids are right; 0 in a forked child, until verified */
 	u32 process;  /* the id of a forked child, once getpid has returned it */
+	u32 number;   /* of the process in this session, from 1; 0: it has none yet */
 };
 
 AT(own, no_calls, OWN_NO_CALLS);
@@ -159,6 +181,8 @@ AT(own, trap, OWN_TRAP);
 AT(own, trap_process, OWN_TRAP_PROCESS);
 AT(own, trap_action, OWN_TRAP_ACTION);
 AT(own, known, OWN_KNOWN);
+AT(own, number, OWN_NUMBER);
+#define OWN ((struct own *)capriole_config.own)
 
 /* A step of a program; capriole_run executes the steps for an event, in order. Never changed once
  * it is in use. The opcodes are described in numbers.rs. */
@@ -233,6 +257,17 @@ struct kept {
 	u64 key[];
 };
 
+/* The slots of open intervals, see crates/ring/src/intervals.rs. */
+struct intervals {
+	u64 states; /* behind the first directory, bytes */
+	u32 mask;   /* slots, less one */
+	u32 shift;  /* from the hash to the number of the first slot */
+	u32 keys;   /* words of the key */
+	u32 words;  /* all words */
+	u32 first_counter;
+	u32 pad;
+};
+
 /* An open call, see crates/ring/src/layout.rs. */
 struct frame {
 	u64 owner;
@@ -252,6 +287,13 @@ AT(table, summary_lanes, TABLE_SUMMARY_LANES);
 AT(table, summary_sets, TABLE_SUMMARY_SETS);
 AT(table, summary_bits, TABLE_SUMMARY_BITS);
 AT(table, maxima, TABLE_SIZE);
+AT(intervals, states, INTERVAL_STATES);
+AT(intervals, mask, INTERVAL_MASK);
+AT(intervals, shift, INTERVAL_SHIFT);
+AT(intervals, keys, INTERVAL_KEYS);
+AT(intervals, words, INTERVAL_WORDS);
+AT(intervals, first_counter, INTERVAL_FIRST_COUNTER);
+HAS_SIZE(intervals, INTERVAL_SIZE);
 AT(set, state, SUMMARY_STATE);
 AT(set, cell, SUMMARY_CELL);
 AT(set, sum, SUMMARY_SUM);
@@ -275,6 +317,27 @@ _Static_assert(sizeof(((struct frame *)0)->kept[0]) == FRAME_WORD, "frame.kept")
  * counting a hit there; 0 if the lane has no summary. In summary.c. */
 u64 *capriole_summarise(const struct table *table, u32 event, const u64 *key, u32 length, u32 hash,
 			u32 cpu, u32 lane) __attribute__((visibility("hidden")));
+
+/* Returns the hash of a key of `length` bytes, a multiple of 8, of an event with this tag. */
+u32 capriole_hash(u32 tag, const u64 *key, u32 length) __attribute__((visibility("hidden")));
+
+/* Adds one to a counter. */
+void capriole_count(u64 counter) __attribute__((visibility("hidden")));
+
+/* Words of an interval: first those of its key, then those that its start keeps. */
+struct words {
+	u64 word[INTERVAL_MOST_WORDS];
+	u32 unread; /* a bit for each word that could not be read */
+};
+
+/* Starts an interval with these words. In interval.c. */
+void capriole_start(const struct intervals *intervals, const struct words *words)
+	__attribute__((visibility("hidden")));
+
+/* Ends the interval with this key at `time`; puts its words that were kept behind the key, and its
+ * ticks at `ticks`. Returns 0 if there is none. In interval.c. */
+u32 capriole_end(const struct intervals *intervals, struct words *words, u64 time, u64 *ticks)
+	__attribute__((visibility("hidden")));
 
 struct trap {
 	u64 site;

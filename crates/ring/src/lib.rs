@@ -10,11 +10,13 @@
 //! - [`memory`]: the mapping; the only unsafe code of the crate
 //! - [`numbers`]: offsets, opcodes and limits that the code in the target uses too
 //! - [`tables`]: values aggregated by key
+//! - [`intervals`]: intervals from one event to another that are open
 //! - [`reader`]: closed packets, in order, stream by stream; read from a [`source`], with its
 //!   progress noted for a successor (`taken`)
 //! - [`writer`]: records from outside the program
 #![deny(unsafe_code)]
 
+pub mod intervals;
 pub mod lanes;
 pub mod layout;
 #[allow(unsafe_code)]

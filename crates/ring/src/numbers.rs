@@ -47,6 +47,7 @@ pub const ALL: &[&[(&str, u64)]] = &[
     directory::C,
     table::C,
     summary::C,
+    interval::C,
     config::C,
     flag::C,
     filter::C,
@@ -130,6 +131,8 @@ pub mod header {
         NO_CALLS: usize = 192;
         /// u64: number of reads skipped because no system call was allowed.
         NOT_CALLED: usize = 200;
+        /// u32: number of processes that have an [`own::NUMBER`](super::own::NUMBER).
+        PROCESSES: usize = 208;
         /// u32: 1 when some process of the session may have [`own::LEAVE`](super::own::LEAVE) set.
         LEAVE: usize = 216;
         /// 64 × u64: one bit for each packet, 1 = free.
@@ -163,6 +166,8 @@ pub mod own {
         /// page, which the kernel clears in a forked child: there the C library may still have the
         /// parent's id.
         KNOWN: usize = 4096;
+        /// u32, on the same page: number of the process in this session, from 1; 0: it has none yet.
+        NUMBER: usize = 4104;
         /// Size of this area in bytes: two pages.
         SIZE: usize = 2 * 4096;
     }
@@ -431,6 +436,68 @@ pub mod summary {
     }
 }
 
+/// Open [intervals](crate::intervals): byte offsets in the description of their slots, which is a part
+/// of a program; the state of a slot; and the counters.
+pub mod interval {
+    numbers! { "INTERVAL_"
+        /// u64: the states of the slots, counted from the first directory, bytes. The slots follow.
+        STATES: usize = 0;
+        /// u32: number of slots, a power of two, less one.
+        MASK: usize = 8;
+        /// u32: shift from the hash of a key to the number of its first slot.
+        SHIFT: usize = 12;
+        /// u32: number of words of the key.
+        KEYS: usize = 16;
+        /// u32: number of all words, at most [`MOST_WORDS`].
+        WORDS: usize = 20;
+        /// u32: number of the first of [`COUNTERS`] counters.
+        FIRST_COUNTER: usize = 24;
+        /// Size of the description in bytes.
+        SIZE: usize = 32;
+
+        /// The bits of a state with its status. Above them is the hash of the key, up to bit 31, and
+        /// then the slot's generation.
+        STATUS: u32 = 3;
+        /// Status: no interval.
+        FREE: u32 = 0;
+        /// Status: an interval is being written.
+        CLAIMED: u32 = 1;
+        /// Status: an open interval.
+        OPEN: u32 = 2;
+        /// First bit of the generation, in a state and in both halves of a word.
+        GENERATION_SHIFT: u32 = 32;
+        /// Number of slots in which an interval can be, from its first one on.
+        WINDOW: u32 = 32;
+        /// Number of times that the window is searched for an interval that another thread changes.
+        ATTEMPTS: u32 = 16;
+
+        /// Size of a word in a slot: two u64, each with a half of it below the generation. If the word
+        /// could not be read, the complement of the generation.
+        WORD_SIZE: usize = 16;
+        /// Word of a slot: the time stamp counter at the start.
+        TIME: usize = 0;
+        /// Word of a slot: the [number](super::own::NUMBER) of the process.
+        PROCESS: usize = 1;
+        /// First word of the key. The words that the start has kept follow.
+        KEY: usize = 2;
+        /// Maximum number of words of a key, together with those that are kept.
+        MOST_WORDS: u32 = 7;
+
+        /// Counter: starts whose key could be read.
+        STARTED: u32 = 0;
+        /// Counter: intervals that ended because another one with the same key started.
+        RESTARTED: u32 = 1;
+        /// Counter: ends without an open interval of that key.
+        UNMATCHED: u32 = 2;
+        /// Counter: starts for which no slot was free.
+        NO_ROOM: u32 = 3;
+        /// Counter: starts and ends whose key could not be read.
+        UNREADABLE: u32 = 4;
+        /// Number of counters.
+        COUNTERS: u32 = 5;
+    }
+}
+
 /// Byte offsets in the configuration of the resident, which the tracer writes when it places it.
 pub mod config {
     numbers! { "CONFIG_"
@@ -564,6 +631,8 @@ pub mod program {
         FAULTS: u32 = 1;
         /// Flag: nothing is recorded; the fetched values are added to a table, or kept.
         TALLY: u32 = 2;
+        /// Flag: an [interval](super::interval) starts or ends.
+        INTERVAL: u32 = 4;
     }
 }
 
@@ -682,6 +751,17 @@ pub mod op {
         BYTES = 34, Call;
         /// Skips `count` steps unless the row is in a [summary](super::summary).
         SUMMARY = 35, Neither;
+        /// The value is word `limit` of an [interval](super::interval), narrowed as [`TEST`] does (`a`,
+        /// `count`), without a sign.
+        WORD = 36, Neither;
+        /// Starts an interval in the slots at `value`.
+        START = 37, Neither;
+        /// Ends an interval in the slots at `value`. If there is none, the program ends here.
+        END = 38, Neither;
+        /// Start of a field: ticks of the time stamp counter from the start of the interval to its end.
+        INTERVAL = 39, Neither;
+        /// Start of a field: word `count` that the start of the interval has kept.
+        STARTED = 40, Neither;
     }
 }
 

@@ -28,8 +28,10 @@
 //! dropped and counted if there is none.
 
 use crate::Memory;
+use crate::intervals::{self, Intervals};
 use crate::layout;
 use crate::layout::{Geometry, MAX_COUNTERS, directory};
+use crate::numbers::interval;
 use crate::summary::{self, Life, Summaries, Summed};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -115,6 +117,7 @@ pub struct TooLarge;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tables {
     tables: Vec<Table>,
+    intervals: Vec<Intervals>,
 }
 
 impl Tables {
@@ -140,7 +143,7 @@ impl Tables {
         };
         let cells = rows.checked_mul(table.shape.cells).ok_or(TooLarge)?;
         let counters = table.counters().end;
-        let first = first_gap(self.tables.iter().map(Table::counters), counters);
+        let first = first_gap(self.all_counters(), counters);
         if first + counters > u64::from(MAX_COUNTERS) {
             return Err(TooLarge);
         }
@@ -148,10 +151,50 @@ impl Tables {
         if let Some(summaries) = &mut table.summaries {
             summaries.first = table.first_cell + cells;
         }
-        let directories = self.tables.iter().map(Table::directory_range);
-        table.directory = first_gap(directories, table.directory_size());
+        table.directory = first_gap(self.all_directories(), table.directory_size());
         self.tables.push(table);
         Ok(&self.tables[self.tables.len() - 1])
+    }
+
+    /// Adds slots for open intervals, at least `slots` of them, with keys of `keys` words and `kept`
+    /// further words.
+    ///
+    /// # Errors
+    /// There would be more counters than a session can have, or too many slots.
+    ///
+    /// # Panics
+    /// If there are more words than [`interval::MOST_WORDS`].
+    pub fn add_intervals(
+        &mut self,
+        keys: u32,
+        kept: u32,
+        slots: u32,
+    ) -> Result<Intervals, TooLarge> {
+        let mut added = Intervals::new(keys, kept, slots).ok_or(TooLarge)?;
+        let counters = u64::from(interval::COUNTERS);
+        let first = first_gap(self.all_counters(), counters);
+        if first + counters > u64::from(MAX_COUNTERS) {
+            return Err(TooLarge);
+        }
+        added.first_counter = first as u32;
+        added.states = first_gap(self.all_directories(), added.size());
+        self.intervals.push(added);
+        Ok(added)
+    }
+
+    /// Removes slots of intervals, as [`Tables::remove`] removes a table.
+    pub fn remove_intervals(&mut self, intervals: &Intervals) {
+        self.intervals.retain(|other| other != intervals);
+    }
+
+    fn all_counters(&self) -> impl Iterator<Item = Range<u64>> {
+        let tables = self.tables.iter().map(Table::counters);
+        tables.chain(self.intervals.iter().map(Intervals::counters))
+    }
+
+    fn all_directories(&self) -> impl Iterator<Item = Range<u64>> {
+        let tables = self.tables.iter().map(Table::directory_range);
+        tables.chain(self.intervals.iter().map(Intervals::range))
     }
 
     /// Removes a table. Its room may be given to the next one, which expects it to be zero: see
@@ -162,13 +205,13 @@ impl Tables {
 
     /// Number of counters up to the last table's end.
     pub fn counters(&self) -> u32 {
-        let ends = self.tables.iter().map(|table| table.counters().end as u32);
+        let ends = self.all_counters().map(|counters| counters.end as u32);
         ends.max().unwrap_or(0)
     }
 
     /// Size of the tables' directories in bytes, up to the end of the last.
     pub fn directories(&self) -> u64 {
-        let ends = self.tables.iter().map(|table| table.directory_range().end);
+        let ends = self.all_directories().map(|range| range.end);
         ends.max().unwrap_or(0)
     }
 }
@@ -360,6 +403,16 @@ impl TableReader {
         for part in directory.into_iter().chain(cells) {
             self.memory.write(part.start, &vec![0; part.len()]);
         }
+    }
+
+    /// Reads what is known of intervals. While the target runs, some of it is a little older.
+    pub fn intervals(&self, of: &Intervals) -> intervals::Contents {
+        intervals::read(&self.memory, &self.geometry, of)
+    }
+
+    /// Drops all intervals, as [`TableReader::clear`] clears a table.
+    pub fn clear_intervals(&self, of: &Intervals) {
+        intervals::clear(&self.memory, &self.geometry, of);
     }
 
     /// Returns the cells of a row, combined over all CPUs.

@@ -142,8 +142,8 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
     if inside.trim_start().starts_with("usdt:") {
         bail!(
             Unsuitable,
-            "`{text}`: a marker is a point without a duration; time the function around it, or \
-             record two markers and compare their times"
+            "`{text}`: a marker is a point without a duration; time the function around it, or the way \
+             to another marker: latency(MARKER -> MARKER)"
         );
     }
     let (entry, mut begun, mut exit) = ends(inside)?;
@@ -243,11 +243,11 @@ fn refuse_duration(text: &str, inside: &str, rest: &str) -> Result<()> {
 }
 
 /// End of the message about an aggregate behind `latency(...)`.
-const SHOWN_ALREADY: &str = "is not needed: the table has calls, avg, min, p50, p90, p99, p99.9, \
+pub(crate) const SHOWN_ALREADY: &str = "is not needed: the table has calls, avg, min, p50, p90, p99, p99.9, \
     max and total of the durations; only `by` and keys may follow";
 
 /// Returns the first aggregate that names no field, such as `max()`.
-fn aggregate_of_nothing(text: &str) -> Option<&str> {
+pub(crate) fn aggregate_of_nothing(text: &str) -> Option<&str> {
     let is_one = |word: &&str| {
         let name = word.strip_suffix("()");
         let function = |name| {
@@ -298,10 +298,12 @@ fn ends(text: &str) -> Result<(Probe, Entry, Probe)> {
 }
 
 /// Finds the parenthesis that closes the one just before `text`.
-fn closing(text: &str) -> Option<usize> {
-    let mut depth = 0;
+pub(crate) fn closing(text: &str) -> Option<usize> {
+    let (mut depth, mut quoted) = (0, false);
     for (at, c) in text.char_indices() {
         match c {
+            '"' => quoted = !quoted,
+            _ if quoted => {}
             '(' => depth += 1,
             ')' if depth == 0 => return Some(at),
             ')' => depth -= 1,

@@ -4,6 +4,7 @@ use crate::advice::{Advice, Message};
 use crate::calls;
 use crate::error::{Code, Context, Error, Result, bail, message_of};
 use crate::event::Event;
+use crate::intervals;
 use capriole_event::{EventSpec, ParseError, definition_lines, definitions};
 use capriole_proc::files;
 use std::path::{Path, PathBuf};
@@ -55,8 +56,8 @@ pub fn parse_plain(events: &[String], files: &[PathBuf]) -> Result<Vec<EventSpec
 pub fn parse_counted(events: &[String], files: &[PathBuf]) -> Result<Vec<Event>> {
     let mut definitions = Vec::new();
     for text in events {
-        definitions.push(match calls::latency(text)? {
-            Some(timed) => timed.into(),
+        definitions.push(match timed(text)? {
+            Some(timed) => timed,
             None => EventSpec::parse(text)?.counted().into(),
         });
     }
@@ -64,9 +65,9 @@ pub fn parse_counted(events: &[String], files: &[PathBuf]) -> Result<Vec<Event>>
         let InFile { events, latencies } = in_file(file)?;
         let mut all: Vec<(usize, Event)> = Vec::new();
         for (line, text) in latencies {
-            let timed = calls::latency(&text);
+            let timed = timed(&text);
             let timed = timed.with_context(|| format!("{}: line {line}", file.display()))?;
-            all.extend(timed.map(|timed| (line, timed.into())));
+            all.extend(timed.map(|timed| (line, timed)));
         }
         let others = events.into_iter();
         all.extend(others.map(|(line, spec)| (line, spec.counted().into())));
@@ -74,6 +75,18 @@ pub fn parse_counted(events: &[String], files: &[PathBuf]) -> Result<Vec<Event>>
         definitions.extend(all.into_iter().map(|(_, event)| event));
     }
     Ok(definitions)
+}
+
+/// Builds the event of `latency(...)`: calls of a function, or intervals between two events; `None` for
+/// any other event.
+///
+/// # Errors
+/// The event is `latency(...)` and cannot be parsed.
+pub fn timed(text: &str) -> Result<Option<Event>> {
+    match intervals::intervals(text)? {
+        Some(event) => Ok(Some(event)),
+        None => Ok(calls::latency(text)?.map(Event::from)),
+    }
 }
 
 /// Joins the errors of a definition file, each with its line.
@@ -123,7 +136,7 @@ fn not_recorded(error: ParseError) -> Message {
 pub struct InFile {
     /// Events written as on the command line.
     pub events: Vec<(usize, EventSpec)>,
-    /// Events that are `latency(...)`, for [`crate::calls::latency`].
+    /// Events that are `latency(...)`, for [`timed`].
     pub latencies: Vec<(usize, String)>,
 }
 

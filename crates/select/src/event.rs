@@ -9,17 +9,22 @@ use std::time::Duration;
 /// One event of the user's: its probe, and those that serve it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// All that is probed, in the order in which it is numbered; never empty. The last is the one
-    /// whose hits are recorded or counted: at the exits, for calls.
+    /// All that is probed, in the order in which it is numbered, and works where several are at one
+    /// place; never empty.
     probes: Vec<Arc<Probe>>,
+    /// Index of the one whose hits are recorded or counted: at the exits, for calls; the end, for
+    /// intervals.
+    main: usize,
 }
 
 impl From<Probe> for Event {
     /// Adds a probe at the entry that begins the calls, if the probe needs values from there.
     fn from(probe: Probe) -> Event {
         let probes = entry::keeping(&probe).into_iter().chain([probe]);
+        let probes: Vec<Arc<Probe>> = probes.map(Arc::new).collect();
         Event {
-            probes: probes.map(Arc::new).collect(),
+            main: probes.len() - 1,
+            probes,
         }
     }
 }
@@ -36,6 +41,7 @@ impl Event {
     pub fn alone(probe: Probe) -> Event {
         Event {
             probes: vec![Arc::new(probe)],
+            main: 0,
         }
     }
 
@@ -44,13 +50,23 @@ impl Event {
     pub fn of_calls(entry: Probe, exit: Probe) -> Event {
         let mut event = Event::from(exit);
         event.probes.insert(0, Arc::new(entry));
+        event.main += 1;
+        event
+    }
+
+    /// Creates the event of intervals between two probes. At a place of both, an interval ends before
+    /// the next one starts.
+    #[must_use]
+    pub fn of_intervals(start: Probe, end: Probe) -> Event {
+        let mut event = Event::from(end);
+        event.probes.extend(Event::from(start).probes);
         event
     }
 
     /// Returns the probe whose hits are recorded or counted.
     #[must_use]
     pub fn probe(&self) -> &Arc<Probe> {
-        &self.probes[self.probes.len() - 1]
+        &self.probes[self.main]
     }
 
     /// Returns all that is probed, in the order in which it is numbered.
@@ -105,20 +121,25 @@ impl Event {
         let probes = self.probes.iter().map(&mut converted);
         Ok(Event {
             probes: probes.collect::<Result<_, E>>()?,
+            main: self.main,
         })
     }
 
     /// True if the duration of calls is aggregated or compared, which takes a clock.
     #[must_use]
     pub fn is_timed(&self) -> bool {
-        let probe = self.probe();
-        if entry::compares_duration(probe) {
+        if self
+            .probes
+            .iter()
+            .any(|probe| entry::compares_duration(probe))
+        {
             return true;
         }
+        let probe = self.probe();
         let aggregates = probe.aggregations().flat_map(|all| &all.aggregates);
         aggregates
             .filter_map(|aggregate| probe.find(aggregate.field.as_ref()?))
-            .any(|value| value.fetch.base == Base::Latency)
+            .any(|value| matches!(value.fetch.base, Base::Latency | Base::Interval))
     }
 
     /// True if the exits record whole calls, with their duration, and the entry records nothing.

@@ -12,7 +12,7 @@ use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{
     Action, Aggregation, At, Base, Comparison, Element, Fetch as Asked, FetchArg, FieldType,
-    Function, Gpr, Guard, KeyKind, Operand, Probe,
+    Function, Gpr, Guard, KeyKind, Operand, Probe, Side,
 };
 use capriole_insn::ExitKind;
 use capriole_object::Convention;
@@ -149,6 +149,7 @@ impl<'a> Reader<'a> {
                 Action::Record => self.recorded(probe, site)?,
                 Action::Update { aggregation, .. } => self.counted(probe, aggregation, site)?,
                 Action::Keep(kept) => self.entered(probe, *kept, site)?,
+                Action::Start => self.started(probe, site)?,
                 Action::Call(_) | Action::Replace(_) => Fields::at(site),
             });
         }
@@ -212,6 +213,62 @@ impl<'a> Reader<'a> {
         made.map_err(|error| fields.not_compiled(&error))?;
         fields.infos.truncate(fields.fetch.recorded);
         Ok(fields)
+    }
+
+    /// Translates the start of an interval: its words, and the fields that the filter needs. None is
+    /// recorded.
+    fn started(&mut self, probe: &Probe, site: &'a Site) -> Result<Fields> {
+        let mut fields = Fields::at(site);
+        self.push_words(probe, site, &mut fields)?;
+        let names = probe.guard.as_ref().map(Guard::names);
+        let asked = |argument: &&FetchArg| match argument.fetch.base {
+            Base::AllArguments => names.is_some(),
+            _ => names.iter().flatten().any(|name| *name == argument.name),
+        };
+        for argument in probe.values.iter().filter(asked) {
+            self.push(argument, site, &mut fields)?;
+        }
+        self.push_guard_values(probe, site, &mut fields)?;
+        fields.filter(probe)?;
+        fields.infos.clear();
+        Ok(fields)
+    }
+
+    /// Adds the words of an interval that starts or ends here.
+    fn push_words(&mut self, probe: &Probe, site: &'a Site, fields: &mut Fields) -> Result<()> {
+        let Some(pairing) = &probe.pairing else {
+            return Ok(());
+        };
+        let first = fields.fetch.fields.len();
+        if pairing.key.is_empty() {
+            let thread = Field {
+                source: Source::Thread,
+                pointers: Vec::new(),
+                length: None,
+                content: WORD,
+            };
+            fields.push("", thread, FieldType::U32);
+        }
+        let kept: &[String] = match pairing.side {
+            Side::Start => &pairing.kept,
+            Side::End => &[],
+        };
+        for name in pairing.key.iter().chain(kept) {
+            let argument = probe.find(name);
+            let argument = argument.ok_or_else(|| err!(Field, "`{name}` is a field"))?;
+            self.push(argument, site, fields)?;
+            let info = &fields.infos[fields.infos.len() - 1];
+            if info.field_type.is_float() {
+                bail!(
+                    Field,
+                    "`{name}` is a floating point number, which neither pairs events nor is kept"
+                );
+            }
+        }
+        fields.fetch.words = (first..fields.fetch.fields.len()).collect();
+        let widths = fields.fetch.word_widths();
+        widths.map_err(|error| fields.not_compiled(&error))?;
+        Ok(())
     }
 
     /// Rejects words that are neither an aggregate, nor a key, nor a field that could be recorded.
@@ -301,10 +358,12 @@ impl<'a> Reader<'a> {
         if !recorded {
             self.refuse_unknown(probe, site)?;
         }
+        let infos = fields.infos.len();
+        self.push_words(probe, site, &mut fields)?;
         let Some(filter) = &probe.guard else {
+            fields.infos.truncate(infos);
             return Ok(fields);
         };
-        let infos = fields.infos.len();
         for argument in &probe.values {
             let everything = argument.fetch.base == Base::AllArguments;
             // A key string is cut; the filter needs more of it, so fetch it again.
@@ -878,6 +937,19 @@ fn kept_field(source: Source, field_type: FieldType) -> Result<Field> {
     })
 }
 
+/// Returns the content of a value that the start of an interval has kept: the start has already
+/// extracted its bits, and put its bytes in order.
+fn started_content(field_type: FieldType) -> Result<Content> {
+    Ok(match content(field_type)? {
+        Content::Number(width) => Content::Number(Width {
+            bits: width.bits.map(|(_, bits)| (0, bits)),
+            ..width
+        }),
+        Content::Network { bytes } => Content::Number(Width::unsigned(bytes)),
+        _ => bail!(Field, "only numbers are kept from the start to the end"),
+    })
+}
+
 /// True if a site is a tail call: a jump that leaves its function for another one.
 fn is_tail_jump(site: &Site) -> bool {
     let leaving = site.leaving.as_ref();
@@ -922,6 +994,8 @@ fn known_base_at_return(argument: &FetchArg, base: &Base) -> Result<()> {
         | Base::StackPointer
         | Base::StackWord(_)
         | Base::Latency
+        | Base::Interval
+        | Base::Started(_)
         | Base::CallStack(_)
         | Base::Comm
         | Base::Immediate(_)
@@ -937,7 +1011,13 @@ fn known_base_at_return(argument: &FetchArg, base: &Base) -> Result<()> {
 fn needed_result(probe: &Probe) -> Option<&FetchArg> {
     let filtered = probe.guard.as_ref().map(|filter| filter.names());
     let filtered = filtered.unwrap_or_default();
-    let asked: Vec<&str> = filtered.into_iter().chain(aggregated(probe)).collect();
+    let words = probe.pairing.iter().flat_map(|pairing| match pairing.side {
+        Side::Start => [&pairing.key[..], &pairing.kept],
+        Side::End => [&pairing.key[..], &[]],
+    });
+    let words = words.flatten().map(String::as_str);
+    let asked = filtered.into_iter().chain(aggregated(probe)).chain(words);
+    let asked: Vec<&str> = asked.collect();
     probe
         .all_values()
         .find(|a| a.starts_from(|base| *base == Base::Retval) && asked.contains(&a.name.as_str()))
@@ -1066,6 +1146,17 @@ fn known(
             Some(leaving) => Source::Latency(slots::number(leaving.function, area)),
             None => bail!(Field, "how long a call took is known at its end only"),
         },
+        Base::Interval => Source::Interval,
+        Base::Started(word) => {
+            return Ok(Field {
+                source: Source::Started {
+                    word: u16::from(*word),
+                },
+                pointers: Vec::new(),
+                length: None,
+                content: started_content(field_type)?,
+            });
+        }
         Base::Comm => Source::Comm,
         Base::Immediate(value) => Source::Immediate(value.wrapping_add(bias)),
         Base::Text(text) => Source::Text(text.clone().into_bytes()),

@@ -2,7 +2,7 @@
 //!
 //! | layer | module | from, to |
 //! | --- | --- | --- |
-//! | parse | [`definitions`], [`calls`] | text, probes |
+//! | parse | [`definitions`], [`calls`], [`intervals`] | text, probes |
 //! | lower | [`event`], [`entry`] | probes, with those at the entry that serve them |
 //! | select | [`select`](mod@select), [`fields`], [`marker`] | probes, sites with plans and fields |
 //!
@@ -21,6 +21,7 @@ mod enumerators;
 pub mod error;
 pub mod event;
 pub mod fields;
+pub mod intervals;
 pub mod marker;
 pub mod message;
 pub mod names;

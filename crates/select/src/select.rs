@@ -180,6 +180,9 @@ fn select_without(
         Err(_) => return Err(selection.failed()),
     };
     let fields = selection.read_fields(&found, &areas);
+    if selection.errors.is_empty() {
+        selection.check_pairs(&found, &fields);
+    }
     if !selection.errors.is_empty() {
         return Err(selection.failed());
     }
@@ -385,6 +388,34 @@ impl<'a> Selection<'a> {
             }
         }
         fields
+    }
+
+    /// Checks that the values which pair two events have the same sizes in both, at all sites.
+    fn check_pairs(&mut self, found: &[Found], fields: &[Result<Arc<Fields>>]) {
+        let mut known: HashMap<(usize, usize), u8> = HashMap::new();
+        for (Found { part, .. }, fields) in found.iter().zip(fields) {
+            let Wanted {
+                probe, definition, ..
+            } = self.wanted[*part];
+            let (Some(pairing), Ok(fields)) = (&probe.pairing, fields) else {
+                continue;
+            };
+            let widths = fields.fetch.word_widths().unwrap_or_default();
+            for (number, (width, name)) in widths.iter().zip(&pairing.key).enumerate() {
+                let bits = width.bits.map_or(8 * width.bytes, |(_, bits)| bits);
+                let other = *known.entry((definition, number)).or_insert(bits);
+                if other != bits {
+                    let error = err!(
+                        Field,
+                        "event `{}`: `{name}` pairs the two events, and is a number of {other} bits in \
+                         one place and of {bits} in another; give it the same type in both, as in \
+                         {name}=VALUE:u32",
+                        probe.label
+                    );
+                    self.errors.entry(*part).or_insert(error);
+                }
+            }
+        }
     }
 
     /// Drops repeated events: two events may be identical, and such an event is recorded once,

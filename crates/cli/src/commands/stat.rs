@@ -60,7 +60,7 @@ use text::{Page, Style};
 )]
 pub struct Arguments {
     /// Event to count and aggregate: `LIB:FUNCTION [hist(FIELD) … by KEY … if FILTER]`, or
-    /// `latency(LIB:FUNCTION) [by KEY …]`; patterns allowed; an empty LIB is the main program
+    /// `latency(LIB:FUNCTION) [by KEY …]`, or `latency(EVENT -> EVENT) [by KEY …]`; patterns allowed; an empty LIB is the main program
     #[arg(
         short,
         long = "event",
@@ -158,7 +158,8 @@ fn check_column(title: &str, events: &[Event]) -> anyhow::Result<()> {
             let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
             let is_time = |aggregate: &Aggregate| {
                 let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
-                value.is_some_and(|value| value.fetch.base == Base::Latency)
+                value
+                    .is_some_and(|value| matches!(value.fetch.base, Base::Latency | Base::Interval))
             };
             let names = Names {
                 keys: &aggregation
@@ -272,7 +273,8 @@ fn count(
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_end(probed, &detached);
-            if all == 0 && whole.lost == 0 {
+            let mut intervals = whole.groups.iter().filter_map(|group| group.intervals);
+            if all == 0 && whole.lost == 0 && !intervals.any(|intervals| intervals.is_hit()) {
                 probing::say_nothing_hit(probed, &names, None);
             }
             printed
@@ -458,7 +460,26 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
             _ => title + &place(event),
         }
     };
+    let whole = |event: &Selected| match event.probe.ends_intervals() {
+        true => format!("{} -> {}", starts(selected, event, names), whole(event)),
+        false => whole(event),
+    };
     selected.iter().map(whole).collect()
+}
+
+/// Returns the name of the event that starts the intervals which `end` ends; if there are several,
+/// their pattern.
+fn starts(selected: &[Selected], end: &Selected, names: &ShownNames) -> String {
+    let is_start =
+        |event: &&Selected| event.definition == end.definition && event.probe.starts_intervals();
+    let starts = || selected.iter().filter(is_start);
+    let all: HashSet<String> = starts().map(|event| title(event, names)).collect();
+    let pattern = || starts().next().map(|event| event.probe.place.to_string());
+    match all.len() {
+        1 => all.into_iter().next(),
+        _ => pattern(),
+    }
+    .unwrap_or_default()
 }
 
 fn text(lines: &[String]) -> String {

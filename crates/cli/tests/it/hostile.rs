@@ -92,6 +92,10 @@ fn measured(everything: bool) {
         ":hostile_text max(n=$arg2) by low=$arg2:u8",
         "-e",
         ":hostile_record sum(m=$arg2) by n=$arg1",
+        "-e",
+        "latency(:hostile_record n=$arg1 m=$arg2 -> r :hostile_record n=$entry:arg1) by m, tid",
+        "-e",
+        "latency(:hostile_text -> :hostile_inner) by text=$arg1",
     ];
     among_hostile_children(everything, &arguments);
 }

@@ -40,6 +40,7 @@ mod hammered;
 mod help;
 mod hostile;
 mod inlined;
+mod intervals;
 mod kept;
 mod kernel_fields;
 mod killed;

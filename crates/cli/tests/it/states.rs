@@ -69,7 +69,7 @@ fn no_probe_needs_more_stack_than_is_said() {
     let record: &[&str] = &["record", "--buffer-size", "1M", "-o", trace];
     let registers: Vec<String> = (0..40).map(|n| format!("r{n}=$arg1")).collect();
     let registers = format!(":painted {}", registers.join(" "));
-    let kinds: [(&str, &[&str], &[&str], i64); 12] = [
+    let kinds: [(&str, &[&str], &[&str], i64); 13] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
         ("latency", &["stat"], &["-e", "latency(:painted)"], 872),
@@ -99,6 +99,15 @@ fn no_probe_needs_more_stack_than_is_said() {
             record,
             &["-e", ":painted text=+0($arg2):string"],
             872,
+        ),
+        (
+            "interval",
+            &["stat"],
+            &[
+                "-e",
+                "latency(:painted a=$arg1 -> :painted a=$arg1) by b=+0($arg2):string",
+            ],
+            952,
         ),
         ("stack", record, &["-e", ":painted stack"], 872),
         (

@@ -1,9 +1,10 @@
 //! Builds the program that fetches an event's fields and tests its condition.
 
-use super::{Content, Fetch, FetchError, Field, Source};
+use super::{Content, Fetch, FetchError, Field, STRING_LIMIT, Source};
 use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
 use crate::program::{Program, Step};
-use capriole_ring::numbers::{frame, op, program, record, step, test};
+use capriole_ring::intervals::Intervals;
+use capriole_ring::numbers::{frame, interval, op, program, record, step, test};
 
 /// Bytes of a record before its fields.
 const HEADER: u64 = record::FIELDS as u64;
@@ -163,9 +164,20 @@ impl<'a> Builder<'a> {
     /// Fetches a field, compares it, and drops it if it is not recorded. At most `limit` bytes of a
     /// string are kept.
     pub(super) fn field(&mut self, index: usize, limit: u16) -> Result<(), FetchError> {
+        self.fetched(index, limit, index < self.fetch.recorded)
+    }
+
+    /// Fetches the field if the condition compares it, compares it, and drops it.
+    pub(super) fn compared(&mut self, index: usize) -> Result<(), FetchError> {
+        match self.tests.iter().any(|(field, ..)| *field == index) {
+            true => self.fetched(index, STRING_LIMIT, false),
+            false => Ok(()),
+        }
+    }
+
+    fn fetched(&mut self, index: usize, limit: u16, recorded: bool) -> Result<(), FetchError> {
         let field = &self.fetch.fields[index];
         let number = u8::try_from(index).unwrap_or(u8::MAX);
-        let recorded = index < self.fetch.recorded;
         let step = |op| Step {
             // A field that is not recorded has no bit in the mask.
             field: if recorded { number } else { u8::MAX },
@@ -187,6 +199,17 @@ impl<'a> Builder<'a> {
                 (step.count, step.value) = self.text(text);
             }
             self.steps.push(step);
+        }
+        if let Some(word) = self.fetch.words.iter().position(|field| *field == index) {
+            let width = self.fetch.width(index);
+            let width = Width {
+                signed: false,
+                ..width.ok_or(FetchError::NotAWord(index))?
+            };
+            self.steps.push(Step {
+                limit: word as u16,
+                ..Step::made(op::WORD, 0, width)
+            });
         }
         if !recorded {
             self.steps.push(step(op::DROP_CONTENT));
@@ -257,6 +280,11 @@ impl<'a> Builder<'a> {
                 value: u64::from(*call),
                 count: *word,
                 ..step(op::KEPT)
+            }),
+            Source::Interval => self.steps.push(step(op::INTERVAL)),
+            Source::Started { word } => self.steps.push(Step {
+                count: *word,
+                ..step(op::STARTED)
             }),
             Source::Text(bytes) => {
                 let (count, value) = self.text(bytes);
@@ -372,6 +400,32 @@ impl<'a> Builder<'a> {
             self.steps.push(swap(bytes));
         }
         Ok(())
+    }
+
+    /// Adds a step that starts or ends an interval.
+    pub(super) fn interval(&mut self, op: u8, intervals: &Intervals) {
+        // The resident reads its description where it is.
+        self.texts.resize(self.texts.len().next_multiple_of(8), 0);
+        let at = self.texts.len();
+        self.texts.resize(at + interval::SIZE, 0);
+        let mut put = |to: usize, value: &[u8]| {
+            self.texts[at + to..at + to + value.len()].copy_from_slice(value);
+        };
+        put(interval::STATES, &intervals.states.to_le_bytes());
+        for (to, word) in [
+            (interval::MASK, intervals.slots - 1),
+            (interval::SHIFT, intervals.shift()),
+            (interval::KEYS, intervals.keys),
+            (interval::WORDS, intervals.words()),
+            (interval::FIRST_COUNTER, intervals.first_counter),
+        ] {
+            put(to, &word.to_le_bytes());
+        }
+        self.to_place.push(self.steps.len());
+        self.steps.push(Step {
+            value: at as u64,
+            ..Step::new(op)
+        });
     }
 
     /// Rejects the event unless the condition holds.

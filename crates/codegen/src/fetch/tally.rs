@@ -10,6 +10,7 @@ use crate::arch::registers::MOST_IN_CELL;
 use crate::condition::{Condition, Width};
 use crate::program::{Program, Step};
 use crate::work::{Filter, Function, Key, Straight, StraightAmount, StraightRow, Value, Work};
+use capriole_ring::intervals::Intervals;
 use capriole_ring::numbers::{directory, op, program, table, tally};
 use capriole_ring::summary::Summaries;
 use capriole_ring::tables::Table;
@@ -67,6 +68,9 @@ pub struct Tally {
     pub cells: Vec<(u32, Amount)>,
     /// The cell that counts hits with an unreadable number.
     pub unreadable: Option<u32>,
+    /// The slots of intervals of which one ends here: only then is anything aggregated. Its key is the
+    /// [words](Fetch::words).
+    pub ends: Option<Intervals>,
 }
 
 impl Amount {
@@ -132,6 +136,7 @@ impl Fetch {
         }
         let (filter, rest) = self.split();
         if rest.is_none()
+            && tally.ends.is_none()
             && let Some(straight) = self.straight_cells(event, tally, filter.as_ref())?
         {
             return Ok(straight);
@@ -250,7 +255,22 @@ impl Fetch {
         let at = builder.texts.len() as u64;
         builder.texts.extend(table);
         let tree = builder.condition(condition)?;
-        for index in 0..self.fields.len() {
+        if let Some(intervals) = &tally.ends {
+            for index in 0..self.recorded {
+                builder.compared(index)?;
+            }
+            for index in self.recorded..self.fields.len() {
+                builder.field(index, STRING_LIMIT)?;
+            }
+            // Only an end that the condition accepts takes the interval.
+            builder.conclude(&tree);
+            builder.interval(op::END, intervals);
+        }
+        let fields = match tally.ends {
+            Some(_) => self.recorded,
+            None => self.fields.len(),
+        };
+        for index in 0..fields {
             if index == tally.keys {
                 builder.steps.push(Step::new(op::KEY));
             }
@@ -262,10 +282,12 @@ impl Fetch {
                 builder.steps.push(Step::made(op::NARROW, 0, width));
             }
         }
-        if self.fields.len() == tally.keys {
+        if fields == tally.keys {
             builder.steps.push(Step::new(op::KEY));
         }
-        builder.conclude(&tree);
+        if tally.ends.is_none() {
+            builder.conclude(&tree);
+        }
         builder.to_place.push(builder.steps.len());
         builder.steps.push(Step {
             a: u8::from(is_first),
@@ -294,7 +316,12 @@ impl Fetch {
             builder.steps.extend(summarised);
         }
         let faults = self.fields[..tally.keys].iter().any(Field::can_fault);
-        builder.finish(program::TALLY | if faults { program::FAULTS } else { 0 })
+        let faults = if faults { program::FAULTS } else { 0 };
+        let intervals = match tally.ends {
+            Some(_) => program::INTERVAL,
+            None => 0,
+        };
+        builder.finish(program::TALLY | faults | intervals)
     }
 
     /// Returns the steps that change these cells of the row.

@@ -175,6 +175,7 @@ fn constants_are_added_up_and_kept_by_straight_code() {
             (599, Amount::Readable(2)),
         ],
         unreadable: None,
+        ends: None,
     };
     let works = fetch.tally(0, &tally).expect("they are numbers");
     assert_eq!(works.len(), tally.cells.len());

@@ -34,7 +34,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     areas: 0,
     kept: 0,
 });
-const DETOUR: u64 = COPY + 0x4000;
+const DETOUR: u64 = COPY + 0x6000;
 const EVENT: u32 = 4711;
 
 #[derive(Debug)]
@@ -75,6 +75,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             recorded,
             condition,
             flags: asked,
+            words: Vec::new(),
         },
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),

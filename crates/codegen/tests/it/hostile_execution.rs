@@ -11,30 +11,51 @@ use crate::description::*;
 use crate::support::random::Random;
 use crate::support::sandbox::{COPY, EXIT, Sandbox, State, in_child};
 use crate::undisturbed::undisturbed;
+use capriole_codegen::condition::Width;
 use capriole_codegen::detour::{Compiler, Request};
-use capriole_codegen::fetch::{Content, Fetch, Field, Source};
+use capriole_codegen::fetch::{Amount, Content, Fetch, Field, Source, Tally};
 use capriole_codegen::runtime::Runtime;
 use capriole_codegen::work::{Record, Word, Work};
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
+use capriole_ring::intervals::Intervals;
 use capriole_ring::layout::{self, Geometry, stream};
+use capriole_ring::tables::{Shape, Table, TableReader, Tables};
 use capriole_ring::{Memory, Reader};
 use iced_x86::Register;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 
-static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
-    cpus: mapped::cpus(),
-    packet_size: 1 << 16,
-    packets: 8,
-    journal: 1,
-    counters: 10,
-    directories: 0,
-    frames: 0,
-    areas: 0,
-    kept: 0,
+/// A table, and slots for open intervals.
+static TABLES: LazyLock<(Tables, Table, Intervals)> = LazyLock::new(|| {
+    let mut tables = Tables::default();
+    let shape = Shape {
+        events: 0..2,
+        key: 16,
+        keys: 8,
+        cells: 10,
+        maxima: Vec::new(),
+        summary: 0,
+    };
+    let table = tables.add(shape).expect("room").clone();
+    let intervals = tables.add_intervals(2, 2, 32).expect("room");
+    (tables, table, intervals)
 });
-const DETOUR: u64 = COPY + 0x4000;
+static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| {
+    let geometry = Geometry {
+        cpus: mapped::cpus(),
+        packet_size: 1 << 16,
+        packets: 8,
+        journal: 1,
+        counters: 0,
+        directories: 0,
+        frames: 0,
+        areas: 0,
+        kept: 0,
+    };
+    geometry.with_tables(&TABLES.0)
+});
+const DETOUR: u64 = COPY + 0x6000;
 /// Registers that are recorded: with too many, no register would be left to work with.
 const REGISTERS: [Register; 4] = [Register::RDI, Register::RSI, Register::RSP, Register::R11];
 /// More than a 32-bit index can reach.
@@ -52,7 +73,9 @@ struct Case {
 fn random_case(random: &mut Random, seed: u64) -> Case {
     let mut work = Vec::new();
     for event in 0..1 + random.below(2) as u32 {
-        work.push(match random.below(3) {
+        work.push(match random.below(5) {
+            3 => started(random, event),
+            4 => ended(event),
             0 => {
                 let word = |_| match random.below(3) {
                     0 => Word::Constant(constants::random(random)),
@@ -108,9 +131,55 @@ fn fetched(random: &mut Random, event: u32) -> Work {
         recorded: fields.len(),
         fields,
         condition,
-        flags: None,
+        ..Fetch::default()
     };
     fetch.work(event).expect("a program")
+}
+
+fn number(source: Source) -> Field {
+    Field {
+        source,
+        pointers: Vec::new(),
+        length: None,
+        content: Content::Number(Width::unsigned(8)),
+    }
+}
+
+/// The start of an interval: a key of two words, and two that are kept.
+fn started(random: &mut Random, event: u32) -> Work {
+    let kept = number(Source::Register(gpr(random)));
+    let words = [Source::Immediate(7), Source::Thread, Source::Cpu].map(number);
+    let fetch = Fetch {
+        fields: words.into_iter().chain([kept]).collect(),
+        words: vec![0, 1, 2, 3],
+        ..Fetch::default()
+    };
+    fetch.start(event, &TABLES.2).expect("a program")
+}
+
+/// The end of such an interval, by a word that was kept.
+fn ended(event: u32) -> Work {
+    let fields = [
+        Source::Started { word: 3 },
+        Source::Interval,
+        Source::Immediate(7),
+        Source::Thread,
+    ];
+    let fetch = Fetch {
+        fields: fields.map(number).into(),
+        recorded: 2,
+        words: vec![2, 3],
+        ..Fetch::default()
+    };
+    let tally = Tally {
+        table: TABLES.1.clone(),
+        keys: 1,
+        cells: vec![(0, Amount::One), (1, Amount::Sum(1))],
+        unreadable: None,
+        ends: Some(TABLES.2),
+    };
+    let mut works = fetch.tally(event, &tally).expect("a program");
+    works.pop().expect("one program")
 }
 
 /// A hostile value for a stream's head.
@@ -199,6 +268,24 @@ impl Session {
         detour.entry
     }
 
+    /// Overwrites states of slots, and parts of what is in them.
+    fn scribble_intervals(&self, random: &mut Random) {
+        let states = GEOMETRY.directories_offset() + TABLES.2.states as usize;
+        for slot in 0..TABLES.2.slots as usize {
+            let at = states + 8 * slot;
+            if random.below(3) == 0 {
+                let state = hostile_state(random, self.memory.load(at));
+                self.memory.store(at, state);
+            }
+        }
+        for _ in 0..8 {
+            let words = GEOMETRY.directories_offset()..GEOMETRY.counters_offset();
+            let at = words.start + random.below(words.len() / 8) * 8;
+            let word = hostile_state(random, self.memory.load(at));
+            self.memory.store(at, word);
+        }
+    }
+
     /// Overwrites everything before the packets, and now and then a packet too.
     fn scribble(&self, random: &mut Random) {
         let memory = &self.memory;
@@ -212,9 +299,19 @@ impl Session {
         for _ in 0..50 {
             scribble_word(memory, random);
         }
+        self.scribble_intervals(random);
         for word in 0..2 {
             memory.store(layout::header::FREE + 8 * word, hostile(random));
         }
+    }
+}
+
+/// Returns a state of a slot that may fit: any generation and hash, and each status.
+fn hostile_state(random: &mut Random, known: u64) -> u64 {
+    match random.below(4) {
+        0 => hostile(random),
+        1 => known ^ 1 << random.below(64),
+        _ => known >> 2 << 2 | random.below(4) as u64,
     }
 }
 
@@ -259,6 +356,12 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         }
     }
     let _ = (reader.lost(), reader.pending(), reader.damaged());
+    let reader = TableReader::new(session.memory.clone(), *GEOMETRY);
+    let open = reader.intervals(&TABLES.2).open;
+    if open > u64::from(TABLES.2.slots) {
+        return Err(format!("{open} open intervals"));
+    }
+    reader.read(&TABLES.1);
     Ok(())
 }
 

@@ -38,7 +38,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     areas: AREAS,
     kept: WORDS,
 });
-const DETOUR: u64 = COPY + 0x4000;
+const DETOUR: u64 = COPY + 0x6000;
 const EVENT: u32 = 4711;
 const NUMBER: u32 = 0xbeef;
 /// Longer than any call here, in time stamp counter ticks.
@@ -156,6 +156,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             recorded: words,
             condition,
             flags: None,
+            words: Vec::new(),
         },
         exit: Fetch {
             recorded: exits.len(),
@@ -166,6 +167,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
                 with: least.into(),
             }),
             flags: flags::random(random).filter(|_| random.below(4) == 0),
+            words: Vec::new(),
         },
         call,
         least,
@@ -494,8 +496,7 @@ fn only_so_many_numbers_are_kept() {
     let entry = |fields: Vec<Field>| Fetch {
         recorded: fields.len(),
         fields,
-        condition: None,
-        flags: None,
+        ..Fetch::default()
     };
     let number = field(Content::Number(WHOLE));
     let most = frame::MOST_WORDS as usize;

@@ -22,6 +22,7 @@ mod detour_cost;
 mod detour_execution;
 mod fetch_execution;
 mod hostile_execution;
+mod intervals_stepped;
 mod kept_execution;
 mod probe_execution;
 mod site_choose;

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-const DETOUR: u64 = COPY + 0x4000;
+const DETOUR: u64 = COPY + 0x6000;
 /// Address of the breakpoint at which single stepping through the detour starts.
 const STEP: u64 = DETOUR - 16;
 /// Events of the table; the second one runs.
@@ -146,6 +146,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             keys,
             cells,
             unreadable,
+            ends: None,
         },
         tables,
         fetch: Fetch {
@@ -153,6 +154,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             recorded,
             condition,
             flags: flags::random(random).filter(|_| random.below(3) == 0),
+            words: Vec::new(),
         },
         live: Live {
             gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
@@ -608,6 +610,7 @@ fn timed(seed: u64, (rseq, stepped): (bool, bool), keyed: bool, together: bool) 
             keys,
             cells,
             unreadable: Some(TIMED_CELLS - 1),
+            ends: None,
         },
         tables,
         fetch: Fetch {
@@ -799,6 +802,7 @@ fn a_row_that_is_given_away_meanwhile_is_another_key_s() {
             keys: 1,
             cells: vec![(0, Amount::One)],
             unreadable: None,
+            ends: None,
         },
         tables,
         live: Live::ALL,

@@ -101,6 +101,7 @@ impl Maps {
                         let room = &mut self.room;
                         let table =
                             AggregateTable::new(aggregation, &fields, events, keys, clock, room)?;
+                        let table = table.of_intervals(probe.pairing.as_ref(), room)?;
                         all.push(Own {
                             definition,
                             table: table.of_action(action),
@@ -163,6 +164,12 @@ impl Maps {
             for (index, (action, fields)) in actions.enumerate() {
                 match action {
                     Action::Record | Action::Keep(_) => all.push(event.record()),
+                    Action::Start => {
+                        let mut own = own.iter();
+                        if let Some(own) = own.find(|own| own.definition == event.definition) {
+                            all.extend(own.table.start(event.id, fields)?);
+                        }
+                    }
                     Action::Call(call) => all.push(Work::Handler(Handler {
                         routine: call.routine,
                         with_flags: call.with_flags,
@@ -211,6 +218,10 @@ impl Maps {
     pub(crate) fn give_back(&mut self, table: &AggregateTable, reader: &TableReader) {
         reader.clear(table.table());
         self.room.remove(table.table());
+        if let Some(intervals) = table.intervals() {
+            reader.clear_intervals(intervals);
+            self.room.remove_intervals(intervals);
+        }
     }
 
     /// Gives the room of the shared tables back that are not `used`.
@@ -241,15 +252,20 @@ pub(crate) fn counted(
     dropped: &[Option<Message>],
 ) -> Vec<(AggregateTable, Vec<usize>)> {
     let with_events = |own: Own| {
-        let both = selected.iter().zip(dropped);
-        // Calls are counted where they end. An event may have several sites.
-        let counted = both.filter(|(event, dropped)| {
-            dropped.is_none() && event.definition == own.definition && !event.part.begins_calls()
-        });
-        let mut events: Vec<usize> = counted.map(|(event, _)| event.id as usize).collect();
-        events.sort_unstable();
-        events.dedup();
-        (own.table, events)
+        // Calls and intervals are counted where they end. An event may have several sites.
+        let numbers = |wanted: &dyn Fn(&Selected) -> bool| {
+            let both = selected.iter().zip(dropped);
+            let found = both.filter(|(event, dropped)| {
+                dropped.is_none() && event.definition == own.definition && wanted(event)
+            });
+            let mut events: Vec<usize> = found.map(|(event, _)| event.id as usize).collect();
+            events.sort_unstable();
+            events.dedup();
+            events
+        };
+        let starts = numbers(&|event| event.probe.starts_intervals());
+        let ends = numbers(&|event| !event.part.begins_calls() && !event.probe.starts_intervals());
+        (own.table.started_by(starts), ends)
     };
     own.into_iter().map(with_events).collect()
 }

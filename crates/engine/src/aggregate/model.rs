@@ -333,6 +333,55 @@ pub struct Group {
     pub capacity: u32,
     /// Number of counts that were overwritten, and are left out.
     pub damaged: u64,
+    /// What became of intervals, if the rows are of those.
+    pub intervals: Option<Intervals>,
+    /// The numbers of the events that start them, and have a probe.
+    pub starts: Vec<usize>,
+}
+
+/// What became of the starts and ends of intervals between two events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Intervals {
+    /// Starts whose key could be read.
+    pub started: u64,
+    /// Starts that another one with the same key followed before an end.
+    pub restarted: u64,
+    /// Ends without an open interval of their key.
+    pub unmatched: u64,
+    /// Starts for which no slot was free.
+    pub no_room: u64,
+    /// Starts and ends whose key could not be read.
+    pub unreadable: u64,
+    /// Intervals that are open now.
+    pub open: u64,
+    /// Starts of which it is not known what became: their threads were interrupted for long, or killed,
+    /// while they started or ended an interval. While the program runs, also those of which only a part
+    /// was read.
+    pub lost: u64,
+    /// Number of slots for open intervals.
+    pub slots: u32,
+    /// Number of counts that were overwritten, and are left out.
+    pub damaged: u64,
+}
+
+impl Intervals {
+    /// True if an event at either side was hit, also if that was no interval.
+    pub fn is_hit(&self) -> bool {
+        self.started > 0 || self.unmatched > 0 || self.unreadable > 0
+    }
+
+    fn since(self, before: Option<Intervals>) -> Intervals {
+        let before = before.unwrap_or_default();
+        Intervals {
+            started: self.started.saturating_sub(before.started),
+            restarted: self.restarted.saturating_sub(before.restarted),
+            unmatched: self.unmatched.saturating_sub(before.unmatched),
+            no_room: self.no_room.saturating_sub(before.no_room),
+            unreadable: self.unreadable.saturating_sub(before.unreadable),
+            lost: self.lost.saturating_sub(before.lost),
+            ..self
+        }
+    }
 }
 
 impl Group {
@@ -379,6 +428,10 @@ impl Group {
                 .saturating_sub(before.map_or(0, |group| group.dropped)),
             capacity: self.capacity,
             damaged: self.damaged,
+            intervals: self
+                .intervals
+                .map(|now| now.since(before.and_then(|group| group.intervals))),
+            starts: self.starts.clone(),
         }
     }
 }

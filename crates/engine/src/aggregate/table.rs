@@ -1,12 +1,13 @@
 //! Tables that the program keeps for maps, and the meaning of their cells.
 
-use super::model::{Bucket, Exact, Group, Histogram, Measure, Row, Total, Value};
+use super::model::{Bucket, Exact, Group, Histogram, Intervals, Measure, Row, Total, Value};
 use super::totals::{Part, Totals};
 use crate::error::Result;
 use capriole_codegen::fetch::{Amount, Content, Field, Source, TIMES_CELLS, Tally};
 use capriole_codegen::histogram;
 use capriole_codegen::work::Work;
-use capriole_event::{Aggregation, Element, FieldType, Function, Shown};
+use capriole_event::{Aggregation, Element, FieldType, Function, Pairing, Shown};
+use capriole_ring::intervals::Intervals as Slots;
 use capriole_ring::memory::MOST;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
 use capriole_select::fields::Fields;
@@ -20,6 +21,9 @@ use std::sync::OnceLock;
 
 /// The highest bit: inverting it sorts signed numbers in the order of unsigned ones.
 const SIGN: u64 = 1 << 63;
+
+/// Number of slots for open intervals for each key that a table has room for.
+const SLOTS_OF_KEY: u32 = 4;
 
 /// The table of a map.
 #[derive(Debug)]
@@ -41,6 +45,10 @@ pub struct AggregateTable {
     /// Fields at one of the sites, if all sites share the rows.
     shared: Option<Fields>,
     values: Vec<Kind>,
+    /// The slots of open intervals, if the table is of those.
+    intervals: Option<Slots>,
+    /// Numbers of the events that start them, and have a probe.
+    starts: Vec<usize>,
 }
 
 /// Room for the keys of a table.
@@ -149,7 +157,7 @@ impl Common {
             for (value, kind) in values.iter().zip(&mut common.values) {
                 kind.signed |= matches!(value.content, Content::Number(width) if width.signed);
                 kind.faults |= value.can_fault();
-                kind.ticks |= matches!(value.source, Source::Latency(_));
+                kind.ticks |= matches!(value.source, Source::Latency(_) | Source::Interval);
             }
         }
         common
@@ -268,7 +276,49 @@ impl AggregateTable {
             times: OnceLock::new(),
             shared: None,
             values: common.values,
+            intervals: None,
+            starts: Vec::new(),
         })
+    }
+
+    /// Adds slots for open intervals, if the table is of those.
+    ///
+    /// # Errors
+    /// There is not enough room.
+    pub(crate) fn of_intervals(
+        self,
+        pairing: Option<&Pairing>,
+        tables: &mut Tables,
+    ) -> Result<AggregateTable> {
+        let add = |pairing: &Pairing| {
+            let keys = pairing.key.len().max(1) as u32;
+            let slots = self.keys.room.saturating_mul(SLOTS_OF_KEY);
+            tables.add_intervals(keys, pairing.kept.len() as u32, slots)
+        };
+        Ok(AggregateTable {
+            intervals: pairing.map(add).transpose()?,
+            ..self
+        })
+    }
+
+    /// Says which events start its intervals.
+    pub(crate) fn started_by(self, starts: Vec<usize>) -> AggregateTable {
+        AggregateTable { starts, ..self }
+    }
+
+    /// Returns the slots of open intervals, if the table is of those.
+    pub(crate) fn intervals(&self) -> Option<&Slots> {
+        self.intervals.as_ref()
+    }
+
+    /// Returns the work that starts an interval at a site with these fields.
+    ///
+    /// # Errors
+    /// A field is not a number.
+    pub(crate) fn start(&self, id: u32, fields: &Fields) -> Result<Option<Work>> {
+        let start = |slots| fields.fetch.start(id, slots);
+        let work = self.intervals.as_ref().map(start).transpose();
+        work.map_err(|error| fields.not_compiled(&error))
     }
 
     /// Returns the table in session memory.
@@ -393,6 +443,7 @@ impl AggregateTable {
             keys: *keys,
             cells,
             unreadable: self.unreadable,
+            ends: self.intervals,
         };
         let works = fetch.tally(id, &tally);
         works.map_err(|error| fields.not_compiled(&error))
@@ -427,8 +478,25 @@ impl AggregateTable {
     ) -> Group {
         let mut contents = reader.read(&self.table);
         let all = contents.rows.iter_mut().chain(&mut contents.others);
-        let damaged = all.map(|row| self.mend(row)).sum();
+        let damaged: u64 = all.map(|row| self.mend(row)).sum();
         let times = self.times();
+        let all = contents.rows.iter().chain(&contents.others);
+        let ended = all.map(|row| self.calls(&row.cells));
+        let ended = ended.fold(contents.dropped, u64::saturating_add);
+        let intervals = self.intervals.as_ref().map(|slots| {
+            let found = reader.intervals(slots);
+            Intervals {
+                started: found.started,
+                restarted: found.restarted,
+                unmatched: found.unmatched,
+                no_room: found.no_room,
+                unreadable: found.unreadable,
+                open: found.open,
+                lost: found.lost(ended),
+                slots: slots.slots,
+                damaged: found.damaged,
+            }
+        });
         let has_probe = |row: &&tables::Row| events.binary_search(&(row.event as usize)).is_ok();
         let rows = contents.rows.iter().filter(has_probe);
         let others = contents.others.iter().filter(has_probe);
@@ -461,7 +529,9 @@ impl AggregateTable {
             most_without_row: contents.most_without_row,
             dropped: contents.dropped,
             capacity: self.keys.room,
-            damaged,
+            damaged: damaged + intervals.map_or(0, |intervals| intervals.damaged),
+            intervals,
+            starts: self.starts.clone(),
         }
     }
 

@@ -18,6 +18,7 @@ use capriole_ring::layout::{Geometry, frame};
 use capriole_ring::tables::TableReader;
 use capriole_ring::{Packet, Reader};
 use capriole_select::calls;
+use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Mode, Selected};
 use capriole_tactic::site::{Refusal, Tactic};
@@ -228,11 +229,11 @@ impl Inner {
     }
 
     pub(super) fn add(&mut self, event: &str) -> Result<Added> {
-        let probe = match calls::latency(event)? {
+        let event = match definitions::timed(event)? {
             Some(timed) => timed,
             None => EventSpec::parse(event)?.into(),
         };
-        self.insert(&[probe.into()])
+        self.insert(&[event])
     }
 
     pub(super) fn add_calls(&mut self, event: &str, least: Option<Duration>) -> Result<Added> {

@@ -325,6 +325,34 @@ fn removed_events_give_their_room_back() {
     running.finish();
 }
 
+/// Intervals that were open when their event was removed do not end by the next one, in the same room.
+#[test]
+fn intervals_of_a_removed_event_are_gone() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let mut session = Session::attach(running.pid).expect("a session");
+    let between = "latency(:saved_work thread=$arg1 -> :saved_work thread=$arg1) by thread";
+    for round in 1..=4 {
+        let added = session.add(between).expect("the event");
+        calls(&mut running);
+        let intervals: Vec<u64> = counted(&session, added.id)
+            .iter()
+            .map(|r| r.calls)
+            .collect();
+        assert_eq!(intervals, [CALLS as u64 - 1; THREADS], "round {round}");
+        let groups = session.rows(added.id);
+        let found = groups[0].intervals.expect("they are of intervals");
+        let all = (THREADS * CALLS) as u64;
+        let threads = THREADS as u64;
+        let told = [found.started, found.open, found.unmatched, found.lost];
+        assert_eq!(told, [all, threads, threads, 0], "round {round}: {found:?}");
+        session.remove(added.id).expect("out");
+    }
+    drop(session);
+    assert_text_is_the_files(&running.process(), false);
+    running.finish();
+}
+
 #[test]
 fn room_in_which_a_child_still_counts_is_not_given_back() {
     let Some(program) = program() else { return };

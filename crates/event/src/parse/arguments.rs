@@ -519,6 +519,8 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
         | Base::StackPointer
         | Base::StackWord(_)
         | Base::Latency
+        | Base::Interval
+        | Base::Started(_)
         | Base::CallStack(_)
         | Base::Immediate(_)
         | Base::Address(_)

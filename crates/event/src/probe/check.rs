@@ -152,6 +152,9 @@ impl Probe {
         if self.actions.iter().any(|a| matches!(a, Action::Keep(_))) {
             return Some("values are kept by probes at the return that need them".to_owned());
         }
+        if self.pairing.is_some() || self.starts_intervals() {
+            return Some("intervals are made of two probes, from the text of an event".to_owned());
+        }
         self.aggregations().find_map(|aggregation| {
             let Aggregation { aggregates, keys } = aggregation;
             if aggregates.len() > Aggregation::MAX_AGGREGATES || keys.len() > Aggregation::MAX_KEYS
@@ -215,6 +218,7 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
     let inner = match &fetch.base {
         // These have no syntax as values.
         Base::Latency => fetch.derefs.is_empty() && field_type == Some(FieldType::U64),
+        Base::Interval | Base::Started(_) => false,
         Base::CallStack(bytes) => {
             fetch.derefs.is_empty() && field_type.is_none() && known(FieldType::call_stack(*bytes))
         }
@@ -222,7 +226,7 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
             // The result of a call is not known at its entry.
             let nested = matches!(
                 value.fetch.base,
-                Base::Entry(_) | Base::Latency | Base::Retval
+                Base::Entry(_) | Base::Latency | Base::Interval | Base::Started(_) | Base::Retval
             );
             let outer = Fetch {
                 base: Base::Immediate(0),

@@ -2,7 +2,7 @@
 
 use capriole_event::{
     Action, Aggregate, Base, Comparison, EventSpec, FieldType, Function, Gpr, Guard, KeyKind, Map,
-    Probe, Value,
+    Pairing, Probe, Side, Value,
 };
 use std::time::Duration;
 
@@ -101,6 +101,8 @@ fn what_no_event_can_say_is_refused() {
         f().value("n", Value::result()),
         f().value("n", Value::argument(1).at_entry()),
         f().value("n", Value::latency()),
+        f().value("n", Value::interval()),
+        f().value("n", Base::Started(0)),
         f().value("n", Value::variable("%di")),
         f().value("n", Value::argument(1).typed(bytes(3))),
         f().value("n", Value::argument(1).typed(FieldType::STRING)),
@@ -119,6 +121,18 @@ fn what_no_event_can_say_is_refused() {
         n().record().record(),
         Probe {
             actions: vec![Action::Keep(1)],
+            ..n()
+        },
+        Probe {
+            actions: vec![Action::Start],
+            ..n()
+        },
+        Probe {
+            pairing: Some(Pairing {
+                side: Side::End,
+                key: vec!["n".to_owned()],
+                kept: Vec::new(),
+            }),
             ..n()
         },
         Probe {

@@ -72,6 +72,8 @@ fn is_alike(probe: &Probe, site: &Site) -> bool {
         // Arguments on the stack depend on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
         Base::Vector(_)
+        | Base::Interval
+        | Base::Started(_)
         | Base::StackPointer
         | Base::StackWord(_)
         | Base::CallStack(_)

@@ -49,6 +49,8 @@ pub fn group<const K: usize, const M: usize>(
         dropped: 0,
         capacity: 1024,
         damaged: 0,
+        intervals: None,
+        starts: Vec::new(),
     }
 }
 

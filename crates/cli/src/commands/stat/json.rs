@@ -34,7 +34,7 @@ pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent
             row.as_object_mut().map(|row| row.remove("keys"));
             row
         });
-        json!({
+        let mut value = json!({
             "events": group.events.iter().map(|event| names.get(*event)).collect::<Vec<_>>(),
             "keys": group.key_names,
             "capacity": group.capacity,
@@ -42,7 +42,22 @@ pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent
             "most_without_row": group.most_without_row,
             "rows": rows.collect::<Vec<_>>(),
             "others": others.collect::<Vec<_>>(),
-        })
+        });
+        if let Some(intervals) = &group.intervals {
+            let starts = group.starts.iter().map(|event| json!(names.get(*event)));
+            value["starts"] = starts.collect();
+            value["intervals"] = json!({
+                "started": intervals.started,
+                "restarted": intervals.restarted,
+                "open": intervals.open,
+                "no_room": intervals.no_room,
+                "lost": intervals.lost,
+                "unmatched": intervals.unmatched,
+                "unreadable": intervals.unreadable,
+                "slots": intervals.slots,
+            });
+        }
+        value
     };
     shown.map(one).collect()
 }

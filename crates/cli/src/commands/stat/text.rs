@@ -3,7 +3,9 @@
 use super::columns::{self, Figure, Names, parts};
 use super::plot;
 use super::table::{self, Column};
-use capriole::aggregate::model::{self, Group, Interval, Measure, Row, RowName, Snapshot, Value};
+use capriole::aggregate::model::{
+    self, Group, Interval, Intervals, Measure, Row, RowName, Snapshot, Value,
+};
 use capriole_report::{put_descriptor, put_escaped};
 use capriole_text::units;
 use capriole_trace::Descriptor;
@@ -72,8 +74,9 @@ impl<'a> Page<'a> {
     /// Creates a page of everything so far; `names` are the event names.
     pub fn whole(snapshot: &'a Snapshot, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&snapshot.groups, names, snapshot.time);
-        let events = model::by_event(&snapshot.groups);
-        page.silent = events.iter().filter(|(_, calls)| *calls == 0).count() as u64;
+        let events = model::by_event(&snapshot.groups).into_iter();
+        let unhit = events.filter(|(event, calls)| *calls == 0 && !unmatched(snapshot, *event));
+        page.silent = unhit.count() as u64;
         page
     }
 
@@ -83,7 +86,7 @@ impl<'a> Page<'a> {
         let mut calls: HashMap<usize, bool> = HashMap::new();
         for (event, count) in model::by_event(&snapshot.groups) {
             let number = numbers.get(event).map_or(event, |number| *number as usize);
-            *calls.entry(number).or_default() |= count > 0;
+            *calls.entry(number).or_default() |= count > 0 || unmatched(snapshot, event);
         }
         self.silent = calls.values().filter(|hit| !**hit).count() as u64;
         self
@@ -202,6 +205,13 @@ impl<'a> Page<'a> {
                 units::count(group.capacity.into()),
             ));
         }
+        if let Some(intervals) = &group.intervals {
+            let name = match (&group.events[..], lines.is_empty()) {
+                ([event], true) => format!("{}: ", self.name(*event)),
+                _ => String::new(),
+            };
+            lines.extend(remarks(intervals, &name, group.capacity));
+        }
         if group.dropped > 0 {
             lines.push(format!(
                 "{which} table is full: {} not counted; give it more room with --keys (now {})",
@@ -278,6 +288,45 @@ impl<'a> Page<'a> {
         let shown = table.rows.iter().take(style.rows);
         shown.filter_map(plot).take(style.plots).collect()
     }
+}
+
+/// True if an event ends intervals, and was hit without one.
+fn unmatched(snapshot: &Snapshot, event: usize) -> bool {
+    snapshot.groups.iter().any(|group| {
+        let unmatched = group.intervals.map_or(0, |intervals| intervals.unmatched);
+        unmatched > 0 && group.events.contains(&event)
+    })
+}
+
+/// Formats what became of starts and ends that are in no row. `name` is put before it.
+fn remarks(intervals: &Intervals, name: &str, keys: u32) -> Vec<String> {
+    let [start, end, key] = [("start", "starts"), ("end", "ends"), ("key", "keys")];
+    let parts = [
+        (intervals.open, start, "still open"),
+        (intervals.restarted, start, "restarted by the next one"),
+        (intervals.unmatched, end, "unmatched"),
+        (intervals.unreadable, key, "unreadable"),
+        (intervals.lost, start, "lost"),
+    ];
+    let parts = parts.iter().filter(|(count, ..)| *count > 0);
+    let parts = parts.map(|(count, (one, several), what)| {
+        format!("{} {what}", units::counted(*count, one, several))
+    });
+    let parts: Vec<String> = parts.collect();
+    let mut lines = Vec::new();
+    if !parts.is_empty() {
+        lines.push(format!("{name}no interval: {}", parts.join(", ")));
+    }
+    if intervals.no_room > 0 {
+        lines.push(format!(
+            "{name}too many intervals were open: {} no room; give them more with --keys (now {}, which \
+             is room for {} intervals at most)",
+            units::counted(intervals.no_room, "start had", "starts had"),
+            units::count(keys.into()),
+            units::count(intervals.slots.into()),
+        ));
+    }
+    lines
 }
 
 /// Returns the event that goes into the title instead of a column, because it is the only one.

@@ -10,7 +10,9 @@ def order(n):
     return sum(price(i) for i in range(n))
 
 
+orders = []
 end = time.time() + float(sys.argv[1])
 while time.time() < end:
-    order(5)
+    total = order(5)
+    orders += [[total] for n in range(20)]
     time.sleep(0.002)

@@ -14,7 +14,7 @@ use crate::support::random::Random;
 pub const BIAS: u64 = 0x2_4000_0000;
 /// Generated code: residents and the detour.
 pub const ARENA: u64 = 0x2_3000_0000;
-pub const ARENA_SIZE: usize = 0x1_0000;
+pub const ARENA_SIZE: usize = 0x2_0000;
 /// Target of random pointers. Fits in 31 bits, so that it survives truncation
 /// to 32 bits.
 pub const DATA: u64 = 0x5800_0000;

@@ -25,7 +25,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
 });
 /// Number of counters.
 pub const COUNTERS: u32 = 6;
-const RESIDENT_SIZE: u64 = 0x4000;
+const RESIDENT_SIZE: u64 = 0x6000;
 /// The detours follow the residents.
 pub const DETOURS: u64 = ARENA + 3 * RESIDENT_SIZE;
 
