@@ -671,7 +671,7 @@ fn time_case(
             let out = sandbox.run(entry, &input, 1);
             undisturbed(&plain, &out, case.live, case.red_zone)?;
             if matches!(work, [Work::Enter { .. }]) {
-                let bits = u64::from(mixed) << (frame::TAG_SHIFT as u64 + random.below(16));
+                let bits = u64::from(mixed) << (frame::TAG_SHIFT as usize + random.below(16));
                 session.change_time(bits, earlier);
             }
         }
