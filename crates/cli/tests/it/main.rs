@@ -73,6 +73,7 @@ mod scoped;
 mod shown;
 mod sized;
 mod sleepers;
+mod spellings;
 mod stacks;
 mod stat;
 mod stat_adds;
