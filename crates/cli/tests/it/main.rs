@@ -17,6 +17,7 @@ mod additions;
 mod against_gdb;
 mod boundary;
 mod calls;
+mod closed;
 mod compared;
 mod conditional_exits;
 mod cookbook;
