@@ -17,7 +17,7 @@ use crate::advice;
 use crate::exit;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
-use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
+use capriole::aggregate::model::{Group, Interval, Snapshot, by_event, per_second};
 use capriole::aggregate::{Keys, Source};
 use capriole::filtered::Filtered;
 use capriole::options;
@@ -331,6 +331,8 @@ fn watch(
 struct Shown {
     /// The events' names.
     names: Vec<String>,
+    /// The definitions of the events, as written.
+    labels: Vec<String>,
     /// Names as shown in tables. For a timed call that ends at a tail call, the name says so.
     titles: Vec<String>,
     /// By event, the number of the event that counts as hit together with it.
@@ -354,6 +356,9 @@ impl Shown {
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
+            labels: (probed.selected.iter())
+                .map(|event| event.probe.label.clone())
+                .collect(),
             titles: titles(&probed.selected, names),
             hit_as: select::hit_as(&probed.selected),
             json: arguments.json,
@@ -389,7 +394,7 @@ impl Shown {
             return Ok(screen.draw(&lines, size)?);
         }
         if self.json {
-            return print(&json::line(&interval_json(interval, &self.names)));
+            return print(&json::line(&interval_json(interval, self)));
         }
         let page = Page::interval(interval, &self.titles).sorted_by(self.sort.as_deref());
         let lines = page.lines(style);
@@ -416,7 +421,55 @@ fn title(event: &Selected, names: &ShownNames) -> String {
     }
 }
 
-/// Returns the titles of all events; functions of one name are told apart by their places.
+/// Splits an event as written into the part before its filter and the filter: `" if ..."`, or empty.
+/// A filter inside `latency(...)` is not split off, as more may follow it.
+fn parted(label: &str) -> (&str, &str) {
+    if definitions::is_latency(label) {
+        return (label, "");
+    }
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, character) in label.char_indices() {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            ' ' if !quoted && label[at..].starts_with(" if ") => return label.split_at(at),
+            _ => {}
+        }
+    }
+    (label, "")
+}
+
+/// Returns suffixes for events that have one title, by definition: their filters where only these
+/// differ, else the events as written.
+fn apart(labels: &BTreeMap<usize, &str>) -> HashMap<usize, String> {
+    let heads: HashSet<&str> = labels
+        .values()
+        .map(|label| parted(label).0.trim())
+        .collect();
+    let tails: HashSet<&str> = labels
+        .values()
+        .map(|label| parted(label).1.trim())
+        .collect();
+    let by_filter = heads.len() == 1 && tails.len() == labels.len();
+    let suffix = |label: &str| match by_filter {
+        true => parted(label).1.trim_end().to_owned(),
+        false => format!(" [{}]", label.trim()),
+    };
+    let all: HashSet<&str> = labels.values().copied().collect();
+    match all.len() {
+        // The same event twice cannot be told apart.
+        1 => HashMap::new(),
+        _ => labels
+            .iter()
+            .map(|(definition, label)| (*definition, suffix(label)))
+            .collect(),
+    }
+}
+
+/// Returns the titles of all events. Functions of one name are told apart by their places, several
+/// events at one function by their filters or as they were written.
 fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
     // Several events may be at one function. Places of a marker are told apart by their fields.
     let code = |event: &Selected| match event.site.marker {
@@ -432,14 +485,26 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
         let site = &event.site;
         format!(" ({}:{:#x})", event.object_name(), site.file_offset)
     };
-    let whole = |event: &Selected| {
+    let by_place = |event: &Selected| {
         let title = title(event, names);
         match codes[&title].len() {
             1 => title,
             _ => title + &place(event),
         }
     };
-    selected.iter().map(whole).collect()
+    let mut titles: Vec<String> = selected.iter().map(by_place).collect();
+    let mut labels: HashMap<String, BTreeMap<usize, &str>> = HashMap::new();
+    for (event, title) in selected.iter().zip(&titles) {
+        if !event.part.begins_calls() {
+            let same = labels.entry(title.clone()).or_default();
+            same.insert(event.definition, &event.probe.label);
+        }
+    }
+    for (event, title) in selected.iter().zip(&mut titles) {
+        let suffixes = labels.get(title).map(apart).unwrap_or_default();
+        title.extend(suffixes.get(&event.definition).map(String::as_str));
+    }
+    titles
 }
 
 fn text(lines: &[String]) -> String {
@@ -455,16 +520,30 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn interval_json(interval: &Interval, names: &[String]) -> Value {
+/// Formats the groups, each with its event as written.
+fn groups_json(shown: &Shown, groups: &[Group], time: Duration, extent: Extent) -> Vec<Value> {
+    let of_events = groups.iter().filter(|group| !group.is_plain());
+    let definitions =
+        of_events.map(|group| group.events.first().map(|event| &shown.labels[*event]));
+    let values = json::groups(groups, &shown.names, time, extent).into_iter();
+    let with = values.zip(definitions).map(|(mut value, definition)| {
+        value["definition"] = json!(definition);
+        value
+    });
+    with.collect()
+}
+
+fn interval_json(interval: &Interval, shown: &Shown) -> Value {
     let events = by_event(&interval.groups).into_iter();
     let event = |(event, calls): (usize, u64)| {
         json!({
-            "event": names[event],
+            "event": shown.names[event],
+            "definition": shown.labels[event],
             "calls": calls,
             "calls_per_second": per_second(calls, interval.time),
         })
     };
-    let groups = json::groups(&interval.groups, names, interval.time, Extent::SinceStart);
+    let groups = groups_json(shown, &interval.groups, interval.time, Extent::SinceStart);
     json!({
         "time_ns": interval.end.as_nanos() as u64,
         "interval_ns": interval.time.as_nanos() as u64,
@@ -481,6 +560,9 @@ fn json(
     detached: &Detached,
 ) -> Value {
     let mut sites = probed.sites_json(advice::words);
+    for (site, label) in sites.iter_mut().zip(&shown.labels) {
+        site["definition"] = json!(label);
+    }
     // Further sites of an event, by the event's number, which is that of its first site.
     let mut others: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for (index, event) in probed.selected.iter().enumerate() {
@@ -513,6 +595,6 @@ fn json(
         "events": events,
         "lost": whole.lost,
         "damaged": whole.groups.iter().map(|group| group.damaged).sum::<u64>(),
-        "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),
+        "groups": groups_json(shown, &whole.groups, whole.time, Extent::Same),
     })
 }

@@ -15,6 +15,7 @@ mod traces;
 mod actions;
 mod additions;
 mod against_gdb;
+mod apart;
 mod boundary;
 mod calls;
 mod closed;

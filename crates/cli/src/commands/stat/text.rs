@@ -123,7 +123,8 @@ impl<'a> Page<'a> {
         Page {
             names: names
                 .iter()
-                .map(|name| escaped(name.as_bytes(), b'"'))
+                // An event as written may have quotes: they stay.
+                .map(|name| escaped(name.as_bytes(), 0))
                 .collect(),
             tables: counted.into_iter().chain(others).collect(),
             silent: 0,
