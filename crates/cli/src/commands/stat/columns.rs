@@ -27,6 +27,28 @@ pub enum Figure {
     Event,
 }
 
+impl Figure {
+    /// Returns the importance of a column with this title that may be left out: the least important one
+    /// goes first. A measure of the event's own comes after all that is computed from histograms.
+    pub fn importance(self, title: &str) -> u8 {
+        let computed = match parts(title).0 {
+            "p99" => 9,
+            "avg" => 8,
+            "total" => 7,
+            "max" => 6,
+            "p50" => 5,
+            "p90" => 3,
+            "p99.9" => 2,
+            "min" => 1,
+            _ => 4,
+        };
+        match self {
+            Figure::Measure(_) => 10 + computed,
+            _ => computed,
+        }
+    }
+}
+
 /// A number that is computed from a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistic {

@@ -184,10 +184,13 @@ impl<'a> Page<'a> {
                 let keys = group.key_names.join(", ");
                 lines.push(format!("{} by {keys}", self.name(event)));
             }
-            lines.extend(table::within(
-                self.columns(group, &[shown, &others].concat()),
-                style.columns,
-            ));
+            let columns = self.columns(group, &[shown, &others].concat());
+            let dots = if style.blocks { "…" } else { ".." };
+            let (table, left_out) = table::within(columns, style.columns, dots);
+            lines.extend(table);
+            if !left_out.is_empty() {
+                lines.push(format!("no room for {}", left_out.join(", ")));
+            }
         }
         let more = table.rows.len() - shown.len();
         if more > 0 {
@@ -240,15 +243,15 @@ impl<'a> Page<'a> {
                 .map(|row| columns::cell(row, figure, time, &self.rates, &self.names));
             let is_text = |value: Option<&Value>| matches!(value, Some(Value::Text(_)));
             match figure {
-                Figure::Event => Column::text(title, cells),
+                Figure::Event => Column::text(title, cells).flexible(),
                 Figure::Key(key) if rows.iter().any(|row| is_text(row.keys.get(key))) => {
-                    Column::text(title, cells)
+                    Column::text(title, cells).flexible()
                 }
-                Figure::Key(_) | Figure::Calls | Figure::Error | Figure::Unreadable => {
-                    Column::numbers(title, cells)
-                }
+                Figure::Key(_) => Column::numbers(title, cells).flexible(),
+                Figure::Calls | Figure::Error | Figure::Unreadable => Column::numbers(title, cells),
                 Figure::Rate | Figure::Measure(_) | Figure::Of(..) => {
-                    Column::numbers(title, cells).optional()
+                    let importance = figure.importance(&title);
+                    Column::numbers(title, cells).optional(importance)
                 }
             }
         };
