@@ -3,6 +3,7 @@
 mod columns;
 #[cfg(test)]
 mod fixtures;
+mod functions;
 mod json;
 mod live;
 #[cfg(test)]
@@ -26,7 +27,7 @@ use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
 use capriole_event::{Action, Aggregate, Base};
-use capriole_object::symbols::shown::ShownNames;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_patch::detach::Detached;
 use capriole_ring::{layout, summary};
 use capriole_select::definitions;
@@ -39,6 +40,7 @@ use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
 use columns::Names;
+use functions::Functions;
 use json::Extent;
 use live::Screen;
 use open_files::OpenFiles;
@@ -222,7 +224,8 @@ fn count(
     };
     let mut whole = source.read(time, &probed.selected);
     open.look();
-    open.name(&mut whole);
+    open.name(&mut whole.groups);
+    shown.functions.name(&mut whole.groups);
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
@@ -314,9 +317,14 @@ fn watch(
             && now >= *due
         {
             let mut until = source.read(now - started, &probed.selected);
+            let mut interval = until.since(&before);
             open.look();
-            open.name(&mut until);
-            shown.interval(&until, &until.since(&before))?;
+            for groups in [&mut until.groups, &mut interval.groups] {
+                open.name(groups);
+                shown.functions.name(groups);
+            }
+            shown.interval(&until, &interval)?;
+            until.groups.iter_mut().for_each(Group::remove_names);
             before = until;
             while *due <= now {
                 *due += period;
@@ -337,6 +345,8 @@ struct Shown {
     titles: Vec<String>,
     /// By event, the number of the event that counts as hit together with it.
     hit_as: Vec<u32>,
+    /// Functions that are keys.
+    functions: Functions,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
@@ -361,6 +371,14 @@ impl Shown {
                 .collect(),
             titles: titles(&probed.selected, names),
             hit_as: select::hit_as(&probed.selected),
+            functions: Functions::of(
+                probed.attached.process(),
+                &probed.selected,
+                match arguments.json {
+                    true => Form::Full,
+                    false => arguments.run.names.form(),
+                },
+            ),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),

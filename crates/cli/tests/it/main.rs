@@ -81,6 +81,7 @@ mod stat;
 mod stat_adds;
 mod states;
 mod strange_files;
+mod symbols;
 mod talk;
 mod test_programs;
 mod texts;

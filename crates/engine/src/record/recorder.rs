@@ -61,7 +61,7 @@ pub struct Recorder {
     /// Time of the last loss check, in ticks, and the number of events lost in locked lanes by
     /// then.
     losses: (u64, u64),
-    /// Known code mappings, by start and end address; `None` unless events have call stacks.
+    /// Known code mappings, by start and end address; `None` unless events have call stacks or symbols.
     mapped: Option<HashSet<(u64, u64)>>,
     /// Open files of descriptors; `None` unless events have fields of that type.
     descriptors: Option<Descriptors>,

@@ -326,6 +326,10 @@ fn key_value(value: &Value) -> String {
             String::from_utf8_lossy(&out).into_owned()
         }
         Value::Name(name) => escaped(name.as_bytes(), b'"'),
+        Value::Function(address, None) => format!("{address:#x}"),
+        Value::Function(_, Some((name, offset))) => {
+            format!("{}+{offset:#x}", escaped(name.as_bytes(), b'"'))
+        }
         Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
         Value::Unreadable => "(fault)".to_owned(),
