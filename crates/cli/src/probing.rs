@@ -10,7 +10,7 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::watch::{Ended, Observer};
+use capriole::watch::{Ended, Observer, not_followed};
 use capriole_host::signals;
 use capriole_object::Objects;
 use capriole_object::symbols::shown::ShownNames;
@@ -151,6 +151,13 @@ pub fn say_unseen(unseen: Unseen) {
              tail calls was too long; follow fewer functions",
             units::counted(unseen.missed, "call", "calls")
         );
+    }
+}
+
+/// Prints a message about children that executed other programs, if there were any.
+pub fn say_not_followed(executed_children: u64) {
+    if let Some(text) = not_followed(executed_children) {
+        tell!("capriole: {text}");
     }
 }
 

@@ -204,7 +204,14 @@ fn count(
     let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
-    let ended = watch(arguments, probed, &source, &mut shown, &mut open, started);
+    let mut watch = Watch::new(
+        probed.attached.process(),
+        probed.names(),
+        arguments.run.duration,
+    );
+    let ended = until_end(
+        arguments, probed, &source, &mut shown, &mut open, started, &mut watch,
+    );
     let time = started.elapsed();
     // Calls are counted until the probes are out.
     let detached = timed("probes removed", || probed.detach());
@@ -230,6 +237,7 @@ fn count(
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
             Filtered::of(&probed.attached).put_into(&mut value);
+            value["executed_children"] = json!(watch.executed_children());
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
@@ -269,6 +277,7 @@ fn count(
             }
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
+            probing::say_not_followed(watch.executed_children());
             probing::say_end(probed, &detached);
             if all == 0 && whole.lost == 0 {
                 probing::say_nothing_hit(probed, &names, None);
@@ -286,19 +295,15 @@ fn count(
 }
 
 /// Waits until something ends the counting, and shows results at intervals.
-fn watch(
+fn until_end(
     arguments: &Arguments,
     probed: &mut Probed,
     source: &Source,
     shown: &mut Shown,
     open: &mut OpenFiles,
     started: Instant,
+    watch: &mut Watch,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(
-        probed.attached.process(),
-        probed.names(),
-        arguments.run.duration,
-    );
     let mut before = source.nothing();
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
