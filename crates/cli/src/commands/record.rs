@@ -106,6 +106,7 @@ fn prepare(
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {
     let request = Request {
+        entries: false,
         breakpoints: None,
         events,
         options: &arguments.probes.into(),

@@ -123,6 +123,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
         let request = Request {
+            entries: true,
             breakpoints: None,
             events: &events,
             options: &arguments.probes.into(),
@@ -230,12 +231,14 @@ fn count(
         }
     };
     let mut whole = source.read(time, &probed.selected);
+    let entered = source.entries(&probed.selected);
+    let unended = unended(&whole, &entered, &shown.hit_as);
     open.look();
     open.name(&mut whole.groups);
     shown.functions.name(&mut whole.groups);
     let printed = match arguments.json {
         true => {
-            let mut value = json(probed, &whole, &shown, ended, &detached);
+            let mut value = json(probed, &whole, &shown, &entered, ended, &detached);
             Filtered::of(&probed.attached).put_into(&mut value);
             value["executed_children"] = json!(watch.executed_children());
             if let Some(step) = clock_step_ns {
@@ -247,7 +250,7 @@ fn count(
             print(&json::line(&value))
         }
         false => {
-            let printed = shown.finish(&whole);
+            let printed = shown.finish(&whole, unended.len());
             let all = whole.calls();
             note!(
                 "capriole: {} in {}{}",
@@ -279,7 +282,15 @@ fn count(
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_not_followed(watch.executed_children());
             probing::say_end(probed, &detached);
-            if all == 0 && whole.lost == 0 {
+            for (event, calls) in &unended {
+                tell!(
+                    "capriole: {} was entered {}, but no call of it was seen to return: they were left by \
+                     exceptions or longjmp, or have not ended",
+                    names.get(&probed.selected[*event].function()),
+                    units::counted(*calls, "time", "times")
+                );
+            }
+            if all == 0 && whole.lost == 0 && unended.is_empty() {
                 probing::say_nothing_hit(probed, &names, None);
             }
             printed
@@ -292,6 +303,24 @@ fn count(
         }
         None => printed.map(|()| ExitCode::SUCCESS),
     }
+}
+
+/// Returns the events at functions' exits that were not hit, although the functions were entered so
+/// often. Events that count as hit together are one.
+fn unended(
+    whole: &Snapshot,
+    entered: &BTreeMap<usize, u64>,
+    hit_as: &[u32],
+) -> BTreeMap<usize, u64> {
+    let number = |event: usize| hit_as.get(event).map_or(event, |number| *number as usize);
+    let calls = by_event(&whole.groups);
+    let hit = calls.iter().filter(|(_, calls)| *calls > 0);
+    let hit: HashSet<usize> = hit.map(|(event, _)| number(*event)).collect();
+    let counted = entered.iter().filter(|(_, calls)| **calls > 0);
+    let unended = counted.filter(|(event, _)| !hit.contains(&number(**event)));
+    unended
+        .map(|(event, calls)| (number(*event), *calls))
+        .collect()
 }
 
 /// Waits until something ends the counting, and shows results at intervals.
@@ -426,12 +455,13 @@ impl Shown {
     }
 
     /// Prints the totals at the end.
-    fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
+    /// `unended` events were not hit, and are mentioned for another reason.
+    fn finish(&mut self, whole: &Snapshot, unended: usize) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
         let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
-        let page = page.sorted_by(self.sort.as_deref());
+        let page = page.mentioned(unended).sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))
     }
 }
@@ -579,6 +609,7 @@ fn json(
     probed: &Probed,
     whole: &Snapshot,
     shown: &Shown,
+    entered: &BTreeMap<usize, u64>,
     ended: Ended,
     detached: &Detached,
 ) -> Value {
@@ -601,6 +632,9 @@ fn json(
             site["other_sites"] = json!(others);
         }
         site["calls"] = json!(calls);
+        if let Some(entered) = entered.get(&event) {
+            site["entered"] = json!(entered);
+        }
         site["calls_per_second"] = json!(per_second(calls, whole.time));
         events.push(site);
     }

@@ -89,5 +89,6 @@ mod tight;
 mod toolchains;
 mod translated;
 mod trapped;
+mod unended;
 mod unhurt;
 mod uprobes;

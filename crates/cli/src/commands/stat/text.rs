@@ -89,6 +89,13 @@ impl<'a> Page<'a> {
         self
     }
 
+    /// Leaves so many events out of the number of those that were not hit: they are mentioned elsewhere.
+    #[must_use]
+    pub fn mentioned(mut self, events: usize) -> Page<'a> {
+        self.silent = self.silent.saturating_sub(events as u64);
+        self
+    }
+
     /// Creates a page of an interval.
     pub fn interval(interval: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&interval.groups, names, interval.time);
