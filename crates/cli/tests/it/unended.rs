@@ -67,3 +67,44 @@ fn calls_without_an_end_are_told_from_no_calls() {
     let said = stat(&program, &["-e", "latency(:left if $arg1 > 1000)"]);
     assert!(said.contains("none of these was hit"), "{said}");
 }
+
+#[test]
+fn rejected_calls_are_not_unreadable() {
+    let Some(program) = program() else { return };
+    for (event, calls) in [
+        ("latency(:halved if $arg1 > 3)", 36),
+        ("latency(:halved if $arg1 > 3) by tid", 36),
+        (
+            "latency(:halved if $arg1:s32 > 3) by odd=$entry:arg1:b1@0/32",
+            36,
+        ),
+        // A filter that the resident evaluates.
+        (
+            "latency(:taken if request->size >= 200) by where=$entry:arg1",
+            20,
+        ),
+        ("latency(:taken if request->size >= 200)", 20),
+        // Rejected calls are left by longjmp, too, from the same place of the stack.
+        ("latency(:mostly if $arg1 >= 20)", 5),
+    ] {
+        let said = json(&program, &["-e", event]);
+        let rows = said["groups"][0]["rows"].as_array().expect("rows");
+        let sum = |name: &str| -> u64 {
+            rows.iter()
+                .map(|row| row[name].as_u64().expect("a number"))
+                .sum()
+        };
+        assert_eq!(
+            (sum("calls"), sum("unreadable")),
+            (calls, 0),
+            "{event}: {said}"
+        );
+        let measured: u64 = rows
+            .iter()
+            .map(|row| row["measures"][0]["count"].as_u64().expect("a number"))
+            .sum();
+        assert_eq!(measured, calls, "{event}: {said}");
+    }
+    let said = stat(&program, &["-e", "latency(:halved if $arg1 > 3)"]);
+    assert!(!said.contains("unreadable"), "{said}");
+}
