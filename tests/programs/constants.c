@@ -54,9 +54,12 @@ PROBED uint64_t text(uint64_t round)
 /* As the header has them. */
 PROBED uint64_t described(uint64_t round)
 {
+	const int below = -5;
+	const signed char small = -3;
+	const unsigned large = 0xfffffff0;
 	CAPRIOLE_MARK(fixed, described, "round=%lu line=%d f=%f d=%f small=%hhd c=%c nowhere=%p",
-	              round, 4711, 0.5f, -1.0 / 1024, (signed char)-3, 'x', (void *)0x1000);
-	return round;
+	              round, 4711, 0.5f, -1.0 / 1024, small, 'x', (void *)0x1000);
+	return round + large + below;
 }
 
 int main(int argc, char **argv)

@@ -169,6 +169,8 @@ impl Armed {
                 summary: summary::ROOM,
             },
             clock: clock.as_ref(),
+            // As the command does it.
+            entries: record_bytes.is_none(),
         };
         let planned = Planned::new(process, &request)?;
         let geometry = planned.geometry(64 << 20);

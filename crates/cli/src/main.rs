@@ -15,6 +15,7 @@ mod verbosity;
 mod version;
 
 use capriole::machine;
+use capriole_host::standard;
 use capriole_text::{output, tell};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
@@ -83,6 +84,9 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         // Help and version contain no foreign text, so they may have colours.
         Err(error) if !error.use_stderr() => {
+            if let Err(error) = has_output() {
+                return exit::code(Err(error));
+            }
             let written = error.print().and_then(|()| output::terminal().flush());
             let written = written.map_err(output::unwritable);
             return exit::code(written.map(|()| ExitCode::SUCCESS).map_err(Into::into));
@@ -100,7 +104,22 @@ fn main() -> ExitCode {
     exit::code(run(arguments.command))
 }
 
+/// Refuses a closed standard output: results would be lost without any message.
+fn has_output() -> anyhow::Result<()> {
+    if standard::output_was_closed() {
+        anyhow::bail!(
+            "standard output is closed, so the results have no place to go; nothing was done: open \
+             it, or redirect it to /dev/null"
+        );
+    }
+    Ok(())
+}
+
 fn run(command: Command) -> anyhow::Result<ExitCode> {
+    // Probes are taken out whether or not somebody reads about it; the helper prints nothing.
+    if !matches!(command, Command::Detach(_) | Command::ProbeHelper(_)) {
+        has_output()?;
+    }
     // The other commands start no threads; detaching must work even when resources are short.
     if !matches!(
         command,

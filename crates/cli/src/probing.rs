@@ -10,7 +10,7 @@ use capriole::filtered::Filtered;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
-use capriole::watch::{Ended, Observer};
+use capriole::watch::{Ended, Observer, not_followed};
 use capriole_host::signals;
 use capriole_object::Objects;
 use capriole_object::symbols::shown::ShownNames;
@@ -154,6 +154,13 @@ pub fn say_unseen(unseen: Unseen) {
     }
 }
 
+/// Prints a message about children that executed other programs, if there were any.
+pub fn say_not_followed(executed_children: u64) {
+    if let Some(text) = not_followed(executed_children) {
+        tell!("capriole: {text}");
+    }
+}
+
 /// Prints a warning about values that were not read because of a seccomp filter, if any.
 pub fn say_filtered(filtered: Filtered) {
     if let Some(text) = filtered.message() {
@@ -172,13 +179,19 @@ pub fn say_begin(probed: &Probed, doing: &str, limit: Option<Duration>) {
         .map(|(event, _)| event);
     let shown: Vec<&Selected> = shown.collect();
     let (one, several) = Selected::nouns(shown.iter().copied());
-    let subjects = shown
+    let subjects: HashSet<_> = shown.iter().map(|event| event.subject()).collect();
+    let events = shown
         .iter()
         .map(|event| (event.definition, event.subject()));
-    let subjects = subjects.collect::<HashSet<_>>().len();
+    let events = events.collect::<HashSet<_>>().len();
+    // More than one of the user's events may be at a function.
+    let events = match events > subjects.len() {
+        true => format!(" ({} events)", units::count(events as u64)),
+        false => String::new(),
+    };
     note!(
-        "capriole: {doing} {} of process {} ({}){}",
-        units::counted(subjects as u64, one, several),
+        "capriole: {doing} {}{events} of process {} ({}){}",
+        units::counted(subjects.len() as u64, one, several),
         probed.attached.process().pid(),
         probed.attached.process().name(),
         if limit.is_some() {
@@ -242,15 +255,21 @@ pub fn say_dropped(probed: &Probed, names: &ShownNames) {
     let left_out = asked().filter_map(|(event, dropped)| Some((event, dropped.as_ref()?)));
     let left_out = left_out.filter(|(event, _)| told.insert((function(event), is_exit(event))));
     let (exits, functions): (Vec<_>, Vec<_>) = left_out.partition(|(event, _)| is_exit(event));
-    let all: HashSet<_> = asked().map(|(event, _)| function(event)).collect();
+    let events: HashSet<_> = asked().map(|(event, _)| function(event)).collect();
+    let all: HashSet<_> = events.iter().map(|(_, place)| place).collect();
     let (one, several) = match Selected::nouns(asked().map(|(event, _)| event)) {
         ("marker", _) => ("place of a marker", "places of markers"),
         nouns => nouns,
     };
-    let all = units::counted(all.len() as u64, one, several);
+    let places = units::counted(all.len() as u64, one, several);
+    let all = match events.len() > all.len() {
+        true => format!("{} events of {places}", units::count(events.len() as u64)),
+        false => places,
+    };
     let count = units::count(functions.len() as u64);
     say_left_out(&format!("{count} of {all}"), &functions, names);
-    let count = units::counted(exits.len() as u64, one, several);
+    let left = exits.iter().map(|(event, _)| event.place_of_call());
+    let count = units::counted(left.collect::<HashSet<_>>().len() as u64, one, several);
     say_left_out(&format!("some exits of {count}"), &exits, names);
 }
 

@@ -78,6 +78,11 @@ const LISTED: usize = 10;
 /// Maximum number of characters of a command line that a message shows.
 const SHOWN: usize = 60;
 
+/// Message for several processes at once.
+pub const ONE_PROCESS: &str = "one command has one process, and records its children too; for several \
+    processes start a command for each, as in `for pid in 12 34; do capriole record -p $pid -o \
+    trace.$pid -e EVENT & done; wait`; `report --compare` takes two traces";
+
 /// Parses the value of `-p`: the number of a process, or its name if only one has it.
 pub fn pid(text: &str) -> Result<u32, String> {
     if text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -89,6 +94,7 @@ pub fn pid(text: &str) -> Result<u32, String> {
     let mut found: Vec<Process> = others.filter(|process| is_called(process, text)).collect();
     found.sort_by_key(Process::pid);
     match found.as_slice() {
+        [] if text.contains([',', ' ']) => Err(ONE_PROCESS.to_owned()),
         [] => Err("no running process is called that".to_owned()),
         [process] => Ok(process.pid()),
         several => {
@@ -144,5 +150,8 @@ mod tests {
         assert!(pid("").is_err());
         let error = pid("no-such-program").unwrap_err();
         assert_eq!(error, "no running process is called that");
+        for several in ["12,34", "12 34", "no-such-program,no-other"] {
+            assert_eq!(pid(several).unwrap_err(), ONE_PROCESS);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 mod hints;
 
+use crate::subject;
 use crate::topics;
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
@@ -35,6 +36,9 @@ pub fn message(error: &Error, words: &[OsString]) -> Option<String> {
                     Some(event) => format!("events stand behind -e: write -e '{event}'"),
                     None => "give either -p PID or a program to start, not both".to_owned(),
                 },
+                false if others == [argument.clone()] && argument.contains("--pid") => {
+                    format!("--pid PID is given twice; {}", subject::ONE_PROCESS)
+                }
                 false if others == [argument.clone()] => {
                     format!("{} is given twice; give it once", plain(&argument))
                 }

@@ -522,7 +522,7 @@ impl Fetch {
         let mut builder = Builder::new(self);
         builder.steps.push(Step {
             value: call.into(),
-            ..Step::new(op::FORGET)
+            ..Step::new(op::REJECTED)
         });
         let tree = builder.condition(self.condition.as_ref())?;
         for index in 0..self.fields.len() {

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use gimli::constants as dw;
 
 use super::error::DebugError;
-use super::names::is_called;
+use super::names::{is_called, may_be_called};
 use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
 use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier};
+use capriole_object::symbols::spelling::Spelling;
 
 /// A place where a function is entered: its own code, or an inlined copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +38,23 @@ impl Debug<'_> {
     ///
     /// No function has that name, or the debug information is damaged.
     pub fn functions(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
+        let is = |plain: Option<&str>, linkage: Option<&str>| is_called(name, plain, linkage);
+        match self.functions_called(name, is) {
+            Err(DebugError::UnknownFunction(_)) => {
+                let spelling = Spelling::of(name);
+                self.functions_called(name, |_, linkage| may_be_called(&spelling, linkage))
+            }
+            found => found,
+        }
+    }
+
+    /// Finds the functions for which `is` holds, given their names: as in the source, unless that is
+    /// only a part of the name, and the linkage name. Their last identifier is that of `name`.
+    fn functions_called(
+        &self,
+        name: &str,
+        is: impl Fn(Option<&str>, Option<&str>) -> bool,
+    ) -> Result<Vec<FunctionPlace>, DebugError> {
         self.begin();
         let names = self.names()?;
         let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
@@ -44,9 +62,7 @@ impl Debug<'_> {
             && let Some(identifier) = last_identifier(name)
         {
             let fits = |linkage: &str| {
-                is_mangled(linkage)
-                    && linkage.contains(identifier)
-                    && is_called(name, None, Some(linkage))
+                is_mangled(linkage) && linkage.contains(identifier) && is(None, Some(linkage))
             };
             let found = names.functions.iter().filter(|(linkage, _)| fits(linkage));
             indices = found.flat_map(|(_, indices)| indices).copied().collect();
@@ -72,7 +88,7 @@ impl Debug<'_> {
             let linkage = frame.linkage_name.as_deref();
             // The plain name `add` must not match `shop::Order::add`.
             let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
-            if !is_called(name, plain, linkage) || self.is_part(&site) {
+            if !is(plain, linkage) || self.is_part(&site) {
                 continue;
             }
             let Ok(die) = self.die(body.key) else {

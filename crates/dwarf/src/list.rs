@@ -1,6 +1,6 @@
 //! Parameters and variables that can be recorded at a site, for `list --args`.
 
-use capriole_event::Gpr;
+use capriole_event::{Element, FieldType, Gpr, Shown};
 use capriole_prologue::{Place, Start, Sum};
 
 use super::error::{DebugError, Refusal};
@@ -47,7 +47,7 @@ impl Debug<'_> {
             }
             let kind = self.type_of(&variable.die).ok().flatten();
             let place = self.place_of(site, &variable, Some(frame.key));
-            let fetch = place.clone().and_then(|place| {
+            let fetch: Result<TypedFetch, Refusal> = place.clone().and_then(|place| {
                 let mut thing = Thing {
                     place,
                     kind,
@@ -64,7 +64,10 @@ impl Debug<'_> {
                 parameter: variable.parameter,
                 function: frame.name.clone(),
                 c_type: self.c_type(kind),
-                place: place.map(|place| shown(&place)),
+                place: place.map(|place| {
+                    let as_type = fetch.as_ref().ok().map(|fetch| fetch.field_type);
+                    constant(&place, as_type).unwrap_or_else(|| shown(&place))
+                }),
                 fetch,
             });
         }
@@ -72,6 +75,35 @@ impl Debug<'_> {
         found.sort_by_key(|described| !described.parameter);
         Ok(found)
     }
+}
+
+/// Formats the place of a constant as the number that its type makes of it: constants are kept as
+/// words of 64 bits, with the sign extended. `None` for other places and types.
+fn constant(place: &Place, as_type: Option<FieldType>) -> Option<String> {
+    let Place::Value { value, bits, .. } = place else {
+        return None;
+    };
+    let word = value.constant().filter(|_| bits.is_whole())?;
+    let FieldType {
+        element:
+            Element::Number {
+                shown,
+                bytes,
+                bits: None,
+            },
+        count: None,
+    } = as_type?
+    else {
+        return None;
+    };
+    let unused = 64_u32.checked_sub(8 * u32::from(bytes))?;
+    let number = match shown {
+        Shown::Signed | Shown::Descriptor => ((word << unused) as i64 >> unused).to_string(),
+        Shown::Unsigned => (word << unused >> unused).to_string(),
+        Shown::Hexadecimal | Shown::Symbol => format!("{:#x}", word << unused >> unused),
+        Shown::Character | Shown::Float | Shown::Network | Shown::Ipv4 => return None,
+    };
+    Some(format!("constant {number}"))
 }
 
 /// Formats a place as in a fetch argument.

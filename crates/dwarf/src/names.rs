@@ -1,6 +1,7 @@
 //! The names of a function.
 
 use capriole_object::symbols::demangle::{demangle, is_mangled, without_blanks};
+use capriole_object::symbols::spelling::Spelling;
 
 /// True if `wanted` is a name of the function: as in the source, the linkage name, or the latter
 /// demangled, with or without parameters.
@@ -16,4 +17,10 @@ pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>)
     is(&demangled.full)
         || is(&demangled.short)
         || demangled.with_return_type.as_deref().is_some_and(is)
+}
+
+/// True if a name of C++ in another [spelling](Spelling) may be meant for the function.
+pub(super) fn may_be_called(wanted: &Spelling, linkage: Option<&str>) -> bool {
+    let demangled = linkage.filter(|name| is_mangled(name)).and_then(demangle);
+    demangled.is_some_and(|name| wanted.is(&name))
 }

@@ -128,6 +128,7 @@
 
 pub mod aggregate;
 pub mod descriptors;
+mod executed;
 pub mod filtered;
 pub mod machine;
 pub mod options;

@@ -86,6 +86,8 @@ pub struct Request<'a> {
     pub messages: bool,
     /// Room for keys in each new table.
     pub keys: Keys,
+    /// True if calls of events that are counted or timed at their exits are counted at the entry, too.
+    pub entries: bool,
     /// Indices of events that are probed by breakpoints, whatever else is possible.
     pub breakpoints: Option<&'a BTreeSet<usize>>,
     /// Clock that shows durations in maps in ns, and converts times that durations are compared
@@ -151,6 +153,7 @@ impl Planned {
             }
         }
         select::refuse_named(&selected)?;
+        maps.entries = request.entries;
         let own = maps.make(
             &events[..request.events.len()],
             &selected,

@@ -1,12 +1,14 @@
 //! Watching a probed process: the end of a recording, other tools at the probes, and sites that
 //! were occupied.
 
+use crate::executed::Executed;
 use crate::pace::Work;
 use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
 use capriole_proc::process::{Process, State};
+use capriole_text::units;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -90,6 +92,17 @@ impl Ended {
     }
 }
 
+/// Returns a message about children that executed other programs, if there were any.
+#[must_use]
+pub fn not_followed(executed_children: u64) -> Option<String> {
+    let processes = units::counted(executed_children, "child process", "child processes");
+    let message = format!(
+        "at least {processes} executed another program, which is not followed: only the calls before \
+         that are recorded"
+    );
+    (executed_children > 0).then_some(message)
+}
+
 /// Interval between the more expensive checks.
 const SECOND: Duration = Duration::from_secs(1);
 /// Delay before occupied sites are retried for the first time. It doubles with each retry, up
@@ -119,6 +132,7 @@ pub struct Watch {
     limit: Option<Duration>,
     second: Instant,
     family: Family,
+    executed: Executed,
     /// Delay between two rounds for occupied sites, and the time of the next one.
     round: Duration,
     next_round: Instant,
@@ -145,6 +159,7 @@ impl Watch {
             limit,
             second: now,
             family: Family::default(),
+            executed: Executed::default(),
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
             next_tool_check: now + TOOL_CHECK_INTERVAL,
@@ -184,6 +199,13 @@ impl Watch {
             pause = pause.min(until);
         }
         pause
+    }
+
+    /// Returns how many children that the program forked were seen to execute another program, after
+    /// which they are not recorded any more. It may be more: one that ends soon is not seen.
+    #[must_use]
+    pub fn executed_children(&self) -> u64 {
+        self.executed.count()
     }
 
     /// Returns the other processes that are recorded now.
@@ -296,6 +318,7 @@ impl Watch {
             }
         }
         self.lanes.look(attached);
+        self.executed.look(attached);
         if self.second.elapsed() < SECOND {
             return None;
         }

@@ -183,6 +183,17 @@ impl FieldType {
         }
     }
 
+    /// True for addresses that are shown as functions, and arrays of them.
+    pub fn is_symbol(&self) -> bool {
+        matches!(
+            self.element,
+            Element::Number {
+                shown: Shown::Symbol,
+                ..
+            }
+        )
+    }
+
     /// True for strings and arrays of them, whose length is known only when they are read.
     pub fn is_string(&self) -> bool {
         matches!(self.element, Element::String { .. })

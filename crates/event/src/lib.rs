@@ -87,7 +87,7 @@ pub use field_type::{Bits, Element, FieldType, Shown};
 pub use glob::glob_match;
 pub use gpr::Gpr;
 pub use guard::{Comparison, Guard, Operand};
-pub use names::automatic_name;
+pub use names::{automatic_name, identifier};
 pub use parse::Fields;
 pub use place::{ObjectRef, Place};
 pub use probe::{Action, Call, Entry, Map, Pairing, Probe, ProbeError, Side};

@@ -93,9 +93,9 @@ fn misplaced(name: &str, dash: bool) -> Option<char> {
         .map(|(_, c)| c)
 }
 
-/// Makes an identifier from a variable's path: `req->list[2].name` becomes `req_list_2_name`.
-/// `None` if nothing is left.
-pub(crate) fn identifier(path: &str) -> Option<String> {
+/// Returns the automatic name of a field: an identifier made from its expression, such as
+/// `req_list_2_name` for `req->list[2].name`. `None` if nothing is left.
+pub fn identifier(path: &str) -> Option<String> {
     let words = path.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     let mut name = words.join("_");

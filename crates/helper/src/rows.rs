@@ -26,7 +26,7 @@ pub fn text(session: &Session, groups: &[Group]) -> String {
 fn shown(value: &Value) -> String {
     match value {
         Value::Number(number) => number.to_string(),
-        Value::Hexadecimal(number) => format!("{number:#x}"),
+        Value::Hexadecimal(number) | Value::Function(number, _) => format!("{number:#x}"),
         Value::Character(byte) => format!("'{}'", byte.escape_ascii()),
         Value::Descriptor(fd, _) => fd.to_string(),
         Value::Name(name) => name.clone(),

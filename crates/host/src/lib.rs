@@ -7,6 +7,7 @@
 //! - [`stacks`], [`survey`]: examining stopped threads
 //! - [`memfd`]: descriptors of other processes
 //! - [`signals`]: signals that end the tracer itself
+//! - [`standard`]: the descriptors with which the tracer was started
 #![deny(unsafe_code)]
 
 pub mod error;
@@ -15,6 +16,7 @@ pub mod memfd;
 pub mod ptrace;
 pub mod signals;
 pub mod stacks;
+pub mod standard;
 pub mod steps;
 pub mod survey;
 pub mod volunteer;

@@ -10,6 +10,7 @@ mod near;
 mod parts;
 mod read;
 pub mod shown;
+pub mod spelling;
 mod standard;
 
 use std::borrow::Cow;

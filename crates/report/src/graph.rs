@@ -92,6 +92,7 @@ pub fn write_graph(
             .map(|event| Label::new(event, &shown))
             .collect()
     };
+    let of_symbols = shown.clone();
     let mut printer = Printer {
         lines: Lines::new(out),
         scratch: Lines::new(io::sink()),
@@ -104,7 +105,7 @@ pub fn write_graph(
             true => Vec::new(),
             false => document.events.iter().map(MarkerText::of).collect(),
         },
-        symbols: Symbols::of(&document.events, |name| printable(&shown.get(name))),
+        symbols: Symbols::of(document, move |name| printable(&of_symbols.get(name))),
         tasks: Tasks::new(&document.threads, tasks::name_and_id),
         width: tasks::width(document),
         calls: Open::new(),

@@ -60,7 +60,7 @@ use capriole_trace::{EventInfo, FieldInfo};
 pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
     let document = trace.document();
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
-    let symbols = Symbols::of(&document.events, escaped);
+    let symbols = Symbols::of(document, escaped);
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
     let mut backtraces = Backtraces::of(document, Form::Full);

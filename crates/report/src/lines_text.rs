@@ -66,7 +66,8 @@ pub fn write_text(
     let label = |event| Label::new(document, event, &names, options);
     let labels: Vec<Label> = document.events.iter().map(label).collect();
     let mut scratch = Vec::new();
-    let symbols = Symbols::of(&document.events, |name| printable(&names.get(name)));
+    let named = names.clone();
+    let symbols = Symbols::of(document, move |name| printable(&named.get(name)));
     let mut tasks = Tasks::new(&document.threads, tasks::name_and_id);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;

@@ -2,8 +2,8 @@
 
 use capriole_object::is_link;
 use capriole_object::symbols::shown::{Form, ShownNames};
-use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Target, Value};
-use std::collections::BTreeMap;
+use capriole_trace::{CallStack, Document, Event, EventInfo, FieldInfo, Role, Target, Value};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// True if a field is shown in the line of its event. Others, such as `_sp`, are only needed to
 /// interpret the trace; call stacks have separate lines.
@@ -18,6 +18,46 @@ pub(crate) fn event_names(document: &Document, form: Form) -> ShownNames {
         std::iter::once(event.name.as_str()).chain(symbol)
     });
     ShownNames::of(names, form)
+}
+
+/// Returns the names of events, by index. Functions of one name in one object, such as the instances of
+/// a generic function in Rust, have their places behind it: `shop::show (orders+0x14580)`. Events
+/// with a name of their own, of markers, and of inlined copies keep it.
+pub(crate) fn names_apart(events: &[EventInfo]) -> Vec<String> {
+    let entries = events.iter().filter(|event| event.role == Role::Entry);
+    let entries: HashMap<Option<u32>, &EventInfo> = entries.map(|e| (e.call, e)).collect();
+    // The function's start, in memory and in its file.
+    let start = |event: &EventInfo| {
+        let own = match event.role {
+            Role::Point | Role::Entry => event,
+            Role::Return | Role::TailCall => event
+                .call
+                .and_then(|call| entries.get(&Some(call)).copied())?,
+        };
+        let symbol = event.symbol.as_deref()?;
+        let rest = event.name.strip_prefix(symbol)?;
+        let is_own = !rest.contains(" (inlined in ");
+        let offset = own.symbol_offset;
+        let both = (
+            own.address.checked_sub(offset)?,
+            own.offset.checked_sub(offset)?,
+        );
+        is_own.then_some(both)
+    };
+    let mut starts: HashMap<(&str, &str), HashSet<u64>> = HashMap::new();
+    for event in events {
+        if let Some((address, _)) = start(event) {
+            let same = starts.entry((&event.name, &event.object)).or_default();
+            same.insert(address);
+        }
+    }
+    let name = |event: &EventInfo| match start(event) {
+        Some((_, place)) if starts[&(&*event.name, &*event.object)].len() > 1 => {
+            format!("{} ({}+{place:#x})", event.name, file_name(&event.object))
+        }
+        _ => event.name.clone(),
+    };
+    events.iter().map(name).collect()
 }
 
 /// True if events of a trace have call stacks.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::shown::names_apart;
 use super::table::put_table;
 use super::tasks::printable;
 use capriole_object::symbols::shown::{Form, ShownNames};
@@ -53,7 +54,7 @@ pub struct Summary {
 /// Name of the events for messages, which every recording has.
 const MESSAGES: &str = "capriole:message";
 
-/// One row of the table: all sites with the same event name.
+/// One row of the table: all sites with the same event name, except functions of one name in one object.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventSummary {
     /// The event's name.
@@ -141,7 +142,8 @@ impl Summary {
         let returns: HashMap<Option<u32>, &str> = returns
             .map(|event| (event.call, event.name.as_str()))
             .collect();
-        for (event, count) in document.events.iter().zip(counts) {
+        let names = names_apart(&document.events);
+        for ((event, own_name), count) in document.events.iter().zip(&names).zip(counts) {
             // Nobody selected the events for messages, from outside or by markers of the program.
             if event.place().is_some() && event.name != MESSAGES {
                 let call = event.call.ok_or(event.id);
@@ -151,7 +153,7 @@ impl Summary {
                 };
                 *asked.entry((name, call)).or_default() |= count.calls > 0;
             }
-            by_name.entry(&event.name).or_default().merge(count);
+            by_name.entry(own_name).or_default().merge(count);
         }
         let silent = asked.values().filter(|hit| !**hit).count() as u64;
         let total: u64 = by_name.values().map(|count| count.calls).sum();

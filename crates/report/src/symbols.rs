@@ -1,32 +1,55 @@
-//! Names of addresses, from the functions in the trace.
+//! Names of addresses: from the functions in the trace, or else from the files that the program had
+//! mapped as code.
 
-use capriole_trace::EventInfo;
+use crate::callstack::Module;
+use capriole_trace::{Document, EventInfo};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
-/// The functions that have probes.
+/// Functions by address.
 ///
-/// The trace has the addresses of its events, but not the sizes of functions. A function covers
-/// the range from its first byte to its last probe; nothing is guessed beyond that.
+/// The trace has the addresses of its events, but not the sizes of functions. A function of the trace
+/// covers the range from its first byte to its last probe; nothing is guessed beyond that. Other
+/// addresses are looked up in the mapped files, if these are still the ones that were recorded.
 pub(super) struct Symbols {
     /// Sorted by address, none inside another.
     known: Vec<Known>,
+    /// Formats a name.
+    make: Box<dyn Fn(&str) -> String>,
+    /// Sorted by address.
+    modules: RefCell<Vec<Module>>,
+    /// Addresses that were looked up in the files.
+    found: RefCell<HashMap<u64, Option<Named>>>,
 }
 
 struct Known {
     first: u64,
     last: u64,
-    name: String,
+    name: Rc<str>,
 }
 
+/// A function's name, and an offset from its start.
+type Named = (Rc<str>, u64);
+
 impl Symbols {
-    /// Prepares the names, as formatted by `make`.
-    pub(super) fn of(events: &[EventInfo], make: impl Fn(&str) -> String) -> Symbols {
+    /// Prepares the names in a trace, as formatted by `make`.
+    pub(super) fn of(document: &Document, make: impl Fn(&str) -> String + 'static) -> Symbols {
+        let mut symbols = Symbols::of_events(&document.events, make);
+        let recorded = document.time.start_realtime_ns;
+        let modules = Module::all(document, recorded);
+        symbols.modules = RefCell::new(modules);
+        symbols
+    }
+
+    fn of_events(events: &[EventInfo], make: impl Fn(&str) -> String + 'static) -> Symbols {
         let mut all: Vec<Known> = events
             .iter()
             .filter_map(|event| {
                 Some(Known {
                     first: event.address.checked_sub(event.symbol_offset)?,
                     last: event.address,
-                    name: make(event.symbol.as_deref()?),
+                    name: make(event.symbol.as_deref()?).into(),
                 })
             })
             .collect();
@@ -38,14 +61,43 @@ impl Symbols {
                 known.push(next);
             }
         }
-        Symbols { known }
+        Symbols {
+            known,
+            make: Box::new(make),
+            modules: RefCell::default(),
+            found: RefCell::default(),
+        }
     }
 
     /// Returns the function that contains an address, and the offset of the address from its start.
-    pub(super) fn find(&self, address: u64) -> Option<(&str, u64)> {
+    pub(super) fn find(&self, address: u64) -> Option<Named> {
+        self.probed(address).or_else(|| {
+            let mut found = self.found.borrow_mut();
+            let found = found.entry(address).or_insert_with(|| self.mapped(address));
+            found.clone()
+        })
+    }
+
+    /// Finds the function among those that have probes.
+    fn probed(&self, address: u64) -> Option<Named> {
         let at = self.known.partition_point(|known| known.first <= address);
         let known = &self.known[at.checked_sub(1)?];
-        (address <= known.last).then(|| (known.name.as_str(), address - known.first))
+        (address <= known.last).then(|| (Rc::clone(&known.name), address - known.first))
+    }
+
+    /// Finds the function in the file that is mapped there.
+    fn mapped(&self, address: u64) -> Option<Named> {
+        let mut modules = self.modules.borrow_mut();
+        let after = modules.partition_point(|module| module.start() <= address);
+        let module = modules.get_mut(after.checked_sub(1)?)?;
+        if !module.contains(address) {
+            return None;
+        }
+        // A file that is missing, or another one, gives no names.
+        module.load();
+        let function = module.frames(address, address).pop()?;
+        let name = (self.make)(&function.symbol?);
+        Some((name.into(), function.offset?))
     }
 }
 
@@ -60,7 +112,7 @@ mod tests {
             (event.address, event.symbol_offset) = (*address, *offset);
             event
         });
-        Symbols::of(&events.collect::<Vec<_>>(), str::to_string)
+        Symbols::of_events(&events.collect::<Vec<_>>(), str::to_string)
     }
 
     #[test]
@@ -85,7 +137,9 @@ mod tests {
             (0x3000, None),
             (u64::MAX, None),
         ] {
-            assert_eq!(symbols.find(address), found, "{address:#x}");
+            let named = symbols.find(address);
+            let named = named.as_ref().map(|(name, offset)| (&**name, *offset));
+            assert_eq!(named, found, "{address:#x}");
         }
         assert_eq!(known(&[]).find(0), None);
     }

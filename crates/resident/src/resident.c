@@ -884,6 +884,12 @@ static inline u64 owner_of(u64 stack, u32 call)
 	return stack | (u64)call << (64 - FRAME_CALL_BITS);
 }
 
+/* The owner word of such a slot if the filter has rejected the call at its entry. */
+static inline u64 rejected(u64 stack, u32 call)
+{
+	return owner_of(stack, call) | FRAME_REJECTED;
+}
+
 /* Adds to a time the tag of the stack that it is for. */
 static inline u64 moved_by(u64 stack, u64 time)
 {
@@ -936,14 +942,18 @@ static void enter(u64 stack, u32 call, const u64 *words, u32 count, u64 faults)
 	WRITE(frame->begin, moved_by(stack, read_tsc()));
 }
 
-/* Begins a call of which nothing is kept: words that an earlier one left there are not its own. */
-static void forget(u64 stack, u32 call)
+/* Notes that a filter has rejected the call: words that an earlier one left there are not its own, and
+ * its end does not count. */
+static void reject(u64 stack, u32 call)
 {
-	if (!capriole_config.frames)
-		return;
-	struct frame *frame = frame_of(stack, call);
-	if (READ(frame->owner) == owner_of(stack, call))
-		WRITE(frame->owner, 0);
+	if (capriole_config.frames)
+		WRITE(frame_of(stack, call)->owner, rejected(stack, call));
+}
+
+/* Returns 1 if a filter has rejected the call at its entry. */
+static u32 is_rejected(u64 stack, u32 call)
+{
+	return capriole_config.frames && READ(frame_of(stack, call)->owner) == rejected(stack, call);
 }
 
 /* Fetches, formats, filters and adds up as a program says. Returns 1 if the event is to be
@@ -1127,6 +1137,8 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_LATENCY:
 			state->bad = 0;
 			if (!latency(state->stack, (u32)step->value, state->time, &state->value)) {
+				if (is_rejected(state->stack, (u32)step->value))
+					return 0;
 				state->value = 0;
 				fault(state, step);
 			}
@@ -1138,12 +1150,14 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_KEPT:
 			state->bad = 0;
 			if (!kept(state->stack, (u32)step->value, step->count, &state->value)) {
+				if (is_rejected(state->stack, (u32)step->value))
+					return 0;
 				state->value = 0;
 				fault(state, step);
 			}
 			break;
-		case STEP_FORGET:
-			forget(state->stack, (u32)step->value);
+		case STEP_REJECTED:
+			reject(state->stack, (u32)step->value);
 			break;
 		case STEP_ENTER:
 			enter(state->stack, (u32)step->value, state->words->word, step->count, state->faults);

@@ -265,6 +265,9 @@ pub mod frame {
     numbers! { "FRAME_"
         /// u64: the stack pointer, with the function's number in the upper [`CALL_BITS`] bits.
         OWNER: usize = 0;
+        /// Added to the owner by a call that a filter has rejected at its entry. A stack pointer of a
+        /// program has fewer bits.
+        REJECTED: u64 = 1 << 47;
         /// u64: the time stamp counter at the entry, plus, from bit [`TIME_SHIFT`] on, as many of
         /// the stack pointer's bits from [`TAG_SHIFT`] on as fit.
         BEGIN: usize = 8;
@@ -731,10 +734,11 @@ pub mod op {
         /// End of a field: the stack pointer, rbp, a u32 count of the bytes of the stack that
         /// follow, and those: as many of `limit` as can be read.
         STACK = 26, Call;
-        /// Start of a field: word `count` that the call `value` has kept since its entry.
+        /// Start of a field: word `count` that the call `value` has kept since its entry. Like
+        /// [`LATENCY`], rejects the end of a call that was [`REJECTED`].
         KEPT = 27, Neither;
-        /// Discards what is known of a call `value` at this place: it belongs to an earlier one.
-        FORGET = 28, Neither;
+        /// Notes that the call `value` is rejected, unless [`ENTER`] follows.
+        REJECTED = 28, Neither;
         /// Begins a call `value` that keeps the fetched values: `count` numbers, eight bytes each.
         ENTER = 29, Neither;
         /// Adds to the value register `a` (4: the stack pointer), times two to the power of `bit`.

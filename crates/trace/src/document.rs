@@ -43,7 +43,7 @@ pub struct Document {
     pub events: Vec<EventInfo>,
     /// The name (`comm`) of each thread, by thread id.
     pub threads: BTreeMap<u32, String>,
-    /// The program's code mappings, sorted by address; only if events have call stacks.
+    /// The program's code mappings, sorted by address; only if events have call stacks or symbols.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mappings: Vec<MappingInfo>,
     /// Open files of descriptors, by process; only if events have fields of the type `fd`.

@@ -106,6 +106,7 @@ fn prepare(
     clock: Clock,
 ) -> capriole::Result<(Probed, Recorder)> {
     let request = Request {
+        entries: false,
         breakpoints: None,
         events,
         options: &arguments.probes.into(),
@@ -204,6 +205,7 @@ fn record(
             "restartable_sequences": attached.survey.rseq_offset.is_some(),
             "thread_ids": attached.survey.tid_offset.is_some(),
             "ended": ended.as_str(),
+            "executed_children": summary.executed_children,
             "taken_out": probed.taken_out(),
             "repaired": detached.repaired,
             "sites": probed.sites_json(advice::words),
@@ -291,6 +293,7 @@ fn say_summary(
         };
         note!("capriole: thread ids are unknown: {why}");
     }
+    probing::say_not_followed(summary.executed_children);
     probing::say_end(probed, detached);
     if summary.events == 0 && full == 0 {
         probing::say_nothing_hit(probed, names, arguments.min_duration);

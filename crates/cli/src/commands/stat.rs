@@ -3,6 +3,7 @@
 mod columns;
 #[cfg(test)]
 mod fixtures;
+mod functions;
 mod json;
 mod live;
 #[cfg(test)]
@@ -17,7 +18,7 @@ use crate::advice;
 use crate::exit;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
-use capriole::aggregate::model::{Interval, Snapshot, by_event, per_second};
+use capriole::aggregate::model::{Group, Interval, Snapshot, by_event, per_second};
 use capriole::aggregate::{Keys, Source};
 use capriole::filtered::Filtered;
 use capriole::options;
@@ -26,7 +27,7 @@ use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
 use capriole_event::{Action, Aggregate, Base};
-use capriole_object::symbols::shown::ShownNames;
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_patch::detach::Detached;
 use capriole_ring::{layout, summary};
 use capriole_select::definitions;
@@ -39,6 +40,7 @@ use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
 use columns::Names;
+use functions::Functions;
 use json::Extent;
 use live::Screen;
 use open_files::OpenFiles;
@@ -121,6 +123,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
         let request = Request {
+            entries: true,
             breakpoints: None,
             events: &events,
             options: &arguments.probes.into(),
@@ -190,7 +193,7 @@ fn count(
     arguments: &Arguments,
     program: Program,
     probed: &mut Probed,
-    mut open: OpenFiles,
+    open: OpenFiles,
 ) -> anyhow::Result<ExitCode> {
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
@@ -203,9 +206,24 @@ fn count(
     let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
-    let mut before = source.nothing();
-    let all = (&source, &mut shown, &mut open);
-    let ended = watch(arguments, probed, all, &mut before, started);
+    let mut counting = Counting {
+        source: &source,
+        open,
+        watch: Watch::new(
+            probed.attached.process(),
+            probed.names(),
+            arguments.run.duration,
+        ),
+        before: source.nothing(),
+        started,
+    };
+    let ended = until_end(arguments, probed, &mut shown, &mut counting);
+    let Counting {
+        mut open,
+        watch,
+        before,
+        ..
+    } = counting;
     let time = started.elapsed();
     // Calls are counted until the probes are out.
     let detached = timed("probes removed", || probed.detach());
@@ -224,15 +242,22 @@ fn count(
         }
     };
     let mut whole = source.read(time, &probed.selected);
+    let entered = source.entries(&probed.selected);
+    let unended = unended(&whole, &entered, &shown.hit_as);
     open.look();
-    open.name(&mut whole);
+    let mut last = whole.since(&before);
+    for groups in [&mut whole.groups, &mut last.groups] {
+        open.name(groups);
+        shown.functions.name(groups);
+    }
     if let Some(period) = arguments.interval {
-        shown.last_interval(&whole, &whole.since(&before), period)?;
+        shown.last_interval(&whole, &last, period)?;
     }
     let printed = match arguments.json {
         true => {
-            let mut value = json(probed, &whole, &shown, ended, &detached);
+            let mut value = json(probed, &whole, &shown, &entered, ended, &detached);
             Filtered::of(&probed.attached).put_into(&mut value);
+            value["executed_children"] = json!(watch.executed_children());
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
@@ -242,7 +267,7 @@ fn count(
             print(&json::line(&value))
         }
         false => {
-            let printed = shown.finish(&whole);
+            let printed = shown.finish(&whole, unended.len());
             let all = whole.calls();
             note!(
                 "capriole: {} in {}{}",
@@ -272,9 +297,19 @@ fn count(
             }
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
+            probing::say_not_followed(watch.executed_children());
             probing::say_end(probed, &detached);
+            for (event, calls) in &unended {
+                tell!(
+                    "capriole: {} was entered {}, but no call of it was seen to return: they were left by \
+                     exceptions or longjmp, or have not ended",
+                    names.get(&probed.selected[*event].function()),
+                    units::counted(*calls, "time", "times")
+                );
+            }
             let mut intervals = whole.groups.iter().filter_map(|group| group.intervals);
-            if all == 0 && whole.lost == 0 && !intervals.any(|intervals| intervals.is_hit()) {
+            let is_hit = intervals.any(|intervals| intervals.is_hit());
+            if all == 0 && whole.lost == 0 && unended.is_empty() && !is_hit {
                 probing::say_nothing_hit(probed, &names, None);
             }
             printed
@@ -289,25 +324,53 @@ fn count(
     }
 }
 
-/// Waits until something ends the counting, and shows results at intervals. The last one that was
-/// shown ended at `before`.
-fn watch(
+/// Returns the events at functions' exits that were not hit, although the functions were entered so
+/// often. Events that count as hit together are one.
+fn unended(
+    whole: &Snapshot,
+    entered: &BTreeMap<usize, u64>,
+    hit_as: &[u32],
+) -> BTreeMap<usize, u64> {
+    let number = |event: usize| hit_as.get(event).map_or(event, |number| *number as usize);
+    let calls = by_event(&whole.groups);
+    let hit = calls.iter().filter(|(_, calls)| *calls > 0);
+    let hit: HashSet<usize> = hit.map(|(event, _)| number(*event)).collect();
+    let counted = entered.iter().filter(|(_, calls)| **calls > 0);
+    let unended = counted.filter(|(event, _)| !hit.contains(&number(**event)));
+    unended
+        .map(|(event, calls)| (number(*event), *calls))
+        .collect()
+}
+
+/// Counting that goes on.
+struct Counting<'a> {
+    source: &'a Source,
+    open: OpenFiles,
+    watch: Watch,
+    /// Totals at the end of the last interval that was shown.
+    before: Snapshot,
+    started: Instant,
+}
+
+/// Waits until something ends the counting, and shows results at intervals.
+fn until_end(
     arguments: &Arguments,
     probed: &mut Probed,
-    (source, shown, open): (&Source, &mut Shown, &mut OpenFiles),
-    before: &mut Snapshot,
-    started: Instant,
+    shown: &mut Shown,
+    counting: &mut Counting<'_>,
 ) -> anyhow::Result<Ended> {
-    let mut watch = Watch::new(
-        probed.attached.process(),
-        probed.names(),
-        arguments.run.duration,
-    );
+    let Counting {
+        source,
+        open,
+        watch,
+        before,
+        started,
+    } = counting;
     let period = match shown.screen {
         Some(_) => Some(REDRAW),
         None => arguments.interval,
     };
-    let mut next = period.map(|period| started + period);
+    let mut next = period.map(|period| *started + period);
     loop {
         let ended = watch.ended(&mut probed.attached, &mut Console);
         watch.notices(&mut Console);
@@ -319,10 +382,15 @@ fn watch(
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
-            let mut until = source.read(now - started, &probed.selected);
+            let mut until = source.read(now - *started, &probed.selected);
+            let mut interval = until.since(before);
             open.look();
-            open.name(&mut until);
-            shown.interval(&until, &until.since(before))?;
+            for groups in [&mut until.groups, &mut interval.groups] {
+                open.name(groups);
+                shown.functions.name(groups);
+            }
+            shown.interval(&until, &interval)?;
+            until.groups.iter_mut().for_each(Group::remove_names);
             *before = until;
             while *due <= now {
                 *due += period;
@@ -337,10 +405,14 @@ fn watch(
 struct Shown {
     /// The events' names.
     names: Vec<String>,
+    /// The definitions of the events, as written.
+    labels: Vec<String>,
     /// Names as shown in tables. For a timed call that ends at a tail call, the name says so.
     titles: Vec<String>,
     /// By event, the number of the event that counts as hit together with it.
     hit_as: Vec<u32>,
+    /// Functions that are keys.
+    functions: Functions,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
@@ -360,8 +432,19 @@ impl Shown {
         let top = arguments.top.map(|top| top as usize);
         Shown {
             names: probed.selected.iter().map(Selected::name).collect(),
+            labels: (probed.selected.iter())
+                .map(|event| event.probe.label.clone())
+                .collect(),
             titles: titles(&probed.selected, names),
             hit_as: select::hit_as(&probed.selected),
+            functions: Functions::of(
+                probed.attached.process(),
+                &probed.selected,
+                match arguments.json {
+                    true => Form::Full,
+                    false => arguments.run.names.form(),
+                },
+            ),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),
@@ -395,7 +478,7 @@ impl Shown {
             return Ok(screen.draw(&lines, size)?);
         }
         if self.json {
-            return print(&json::line(&interval_json(interval, &self.names)));
+            return print(&json::line(&interval_json(interval, self)));
         }
         let page = Page::interval(interval, &self.titles).sorted_by(self.sort.as_deref());
         let lines = page.lines(style);
@@ -419,12 +502,13 @@ impl Shown {
     }
 
     /// Prints the totals at the end.
-    fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
+    /// `unended` events were not hit, and are mentioned for another reason.
+    fn finish(&mut self, whole: &Snapshot, unended: usize) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
         let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
-        let page = page.sorted_by(self.sort.as_deref());
+        let page = page.mentioned(unended).sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))
     }
 }
@@ -437,7 +521,55 @@ fn title(event: &Selected, names: &ShownNames) -> String {
     }
 }
 
-/// Returns the titles of all events; functions of one name are told apart by their places.
+/// Splits an event as written into the part before its filter and the filter: `" if ..."`, or empty.
+/// A filter inside `latency(...)` is not split off, as more may follow it.
+fn parted(label: &str) -> (&str, &str) {
+    if definitions::is_latency(label) {
+        return (label, "");
+    }
+    let mut quoted = false;
+    let mut escaped = false;
+    for (at, character) in label.char_indices() {
+        match character {
+            _ if escaped => escaped = false,
+            '\\' if quoted => escaped = true,
+            '"' => quoted = !quoted,
+            ' ' if !quoted && label[at..].starts_with(" if ") => return label.split_at(at),
+            _ => {}
+        }
+    }
+    (label, "")
+}
+
+/// Returns suffixes for events that have one title, by definition: their filters where only these
+/// differ, else the events as written.
+fn apart(labels: &BTreeMap<usize, &str>) -> HashMap<usize, String> {
+    let heads: HashSet<&str> = labels
+        .values()
+        .map(|label| parted(label).0.trim())
+        .collect();
+    let tails: HashSet<&str> = labels
+        .values()
+        .map(|label| parted(label).1.trim())
+        .collect();
+    let by_filter = heads.len() == 1 && tails.len() == labels.len();
+    let suffix = |label: &str| match by_filter {
+        true => parted(label).1.trim_end().to_owned(),
+        false => format!(" [{}]", label.trim()),
+    };
+    let all: HashSet<&str> = labels.values().copied().collect();
+    match all.len() {
+        // The same event twice cannot be told apart.
+        1 => HashMap::new(),
+        _ => labels
+            .iter()
+            .map(|(definition, label)| (*definition, suffix(label)))
+            .collect(),
+    }
+}
+
+/// Returns the titles of all events. Functions of one name are told apart by their places, several
+/// events at one function by their filters or as they were written.
 fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
     // Several events may be at one function. Places of a marker are told apart by their fields.
     let code = |event: &Selected| match event.site.marker {
@@ -453,7 +585,7 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
         let site = &event.site;
         format!(" ({}:{:#x})", event.object_name(), site.file_offset)
     };
-    let whole = |event: &Selected| {
+    let by_place = |event: &Selected| {
         let title = title(event, names);
         match codes[&title].len() {
             1 => title,
@@ -461,10 +593,22 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
         }
     };
     let whole = |event: &Selected| match event.probe.ends_intervals() {
-        true => format!("{} -> {}", starts(selected, event, names), whole(event)),
-        false => whole(event),
+        true => format!("{} -> {}", starts(selected, event, names), by_place(event)),
+        false => by_place(event),
     };
-    selected.iter().map(whole).collect()
+    let mut titles: Vec<String> = selected.iter().map(whole).collect();
+    let mut labels: HashMap<String, BTreeMap<usize, &str>> = HashMap::new();
+    for (event, title) in selected.iter().zip(&titles) {
+        if !event.part.begins_calls() && !event.probe.starts_intervals() {
+            let same = labels.entry(title.clone()).or_default();
+            same.insert(event.definition, &event.probe.label);
+        }
+    }
+    for (event, title) in selected.iter().zip(&mut titles) {
+        let suffixes = labels.get(title).map(apart).unwrap_or_default();
+        title.extend(suffixes.get(&event.definition).map(String::as_str));
+    }
+    titles
 }
 
 /// Returns the name of the event that starts the intervals which `end` ends; if there are several,
@@ -495,16 +639,30 @@ fn print(text: &str) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-fn interval_json(interval: &Interval, names: &[String]) -> Value {
+/// Formats the groups, each with its event as written.
+fn groups_json(shown: &Shown, groups: &[Group], time: Duration, extent: Extent) -> Vec<Value> {
+    let of_events = groups.iter().filter(|group| !group.is_plain());
+    let definitions =
+        of_events.map(|group| group.events.first().map(|event| &shown.labels[*event]));
+    let values = json::groups(groups, &shown.names, time, extent).into_iter();
+    let with = values.zip(definitions).map(|(mut value, definition)| {
+        value["definition"] = json!(definition);
+        value
+    });
+    with.collect()
+}
+
+fn interval_json(interval: &Interval, shown: &Shown) -> Value {
     let events = by_event(&interval.groups).into_iter();
     let event = |(event, calls): (usize, u64)| {
         json!({
-            "event": names[event],
+            "event": shown.names[event],
+            "definition": shown.labels[event],
             "calls": calls,
             "calls_per_second": per_second(calls, interval.time),
         })
     };
-    let groups = json::groups(&interval.groups, names, interval.time, Extent::SinceStart);
+    let groups = groups_json(shown, &interval.groups, interval.time, Extent::SinceStart);
     json!({
         "time_ns": interval.end.as_nanos() as u64,
         "interval_ns": interval.time.as_nanos() as u64,
@@ -517,10 +675,14 @@ fn json(
     probed: &Probed,
     whole: &Snapshot,
     shown: &Shown,
+    entered: &BTreeMap<usize, u64>,
     ended: Ended,
     detached: &Detached,
 ) -> Value {
     let mut sites = probed.sites_json(advice::words);
+    for (site, label) in sites.iter_mut().zip(&shown.labels) {
+        site["definition"] = json!(label);
+    }
     // Further sites of an event, by the event's number, which is that of its first site.
     let mut others: BTreeMap<usize, Vec<Value>> = BTreeMap::new();
     for (index, event) in probed.selected.iter().enumerate() {
@@ -536,6 +698,9 @@ fn json(
             site["other_sites"] = json!(others);
         }
         site["calls"] = json!(calls);
+        if let Some(entered) = entered.get(&event) {
+            site["entered"] = json!(entered);
+        }
         site["calls_per_second"] = json!(per_second(calls, whole.time));
         events.push(site);
     }
@@ -553,6 +718,6 @@ fn json(
         "events": events,
         "lost": whole.lost,
         "damaged": whole.groups.iter().map(|group| group.damaged).sum::<u64>(),
-        "groups": json::groups(&whole.groups, &shown.names, whole.time, Extent::Same),
+        "groups": groups_json(shown, &whole.groups, whole.time, Extent::Same),
     })
 }

@@ -24,6 +24,8 @@ fn command_lines_that_cannot_be_parsed() {
         "stat 25450 -e handle",
         "stat -p 17 latency(:sleepy)",
         "stat -p 17 -e :main ls",
+        "stat -p 17,18 -e :main",
+        "record -p 17 -p 18 -e :main",
         "-p 17",
         "help nosuch",
         "stat -e :main",

@@ -199,6 +199,61 @@ fn exec_ends_a_recording_and_the_new_program_is_unharmed() {
     );
 }
 
+/// Children that execute another program are counted, in words, in JSON and in the trace: their later
+/// calls are not in it.
+#[test]
+fn children_that_execute_another_program_are_mentioned() {
+    let Some(program) = build(Compiler::Gcc, "executing.c", &[]) else {
+        return;
+    };
+    let directory = tempfile::tempdir().expect("a directory");
+    let trace = directory.path().join("trace");
+    let wanted = "capriole: at least 3 child processes executed another program, which is not \
+                  followed: only the calls before that are recorded\n";
+    let path = program.to_str().expect("UTF-8");
+    let stat = |words: &[&str]| {
+        let all = ["stat", "-e", ":executing_work"].iter().chain(words);
+        let all: Vec<&str> = all.copied().chain(["--", path, "3"]).collect();
+        command(&all).output().expect("capriole starts")
+    };
+    let output = stat(&[]);
+    let text = told(&output);
+    assert!(text.contains("   6 ") && text.contains(wanted), "{text}");
+    let text = told(&stat(&["--json"]));
+    assert!(text.contains(r#""executed_children":3"#), "{text}");
+    let record = |words: &[&str]| {
+        let output = command(&["record", "-e", ":executing_work", "-o"])
+            .arg(&trace)
+            .args(words)
+            .args(["--", path, "3"])
+            .output();
+        told(&output.expect("capriole starts"))
+    };
+    let text = record(&["--json"]);
+    assert!(text.contains(r#""executed_children":3"#), "{text}");
+    let text = record(&[]);
+    assert!(
+        text.contains("capriole: 6 events") && text.contains(wanted),
+        "{text}"
+    );
+    let output = command(&["report", "--summary"]).arg(&trace).output();
+    let text = told(&output.expect("capriole starts"));
+    assert!(
+        text.contains("at least 3 child processes executed another program"),
+        "{text}"
+    );
+    // Children that end without doing so are not.
+    let Some(forker) = build(Compiler::Gcc, "raw_fork.c", &[]) else {
+        return;
+    };
+    let output = command(&["stat", "-e", ":raw_work", "--json", "--"])
+        .arg(&forker)
+        .arg("1000")
+        .output();
+    let text = told(&output.expect("capriole starts"));
+    assert!(text.contains(r#""executed_children":0"#), "{text}");
+}
+
 #[test]
 fn exceptions_and_jumps_go_through_probed_frames() {
     for (compiler, source) in [

@@ -87,6 +87,35 @@ fn constants_are_recorded_as_they_are() {
     assert_eq!(events.last().map(|(_, fields)| fields), Some(&wanted));
 }
 
+/// A variable that is a constant is listed as its type shows it, with its sign and no further bits.
+#[test]
+fn constants_are_listed_by_their_type() {
+    let Some(program) = constants() else {
+        return;
+    };
+    let words = ["list", "--args", "usdt::fixed:described", text(&program)];
+    let output = capriole(&words);
+    assert!(output.status.success(), "{}", told(&output));
+    let said = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines: Vec<Vec<&str>> = said
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
+    for (name, number, as_type) in [
+        ("below", "-5", "s32"),
+        ("small", "-3", "s8"),
+        ("large", "4294967280", "u32"),
+    ] {
+        let line = lines.iter().find(|words| words.first() == Some(&name));
+        let line = line.unwrap_or_else(|| panic!("{name}: {said}"));
+        assert!(line.contains(&as_type), "{said}");
+        assert!(
+            line.windows(2).any(|two| two == ["constant", number]),
+            "{said}"
+        );
+    }
+}
+
 /// Only data that a constant points to is fetched by the resident's program.
 #[test]
 fn constants_need_no_program() {

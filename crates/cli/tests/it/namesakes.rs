@@ -7,6 +7,70 @@ use crate::tools::have;
 use crate::traces::{events, record, record_program, scratch, text};
 use std::path::Path;
 
+/// Instances of a generic function of Rust have one name; a place tells them apart where both are in a
+/// table, and no hash is shown.
+#[test]
+fn instances_of_generic_functions_have_rows_of_their_own() {
+    let Some(program) = build(Compiler::Rustc, "rust_namesakes.rs", &[]) else {
+        return;
+    };
+    let path = text(&program);
+    let events = [
+        "-e",
+        ":rust_namesakes::show*",
+        "-e",
+        ":rust_namesakes::alone",
+    ];
+    // The calls of each row, by the name without the place.
+    let rows = |table: &str| {
+        let mut rows: Vec<(String, u64, bool)> = table
+            .lines()
+            .filter_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let name = words
+                    .iter()
+                    .find(|word| word.starts_with("rust_namesakes::"))?;
+                let calls = words[0].parse().ok()?;
+                Some((name.to_string(), calls, line.ends_with(')')))
+            })
+            .collect();
+        rows.sort();
+        rows
+    };
+    let row = |name: &str, calls, told: bool| (format!("rust_namesakes::{name}"), calls, told);
+    let expected = [
+        row("alone", 10, false),
+        row("show", 10, true),
+        row("show", 20, true),
+        row("show::{{closure}}", 10, true),
+        row("show::{{closure}}", 20, true),
+    ];
+    let output = capriole(&[&["stat"], &events[..], &["--", path]].concat());
+    let table = told(&output);
+    assert_eq!(rows(&table), expected, "{table}");
+    assert!(!table.contains("::h"), "{table}");
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    for graph in [false, true] {
+        let events = match graph {
+            false => events.to_vec(),
+            true => vec![
+                "--graph",
+                ":rust_namesakes::show*",
+                "--graph",
+                ":rust_namesakes::alone",
+            ],
+        };
+        let output = record(&trace, &[&events[..], &["--", path]].concat());
+        assert!(output.status.success(), "{}", told(&output));
+        let table = told(&capriole(&["report", "--summary", text(&trace)]));
+        assert_eq!(rows(&table), expected, "{table}");
+    }
+    let callers = told(&capriole(&["report", "--callers", text(&trace)]));
+    assert!(callers.contains("rust_namesakes::show ("), "{callers}");
+    assert!(!callers.contains("rust_namesakes::show\n"), "{callers}");
+}
+
 #[test]
 fn code_of_the_same_name_that_gets_no_probe_is_reported() {
     let Some(program) = build(Compiler::Gcc, "namesakes.c", &[]) else {

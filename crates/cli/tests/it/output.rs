@@ -839,6 +839,7 @@ fn record_and_report() {
       "restartable_sequences": "bool",
       "thread_ids": "bool",
       "ended": "text",
+      "executed_children": "number",
       "taken_out": "number",
       "repaired": "number",
       "sites": [

@@ -1,7 +1,8 @@
 //! Calls that keep values from their entry to their exit, and are recorded at the exit if they
 //! took long: entry and exit run in a child process, with random registers and pointers. The
-//! exit must record the result of a reference evaluation at the entry, or nothing, or
-//! `(fault)` if another call has taken the slot; and the program must not be disturbed.
+//! exit must record the result of a reference evaluation at the entry, or nothing, as if the
+//! entry's filter rejected the call, or `(fault)` if another call has taken the slot; and the
+//! program must not be disturbed.
 
 use crate::constants;
 #[allow(dead_code)] // what work asks for is not looked at here
@@ -347,6 +348,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         let after = timestamp();
         let known = (case.entry.condition.as_ref())
             .is_none_or(|condition| world.holds(&case.entry.fields, condition));
+        let accepted = known;
         if random.below(2) == 0 {
             // The same function's entry, probed for another purpose, changes nothing.
             let entry = session.place(sandbox, case, &elsewhere, &other);
@@ -380,7 +382,8 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
             Some(least) => known && (least < AGES || least <= earlier),
         };
         let flags = case.exit.flags;
-        let wanted = long && flags.is_none_or(|flags| flags::hold(flags, left));
+        // The end of a call that the filter at its entry rejected is none.
+        let wanted = accepted && long && flags.is_none_or(|flags| flags::hold(flags, left));
         let records = session.records()?;
         let [(time, event, content)] = &records[..] else {
             match (wanted, records.len()) {

@@ -19,6 +19,8 @@ use std::sync::Arc;
 pub struct Maps {
     /// Room that is taken by all tables.
     pub room: Tables,
+    /// True if entries of calls are counted for events at their exits that begin calls there.
+    pub(crate) entries: bool,
     shared: BTreeMap<String, Arc<AggregateTable>>,
 }
 
@@ -29,6 +31,8 @@ pub struct Own {
     definition: usize,
     /// The table.
     pub table: AggregateTable,
+    /// The table that counts the entries of the calls whose exits are in `table`, if there is one.
+    pub entries: Option<AggregateTable>,
 }
 
 /// An update of a shared map: what it aggregates, and the fields at each site.
@@ -70,12 +74,15 @@ impl Maps {
         let mut all = Vec::new();
         let mut shared: BTreeMap<&str, Vec<Update<'_>>> = BTreeMap::new();
         let mut of_events: Vec<Vec<&Selected>> = vec![Vec::new(); events.len()];
+        let mut entered: Vec<Vec<&Selected>> = vec![Vec::new(); events.len()];
         for site in selected {
             // Definitions behind those of the events are Capriole's own.
-            if let Some(event) = events.get(site.definition)
-                && Arc::ptr_eq(&site.probe, event.probe())
-            {
-                of_events[site.definition].push(site);
+            if let Some(event) = events.get(site.definition) {
+                if Arc::ptr_eq(&site.probe, event.probe()) {
+                    of_events[site.definition].push(site);
+                } else if self.entries && site.part.begins_calls() {
+                    entered[site.definition].push(site);
+                }
             }
         }
         for (definition, (event, sites)) in events.iter().zip(of_events).enumerate() {
@@ -105,6 +112,7 @@ impl Maps {
                         all.push(Own {
                             definition,
                             table: table.of_action(action),
+                            entries: self.count(&std::mem::take(&mut entered[definition]))?,
                         });
                     }
                 }
@@ -116,6 +124,17 @@ impl Maps {
                 .with_context(|| format!("map `{name}`"))?;
         }
         Ok(all)
+    }
+
+    /// Makes a table that counts the hits of these sites; `None` without any.
+    fn count(&mut self, sites: &[&Selected]) -> Result<Option<AggregateTable>> {
+        let ids = || sites.iter().map(|event| event.id);
+        let (Some(first), Some(last)) = (ids().min(), ids().max()) else {
+            return Ok(None);
+        };
+        let plain = Aggregation::default();
+        let (events, room) = (first..last + 1, &mut self.room);
+        AggregateTable::new(&plain, &[], events, Keys::default(), None, room).map(Some)
     }
 
     /// Makes a shared map, unless it is there already. Its rows are those of site `tag`.
@@ -163,7 +182,14 @@ impl Maps {
             let actions = event.probe.actions.iter().zip(event.fields.all());
             for (index, (action, fields)) in actions.enumerate() {
                 match action {
-                    Action::Record | Action::Keep(_) => all.push(event.record()),
+                    Action::Record => all.push(event.record()),
+                    Action::Keep(_) => {
+                        all.push(event.record());
+                        let own = own.iter().find(|o| o.definition == event.definition);
+                        if let Some(entries) = own.and_then(|own| own.entries.as_ref()) {
+                            all.extend(entries.work(event.id, fields)?);
+                        }
+                    }
                     Action::Start => {
                         let mut own = own.iter();
                         if let Some(own) = own.find(|own| own.definition == event.definition) {
@@ -242,6 +268,24 @@ pub(crate) fn updates(probe: &Probe, name: &str) -> bool {
     let is_it =
         |action: &Action| matches!(action, Action::Update { map: Map::Shared(n), .. } if n == name);
     probe.actions.iter().any(is_it)
+}
+
+/// Returns the tables that count the entries of calls, each with the numbers of the events at the
+/// entries, ascending.
+pub(crate) fn entered(own: &mut [Own], selected: &[Selected]) -> Vec<(AggregateTable, Vec<usize>)> {
+    let mut all = Vec::new();
+    for own in own {
+        if let Some(entries) = own.entries.take() {
+            let begins = selected
+                .iter()
+                .filter(|event| event.definition == own.definition && event.part.begins_calls());
+            let mut events: Vec<usize> = begins.map(|event| event.id as usize).collect();
+            events.sort_unstable();
+            events.dedup();
+            all.push((entries, events));
+        }
+    }
+    all
 }
 
 /// Returns the tables, each with the numbers of the events that are counted in it and have a probe,

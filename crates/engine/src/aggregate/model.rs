@@ -20,6 +20,9 @@ pub enum Value {
     Name(String),
     /// A file descriptor, and what it was open for, if [`Group::name_descriptors`] found out.
     Descriptor(i32, Option<(String, Certainty)>),
+    /// An address in the program, and the function there with the offset from its start, if
+    /// [`Group::name_functions`] found it.
+    Function(u64, Option<(String, u64)>),
     /// An address of IPv4 or IPv6.
     Address(IpAddr),
     /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
@@ -402,6 +405,22 @@ impl Group {
                 *named = name(*fd);
             }
         }
+    }
+
+    /// Names the functions of addresses in the keys by `name`.
+    pub fn name_functions(&mut self, mut name: impl FnMut(u64) -> Option<(String, u64)>) {
+        for value in self.rows.iter_mut().flat_map(|row| &mut row.keys) {
+            if let Value::Function(address, named) = value {
+                *named = name(*address);
+            }
+        }
+    }
+
+    /// Removes the names that were given to values of keys. Rows of two snapshots are matched by their
+    /// keys, so these must not have names that may change meanwhile.
+    pub fn remove_names(&mut self) {
+        self.name_functions(|_| None);
+        self.name_descriptors(|_| None);
     }
 
     fn since(&self, before: Option<&Group>) -> Group {

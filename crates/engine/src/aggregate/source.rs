@@ -1,11 +1,12 @@
 //! Reads the tables that the program keeps.
 
-use super::maps::counted;
-use super::model::{Group, Snapshot};
+use super::maps::{counted, entered};
+use super::model::{Group, Snapshot, by_event};
 use super::table::AggregateTable;
 use crate::plan::Probed;
 use capriole_ring::tables::TableReader;
 use capriole_select::select::Selected;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The tables of a program with counting probes.
@@ -14,6 +15,8 @@ pub struct Source {
     reader: TableReader,
     /// For each definition its table, and its events that have a probe.
     groups: Vec<(AggregateTable, Vec<usize>)>,
+    /// The tables that count entries of calls, with the events at the entries.
+    entries: Vec<(AggregateTable, Vec<usize>)>,
 }
 
 impl Source {
@@ -22,6 +25,7 @@ impl Source {
         let memory = &probed.attached.memory;
         Source {
             reader: TableReader::new(memory.memory.clone(), memory.geometry),
+            entries: entered(&mut probed.own, &probed.selected),
             groups: counted(
                 std::mem::take(&mut probed.own),
                 &probed.selected,
@@ -49,6 +53,28 @@ impl Source {
             groups: vec![Group::default(); self.groups.len()],
             lost: 0,
         }
+    }
+
+    /// Returns how often each function was entered, for events at its exits for which that is counted:
+    /// by the event's number. Filters at the entry have already rejected what they reject.
+    pub fn entries(&self, selected: &[Selected]) -> BTreeMap<usize, u64> {
+        let mut entries: BTreeMap<usize, u64> = BTreeMap::new();
+        for (table, events) in &self.entries {
+            for (event, calls) in by_event(&[table.read(&self.reader, (selected, 0), events)]) {
+                let entry = &selected[event];
+                let ends = selected.iter().filter(|other| {
+                    other.definition == entry.definition
+                        && other.site.function() == entry.site.function()
+                        && !other.part.begins_calls()
+                });
+                let ends: BTreeSet<u32> = ends.map(|event| event.id).collect();
+                for end in ends {
+                    let sum = entries.entry(end as usize).or_default();
+                    *sum = sum.wrapping_add(calls);
+                }
+            }
+        }
+        entries
     }
 
     /// Reads all results until now, which is `time` after the start.

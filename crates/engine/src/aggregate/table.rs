@@ -855,7 +855,8 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 let word = word(take(8));
                 match shown {
                     Shown::Signed => Value::Number(i128::from(word as i64)),
-                    Shown::Hexadecimal | Shown::Symbol => Value::Hexadecimal(word),
+                    Shown::Hexadecimal => Value::Hexadecimal(word),
+                    Shown::Symbol => Value::Function(word, None),
                     Shown::Character => Value::Character(word as u8),
                     Shown::Descriptor => Value::Descriptor(word as i32, None),
                     Shown::Ipv4 => Value::Address(Ipv4Addr::from(word as u32).into()),

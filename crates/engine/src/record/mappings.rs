@@ -1,14 +1,14 @@
-//! Code mappings of the program, for resolving call stacks when the trace is read.
+//! Code mappings of the program, for resolving call stacks and symbols when the trace is read.
 
 use capriole_object::Objects;
 use capriole_proc::process::Process;
 use capriole_trace::{EventInfo, MappingInfo};
 use std::collections::HashSet;
 
-/// True if an event has a call stack field, which needs the mappings.
+/// True if an event has a field that needs the mappings: a call stack, or the address of a function.
 pub(crate) fn are_needed(events: &[EventInfo]) -> bool {
     let mut fields = events.iter().flat_map(|event| &event.fields);
-    fields.any(|field| field.field_type.is_call_stack())
+    fields.any(|field| field.field_type.is_call_stack() || field.field_type.is_symbol())
 }
 
 /// Returns the file mappings with code that are not in `seen` yet, and adds them there. Empty if

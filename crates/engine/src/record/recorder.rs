@@ -6,7 +6,7 @@ use crate::descriptors::{Descriptors, is_descriptor};
 use crate::error::Result;
 use crate::filtered::Filtered;
 use crate::plan::Probed;
-use crate::watch::{Ended, Observer, Watch};
+use crate::watch::{Ended, Observer, Watch, not_followed};
 use capriole_host::signals;
 use capriole_ledger::remains::TraceId;
 use capriole_patch::attach::Attached;
@@ -35,6 +35,8 @@ pub struct Summary {
     pub bytes: u64,
     /// Packets that could not be read.
     pub damaged: u64,
+    /// Number of forked children that were seen to execute another program, at least.
+    pub executed_children: u64,
     /// Time from attach to detach.
     pub duration: Duration,
 }
@@ -58,10 +60,12 @@ pub struct Recorder {
     reader: Option<Reader>,
     started: Instant,
     ended: Option<Instant>,
+    /// Number of forked children that were seen to execute another program.
+    executed_children: u64,
     /// Time of the last loss check, in ticks, and the number of events lost in locked lanes by
     /// then.
     losses: (u64, u64),
-    /// Known code mappings, by start and end address; `None` unless events have call stacks.
+    /// Known code mappings, by start and end address; `None` unless events have call stacks or symbols.
     mapped: Option<HashSet<(u64, u64)>>,
     /// Open files of descriptors; `None` unless events have fields of that type.
     descriptors: Option<Descriptors>,
@@ -161,6 +165,7 @@ impl Recorder {
             losses: (tsc::read(), 0),
             started: Instant::now(),
             ended: None,
+            executed_children: 0,
             failed_packets: false,
             warnings: Vec::new(),
         };
@@ -357,6 +362,7 @@ impl Recorder {
                 self.look_at_losses();
             }
             let ended = watch.ended(attached, observer);
+            self.executed_children = watch.executed_children();
             for notice in watch.notices(observer) {
                 self.note(notice);
             }
@@ -444,6 +450,7 @@ impl Recorder {
                 .note_last_threads(std::mem::take(&mut self.last_threads));
         }
         warnings.extend(Filtered::of(attached).message());
+        warnings.extend(not_followed(self.executed_children));
         warnings.extend(self.descriptors.as_ref().and_then(Descriptors::warning));
         if damaged > 0 {
             warnings.push(format!(
@@ -466,6 +473,7 @@ impl Recorder {
             busy: busy.min(totals.lost_events),
             bytes: totals.bytes,
             damaged,
+            executed_children: self.executed_children,
             duration,
         })
     }

@@ -296,6 +296,7 @@ impl Inner {
         let first = self.next;
         let number = self.added;
         let request = Request {
+            entries: false,
             events,
             options: &self.options.probes,
             mode: Mode {

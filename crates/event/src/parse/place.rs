@@ -187,7 +187,9 @@ fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
         let run = text[colon..end].bytes().take_while(|b| *b == b':').count();
         // C++ has `{lambda(auto:1)#1}`.
         let of_auto = text[start..colon].ends_with("auto") && is_open(&text[start..colon]);
-        if run % 2 == 1 && !of_auto {
+        // So it has for functions with an ABI tag: `f[abi:cxx11]`.
+        let of_tag = text[start..colon].ends_with("[abi");
+        if run % 2 == 1 && !of_auto && !of_tag {
             return Some(colon);
         }
         at = colon + run;

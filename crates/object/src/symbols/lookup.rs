@@ -4,6 +4,7 @@ use super::demangle::{
     self, Demangled, last_identifier, without_blanks, without_tags, without_template_arguments,
 };
 use super::parts::TAG;
+use super::spelling::Spelling;
 use super::{Function, Name, SymbolTable, shown};
 
 /// Minimum number of symbols for which demangling uses several threads.
@@ -24,7 +25,8 @@ impl SymbolTable {
     /// The following are tried in order until one matches: the linkage name; the demangled name
     /// with parameters (spaces are ignored, and a template's return type may precede it); the
     /// demangled name without parameters, which matches all overloads; the previous two without ABI
-    /// tags (`f[abi:cxx11]` is `f` in the source), or as reports show them (`std::string::append`).
+    /// tags (`f[abi:cxx11]` is `f` in the source), or as reports show them (`std::string::append`);
+    /// other [spellings](super::spelling), such as `f(const char *)` for `f(char const*)`.
     ///
     /// If a symbol has several versions (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
     /// default one. For a function and its split-off part (`name.cold`), returns the function.
@@ -33,6 +35,10 @@ impl SymbolTable {
         let mut found = self.by_linkage_name(name);
         if found.is_empty() {
             found = self.by_demangled_name(name);
+        }
+        if found.is_empty() {
+            let spelling = Spelling::of(name);
+            found = self.by_spelling(name, |function| spelling.is(function));
         }
         self.found(found)
     }
@@ -100,7 +106,26 @@ impl SymbolTable {
             let may_be = demangle::is_mangled(name) && name.contains(identifier);
             (may_be && matches(&demangle::demangle(name)?)).then_some(index as u32)
         });
-        self.found(found.collect())
+        let mut found: Vec<u32> = found.collect();
+        if found.is_empty() {
+            let spelling = Spelling::of(name.trim_start_matches(':'));
+            found = self.by_spelling(name, |function| spelling.is_member(function));
+        }
+        self.found(found)
+    }
+
+    /// Finds the symbols of C++ functions by a comparison of names, among those that contain the last
+    /// identifier of `name`.
+    fn by_spelling(&self, name: &str, is: impl Fn(&Demangled) -> bool) -> Vec<u32> {
+        let identifier = last_identifier(name);
+        let symbols = self.raw.symbols.iter().enumerate();
+        let found = symbols.filter_map(|(index, symbol)| {
+            let name = self.raw.text(symbol);
+            let may_be =
+                name.starts_with("_Z") && identifier.is_none_or(|word| name.contains(word));
+            (may_be && is(&demangle::demangle(name)?)).then_some(index as u32)
+        });
+        found.collect()
     }
 
     /// Finds the functions whose linkage names compilers derive from this one (`name.isra.0`,

@@ -2,7 +2,8 @@
 
 use super::State;
 
-/// `PF_KTHREAD` of `<linux/sched.h>`.
+/// `PF_FORKNOEXEC` and `PF_KTHREAD` of `<linux/sched.h>`.
+const PF_FORKNOEXEC: u64 = 0x0000_0040;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
 /// The fields of `/proc/PID/stat` that are used here.
@@ -43,6 +44,12 @@ impl Stat {
             start_time: number(22)?,
             start_brk: number(47).filter(|&address| address != 0),
         })
+    }
+
+    /// True if the process has executed a program since it was forked.
+    #[must_use]
+    pub fn has_executed(&self) -> bool {
+        self.flags & PF_FORKNOEXEC == 0
     }
 
     /// True for a kernel thread, which has no program.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::shown::names_apart;
 use capriole_trace::Event;
 use capriole_trace::Value;
 use capriole_trace::{EventInfo, Role};
@@ -17,8 +18,8 @@ const RESULT: &str = "ret";
 
 /// The functions for which a trace has both entries and exits.
 ///
-/// A function is identified by its name here: functions with the same name in several objects, and
-/// several copies of one function, share one table row. Entries and exits are still paired by
+/// A function is identified by its name here: functions with the same name in several objects share one
+/// table row. Those of one object are [told apart](names_apart). Entries and exits are still paired by
 /// [`EventInfo::call`].
 #[derive(Debug, Clone)]
 pub struct Functions {
@@ -97,18 +98,19 @@ impl Functions {
                 .into_iter()
                 .for_each(|fields| fields.extend(names.clone()));
         }
+        let names = names_apart(events);
         let mut by_name: HashMap<&str, u32> = HashMap::new();
         // By call: its own index, and its function's.
         let mut pairs: HashMap<u32, (u32, u32)> = HashMap::new();
-        for (event, part) in events.iter().zip(&mut functions.parts) {
+        for ((event, name), part) in events.iter().zip(&names).zip(&mut functions.parts) {
             let Some(call) = event.call else { continue };
             if event.role != Role::Entry || !left.contains(&call) {
                 continue;
             }
             let number = pairs.len() as u32;
             let pair = pairs.entry(call).or_insert_with(|| {
-                let function = *by_name.entry(&event.name).or_insert_with(|| {
-                    functions.names.push(event.name.clone());
+                let function = *by_name.entry(name).or_insert_with(|| {
+                    functions.names.push(name.clone());
                     functions.names.len() as u32 - 1
                 });
                 (number, function)

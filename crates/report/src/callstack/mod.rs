@@ -30,7 +30,7 @@ use crate::shown::file_name;
 use capriole_text::printable;
 use capriole_trace::CallStack;
 use capriole_trace::{ARCH, Document, EventInfo};
-use module::Module;
+pub(crate) use module::Module;
 use walk::Place;
 
 /// One line of a backtrace: a function that was called and has not returned yet.
@@ -104,22 +104,14 @@ impl CallStacks {
     pub fn of(document: &Document) -> CallStacks {
         let recorded = document.time.start_realtime_ns;
         let mut remarks = Vec::new();
-        let mut mappings = &document.mappings[..];
         if document.arch != ARCH {
             remarks.push(format!(
                 "call stacks of {} cannot be unwound by this build, which is for {ARCH}",
                 printable(&document.arch)
             ));
-            mappings = &[];
         }
-        let mut modules: Vec<Module> = mappings
-            .iter()
-            .filter(|mapping| mapping.start < mapping.end)
-            .map(|mapping| Module::new(mapping.clone(), recorded))
-            .collect();
-        modules.sort_by_key(Module::start);
         CallStacks {
-            modules,
+            modules: Module::all(document, recorded),
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
             known: HashMap::new(),

@@ -10,10 +10,10 @@ use capriole_object::ObjectFile;
 use framehop::{ExplicitModuleSectionInfo, Module as ForUnwinding};
 
 use super::Frame;
-use capriole_trace::MappingInfo;
+use capriole_trace::{ARCH, Document, MappingInfo};
 
 /// One mapping of a file.
-pub(super) struct Module {
+pub(crate) struct Module {
     mapping: MappingInfo,
     path: Arc<str>,
     /// Time when the recording began, in ns since 1970.
@@ -37,7 +37,7 @@ struct Contents {
 }
 
 /// Result of loading a module's file.
-pub(super) enum Loaded {
+pub(crate) enum Loaded {
     /// Loading was tried before.
     Before,
     /// The file was just read.
@@ -47,7 +47,7 @@ pub(super) enum Loaded {
 }
 
 impl Module {
-    pub(super) fn new(mapping: MappingInfo, recorded: u64) -> Module {
+    fn new(mapping: MappingInfo, recorded: u64) -> Module {
         Module {
             path: Arc::from(mapping.path.as_str()),
             mapping,
@@ -56,16 +56,32 @@ impl Module {
         }
     }
 
-    pub(super) fn start(&self) -> u64 {
+    /// Returns the code mappings of a trace, sorted by address; none if it is for another
+    /// architecture. `recorded` is the time when the recording began, in ns since 1970.
+    pub(crate) fn all(document: &Document, recorded: u64) -> Vec<Module> {
+        let mappings = match document.arch == ARCH {
+            true => &document.mappings[..],
+            false => &[],
+        };
+        let mut modules: Vec<Module> = mappings
+            .iter()
+            .filter(|mapping| mapping.start < mapping.end)
+            .map(|mapping| Module::new(mapping.clone(), recorded))
+            .collect();
+        modules.sort_by_key(Module::start);
+        modules
+    }
+
+    pub(crate) fn start(&self) -> u64 {
         self.mapping.start
     }
 
-    pub(super) fn contains(&self, address: u64) -> bool {
+    pub(crate) fn contains(&self, address: u64) -> bool {
         (self.mapping.start..self.mapping.end).contains(&address)
     }
 
     /// Reads the file, once.
-    pub(super) fn load(&mut self) -> Loaded {
+    pub(crate) fn load(&mut self) -> Loaded {
         if !matches!(self.state, State::Unread) {
             return Loaded::Before;
         }
@@ -216,7 +232,7 @@ impl Module {
 
     /// Returns the functions at the instruction that contains the byte at `lookup`, innermost
     /// first.
-    pub(super) fn frames(&self, lookup: u64, address: u64) -> Vec<Frame> {
+    pub(crate) fn frames(&self, lookup: u64, address: u64) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut own = Frame {
             address,

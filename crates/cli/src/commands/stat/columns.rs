@@ -2,6 +2,7 @@
 
 use super::text::{Rates, key_cell};
 use capriole::aggregate::model::{Group, Histogram, Measure, PERCENTILES, Row};
+use capriole_event::identifier;
 use capriole_text::units;
 use std::cmp::Ordering;
 
@@ -24,6 +25,28 @@ pub enum Figure {
     Key(usize),
     /// The event's name.
     Event,
+}
+
+impl Figure {
+    /// Returns the importance of a column with this title that may be left out: the least important one
+    /// goes first. A measure of the event's own comes after all that is computed from histograms.
+    pub fn importance(self, title: &str) -> u8 {
+        let computed = match parts(title).0 {
+            "p99" => 9,
+            "avg" => 8,
+            "total" => 7,
+            "max" => 6,
+            "p50" => 5,
+            "p90" => 3,
+            "p99.9" => 2,
+            "min" => 1,
+            _ => 4,
+        };
+        match self {
+            Figure::Measure(_) => 10 + computed,
+            _ => computed,
+        }
+    }
 }
 
 /// A number that is computed from a histogram.
@@ -129,7 +152,8 @@ impl Names<'_> {
         columns
     }
 
-    /// Finds the column with this title: `p99(n)`, or `p99` for the first one of that function.
+    /// Finds the column with this title: `p99(n)`, or `p99` for the first one of that function. A
+    /// field may be written as in the event: `sum(req->size)` is the column `sum(req_size)`.
     pub fn find(&self, title: &str) -> Option<Figure> {
         let columns = self.columns();
         let named = |wanted: &str| {
@@ -137,11 +161,25 @@ impl Names<'_> {
             let function = || columns.iter().find(|(other, _)| parts(other).0 == wanted);
             exact.or_else(function).map(|(_, figure)| *figure)
         };
-        named(title).or_else(|| match title {
+        let synonym = || match title {
             "total" => named("sum"),
             "sum" => named("total"),
             _ => None,
-        })
+        };
+        // In an interval, `min(n)` and `max(n)` are shown as those so far.
+        let title = title.strip_suffix(" so far").unwrap_or(title);
+        let as_in_event = || {
+            let field = |text: &str| identifier(text.trim());
+            let name = match title.split_once('(') {
+                Some((function, rest)) => {
+                    let measured = rest.trim_end().strip_suffix(')')?;
+                    format!("{}({})", function.trim(), field(measured)?)
+                }
+                None => field(title)?,
+            };
+            named(&name)
+        };
+        named(title).or_else(synonym).or_else(as_in_event)
     }
 }
 

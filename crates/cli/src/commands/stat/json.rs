@@ -96,6 +96,8 @@ fn key(value: &Key) -> Value {
             json!(Descriptor { number, name }.to_string())
         }
         Key::Name(name) => json!(name),
+        Key::Function(address, None) => json!(format!("{address:#x}")),
+        Key::Function(_, Some((name, offset))) => json!(format!("{name}+{offset:#x}")),
         Key::Address(address) => json!(address.to_string()),
         Key::Text(text) => json!(characters(text)),
         Key::Unreadable => Value::Null,

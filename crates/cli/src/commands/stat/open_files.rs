@@ -1,6 +1,6 @@
 //! Names of the file descriptors that are keys.
 
-use capriole::aggregate::model::Snapshot;
+use capriole::aggregate::model::Group;
 use capriole::descriptors::{Descriptors, is_descriptor};
 use capriole_proc::process::Process;
 use capriole_select::select::Selected;
@@ -63,10 +63,10 @@ impl OpenFiles {
         self.look();
     }
 
-    /// Names the descriptors in the keys of a snapshot.
-    pub fn name(&self, snapshot: &mut Snapshot) {
+    /// Names the descriptors in keys.
+    pub fn name(&self, groups: &mut [Group]) {
         let Some(looks) = &self.0 else { return };
-        for group in &mut snapshot.groups {
+        for group in groups {
             group.name_descriptors(|fd| looks.descriptors.only_name(fd));
         }
     }

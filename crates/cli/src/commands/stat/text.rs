@@ -92,6 +92,13 @@ impl<'a> Page<'a> {
         self
     }
 
+    /// Leaves so many events out of the number of those that were not hit: they are mentioned elsewhere.
+    #[must_use]
+    pub fn mentioned(mut self, events: usize) -> Page<'a> {
+        self.silent = self.silent.saturating_sub(events as u64);
+        self
+    }
+
     /// Creates a page of an interval.
     pub fn interval(interval: &'a Interval, names: &[String]) -> Page<'a> {
         let mut page = Page::new(&interval.groups, names, interval.time);
@@ -126,7 +133,8 @@ impl<'a> Page<'a> {
         Page {
             names: names
                 .iter()
-                .map(|name| escaped(name.as_bytes(), b'"'))
+                // An event as written may have quotes: they stay.
+                .map(|name| escaped(name.as_bytes(), 0))
                 .collect(),
             tables: counted.into_iter().chain(others).collect(),
             silent: 0,
@@ -186,10 +194,13 @@ impl<'a> Page<'a> {
                 let keys = group.key_names.join(", ");
                 lines.push(format!("{} by {keys}", self.name(event)));
             }
-            lines.extend(table::within(
-                self.columns(group, &[shown, &others].concat()),
-                style.columns,
-            ));
+            let columns = self.columns(group, &[shown, &others].concat());
+            let dots = if style.blocks { "…" } else { ".." };
+            let (table, left_out) = table::within(columns, style.columns, dots);
+            lines.extend(table);
+            if !left_out.is_empty() {
+                lines.push(format!("no room for {}", left_out.join(", ")));
+            }
         }
         let more = table.rows.len() - shown.len();
         if more > 0 {
@@ -249,15 +260,15 @@ impl<'a> Page<'a> {
                 .map(|row| columns::cell(row, figure, time, &self.rates, &self.names));
             let is_text = |value: Option<&Value>| matches!(value, Some(Value::Text(_)));
             match figure {
-                Figure::Event => Column::text(title, cells),
+                Figure::Event => Column::text(title, cells).flexible(),
                 Figure::Key(key) if rows.iter().any(|row| is_text(row.keys.get(key))) => {
-                    Column::text(title, cells)
+                    Column::text(title, cells).flexible()
                 }
-                Figure::Key(_) | Figure::Calls | Figure::Error | Figure::Unreadable => {
-                    Column::numbers(title, cells)
-                }
+                Figure::Key(_) => Column::numbers(title, cells).flexible(),
+                Figure::Calls | Figure::Error | Figure::Unreadable => Column::numbers(title, cells),
                 Figure::Rate | Figure::Measure(_) | Figure::Of(..) => {
-                    Column::numbers(title, cells).optional()
+                    let importance = figure.importance(&title);
+                    Column::numbers(title, cells).optional(importance)
                 }
             }
         };
@@ -371,6 +382,10 @@ fn key_value(value: &Value) -> String {
             String::from_utf8_lossy(&out).into_owned()
         }
         Value::Name(name) => escaped(name.as_bytes(), b'"'),
+        Value::Function(address, None) => format!("{address:#x}"),
+        Value::Function(_, Some((name, offset))) => {
+            format!("{}+{offset:#x}", escaped(name.as_bytes(), b'"'))
+        }
         Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
         Value::Unreadable => "(fault)".to_owned(),

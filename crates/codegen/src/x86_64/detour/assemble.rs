@@ -382,7 +382,7 @@ fn enter(
     let mut done = a.create_label();
     a.jmp(done)?;
     bind(a, &mut rejected)?;
-    let value = timing::forget(a, frame, runtime, call)?;
+    let value = timing::reject(a, frame, runtime, call)?;
     entered.more.push((value, Patch::Call));
     bind(a, &mut done)?;
     entered.done = mark(a)?;

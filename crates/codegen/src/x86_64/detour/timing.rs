@@ -45,8 +45,9 @@
 //! last of them: the call being left. (A forked child, which has calls at the same positions,
 //! has slots of its own: they are private memory.)
 //!
-//! **A call that the filter rejects** removes the entry that an earlier call of its function
-//! left at its stack position: otherwise its exit would find that entry.
+//! **A call that the filter rejects** takes its slot, too, with an owner that no other call has:
+//! its exit must not find an entry that an earlier call of its function left at its stack position,
+//! and knows from this that it does not count. Another owner means that the entry is not known.
 //!
 //! **Areas.** A function may be entered for several purposes, each with its own filter and
 //! words. Their calls are at the same stack positions; each purpose has slots in an area of its
@@ -54,10 +55,10 @@
 //!
 //! **Recording only the calls that a filter selects** (`record --graph ':f if ...'`): a
 //! selected entry is recorded and takes a slot; the exit is recorded if the slot is that call's
-//! (`_since`, a latency, is known). A rejected entry clears the slot, so its exit is not taken
+//! (`_since`, a latency, is known). A rejected entry takes the slot, so its exit is not taken
 //! for that of an earlier call left by an exception.
 
-use super::emit::{Labels, Patch, at, bind, mark};
+use super::emit::{Labels, Patch, at, mark};
 use super::frame::{Frame, RED_ZONE};
 use super::word;
 use crate::condition::Width;
@@ -159,7 +160,7 @@ fn keep(
 
 /// Emits the work of an entry that the filter has rejected. Returns the end of the instruction
 /// whose last four bytes are [`above_pointer`].
-pub(super) fn forget(
+pub(super) fn reject(
     a: &mut CodeAssembler,
     registers: &Frame,
     runtime: &Runtime,
@@ -167,12 +168,9 @@ pub(super) fn forget(
 ) -> Result<CodeLabel, IcedError> {
     slot(a, registers, &runtime.frames, call)?;
     let value = owner(a, registers, call)?;
-    let mut done = a.create_label();
+    a.bts(rax, frame::REJECTED.trailing_zeros())?;
     let slot = at(registers.place, frame::OWNER as i64);
-    a.add_instruction(Instruction::with2(Code::Cmp_rm64_r64, slot, Register::RAX)?)?;
-    a.jne(done)?;
-    a.add_instruction(Instruction::with2(Code::Mov_rm64_imm32, slot, 0)?)?;
-    bind(a, &mut done)?;
+    a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, slot, Register::RAX)?)?;
     Ok(value)
 }
 

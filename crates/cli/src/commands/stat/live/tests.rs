@@ -71,6 +71,7 @@ fn a_histogram_has_its_place_before_more_rows_and_more_histograms_after_them() {
       200      200           0   22167      64     160   110.8     111     159     191  17  nginx: w
         6      6.0           0     722       0     700   120.3       1     767     767   3  cat
         2      2.0           2       0       -       -       -       -       -       -  -1  ""
+    no room for p99.9(n)
 
     hist(n) of read, fd=17, comm="nginx: w"
      64 .. 127  128  ████████████████████████████████████████
@@ -93,8 +94,8 @@ fn what_does_not_fit_at_all_is_cut() {
       200           0  17  nginx:
         6           0   3  cat
         2           2  -1  ""
+    no room for calls/s, sum(n), m
 
-    hist(n) of read, fd=17, comm="
     …
     "#);
     for rows in 0..4 {

@@ -1,0 +1,117 @@
+//! Standard descriptors that are closed when the command starts: no result is lost without a message,
+//! and no other file gets their numbers.
+
+use crate::programs::{Compiler, build};
+use crate::target::told;
+use crate::traces::{scratch, text};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs `capriole` with one of its standard descriptors closed.
+fn without(descriptor: i32, directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(arguments).current_dir(directory);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let close = move || {
+        // SAFETY: a system call on a descriptor that nothing uses before the command is executed.
+        unsafe { libc::close(descriptor) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes only a system call.
+    unsafe { command.pre_exec(close) };
+    command.output().expect("capriole starts")
+}
+
+/// Nothing is done, and the message says why: neither is the program started, nor a file made.
+#[test]
+fn a_closed_output_is_refused() {
+    let Some(program) = build(Compiler::Gcc, "rows.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let mark = directory.path().join("started");
+    let started = format!("touch {}; exec {}", text(&mark), text(&program));
+    let commands: [&[&str]; 11] = [
+        &["stat", "-e", ":halved", "--", text(&program)],
+        &["stat", "-e", "libc:read", "--", "sh", "-c", &started],
+        &[
+            "record",
+            "-o",
+            "trace",
+            "-e",
+            "libc:read",
+            "--",
+            "sh",
+            "-c",
+            &started,
+        ],
+        &["report", "trace"],
+        &["list", text(&program)],
+        &["check", ":halved", text(&program)],
+        &["help"],
+        &["help", "events"],
+        &["stat", "--help"],
+        &["--help"],
+        &["--version"],
+    ];
+    for arguments in commands {
+        let output = without(1, directory.path(), arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{arguments:?}: {}",
+            told(&output)
+        );
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            "capriole: standard output is closed, so the results have no place to go; nothing was \
+             done: open it, or redirect it to /dev/null\n",
+            "{arguments:?}"
+        );
+    }
+    let made: Vec<_> = std::fs::read_dir(directory.path())
+        .expect("a directory")
+        .collect();
+    assert!(made.is_empty(), "{made:?}");
+    // Wrong words are still told as such.
+    let output = without(1, directory.path(), &["bogus"]);
+    assert_eq!(output.status.code(), Some(2), "{}", told(&output));
+}
+
+/// Results are complete, and no file that is opened meanwhile gets messages or is read as input.
+#[test]
+fn closed_input_and_messages_do_no_harm() {
+    let Some(program) = build(Compiler::Gcc, "rows.c", &[]) else {
+        return;
+    };
+    for descriptor in [0, 2] {
+        let directory = scratch();
+        let words = ["stat", "-e", ":halved", "--", text(&program)];
+        let output = without(descriptor, directory.path(), &words);
+        assert!(output.status.success(), "{}", told(&output));
+        let table = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            table.contains("   40 ") && table.contains("  halved\n"),
+            "{table}"
+        );
+        let words = [
+            "record",
+            "-o",
+            "trace",
+            "-e",
+            ":halved",
+            "--",
+            text(&program),
+        ];
+        let output = without(descriptor, directory.path(), &words);
+        assert!(output.status.success(), "{}", told(&output));
+        assert_eq!(output.stdout, b"ok rows=40\n");
+        // A message in a file of the trace would damage it.
+        let trace = directory.path().join("trace");
+        assert_eq!(crate::traces::calls(&trace)["halved"], 40);
+        if descriptor == 2 {
+            assert_eq!(output.stderr, b"");
+        }
+    }
+}
