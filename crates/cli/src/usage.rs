@@ -193,12 +193,23 @@ fn missing(command: &str, missing: &[String], words: &[String]) -> String {
             .to_owned(),
         "detach" => "no process: write `capriole detach PID`".to_owned(),
         "mark" => "no message: write `capriole mark TEXT...`".to_owned(),
-        _ => format!(
-            "{} is needed, by the other arguments{}",
-            named(missing, "and"),
-            see(command)
-        ),
+        _ => {
+            let needed = named(missing, "and");
+            let options = words.iter().filter_map(|word| word.split('=').next());
+            let given = options.filter(|option| needs_another(option));
+            let given: Vec<String> = given.map(str::to_owned).collect();
+            match given.len() {
+                0 => format!("{needed} is needed{}", see(command)),
+                1 => format!("{} needs {needed}", given[0]),
+                _ => format!("{} need {needed}", named(&given, "and")),
+            }
+        }
     }
+}
+
+/// True for options that have a meaning only together with another one.
+fn needs_another(word: &str) -> bool {
+    ["--depth", "--min-duration", "--sort", "--instructions"].contains(&word)
 }
 
 /// Returns the program that a command line names, as it was written, and how to name it for `list`.
@@ -260,7 +271,10 @@ fn wrong_value(error: &Error, argument: &str) -> String {
     let argument = plain(argument);
     let valid = all(error, ContextKind::ValidValue);
     if value.is_empty() && valid.is_empty() {
-        return format!("{argument} has no value");
+        return match argument.split_once(' ') {
+            Some((option, values)) => format!("{option} needs {values} right behind it"),
+            None => format!("{argument} has no value"),
+        };
     }
     if let Some(similar) = one(error, ContextKind::SuggestedValue) {
         return format!("{argument}: `{value}` is not one of its values; similar: `{similar}`");

@@ -464,12 +464,12 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
     match fetch.base {
         Base::Retval if at_site.at == At::Entry => {
             let message = "$retval is not available on probe";
-            let help = "write r: before the event, or %return behind the place";
+            let help = "write r and a blank before the event, as in `r libc:read n=$retval`, or %return behind the place";
             return error(Word, message, help);
         }
         Base::Entry(_) if at_site.at == At::Entry => {
             let message = "$entry is not available on probe";
-            let help = "write r: before the event, or the value without $entry:";
+            let help = "write r and a blank before the event, or the value without $entry:";
             return error(Word, message, help);
         }
         Base::AllArguments if argument.named => {

@@ -89,7 +89,7 @@ fn errors() {
     $entry is not available on probe
       libc:read $entry:arg1
                 ^
-      help: write r: before the event, or the value without $entry:
+      help: write r and a blank before the event, or the value without $entry:
 
     invalid $-variable `$entry`: what is meant is missing
       r libc:read n=$entry
