@@ -22,6 +22,7 @@ fn main() {
         "resident.c",
         "resident.h",
         "summary.c",
+        "chain.c",
         "entry.S",
         "resident.ld",
         "returns.S",
@@ -37,6 +38,7 @@ fn main() {
         ("src/entry.S", "entry.o"),
         ("src/resident.c", "resident.o"),
         ("src/summary.c", "summary.o"),
+        ("src/chain.c", "chain.o"),
         ("src/returns.S", "returns.o"),
     ] {
         run(Command::new(&cc)
@@ -52,7 +54,8 @@ fn main() {
             .args([source, "-o"])
             .arg(out.join(object)));
     }
-    link(&out, "resident", &["entry.o", "resident.o", "summary.o"]);
+    let resident = ["entry.o", "resident.o", "summary.o", "chain.o"];
+    link(&out, "resident", &resident);
     link(&out, "returns", &["returns.o"]);
 }
 

@@ -136,6 +136,7 @@ pub mod probe;
 pub mod program;
 pub mod record;
 pub mod session;
+mod unwinding;
 pub mod value;
 pub mod watch;
 

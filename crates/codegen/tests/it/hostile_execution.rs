@@ -33,6 +33,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
+    windows: false,
 });
 const DETOUR: u64 = COPY + 0x4000;
 /// Registers that are recorded: with too many, no register would be left to work with.
