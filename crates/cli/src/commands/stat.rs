@@ -5,10 +5,12 @@ mod columns;
 mod fixtures;
 mod json;
 mod live;
+mod lookup;
 #[cfg(test)]
 mod model_tests;
 mod open_files;
 mod plot;
+mod stacks;
 mod table;
 mod terminal;
 mod text;
@@ -25,8 +27,8 @@ use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
-use capriole_event::{Action, Aggregate, Base};
-use capriole_object::symbols::shown::ShownNames;
+use capriole_event::{Action, Aggregate, Aggregation, Base, Probe};
+use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_patch::detach::Detached;
 use capriole_ring::{layout, summary};
 use capriole_select::definitions;
@@ -38,17 +40,20 @@ use capriole_text::tell;
 use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
+use clap::ValueHint;
 use columns::Names;
 use json::Extent;
 use live::Screen;
-use open_files::OpenFiles;
+use lookup::Lookup;
 use serde_json::{Value, json};
+use stacks::Folding;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Stdout, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use terminal::Size;
-use text::{Page, Style};
+use text::{Page, Stacks, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
@@ -82,6 +87,15 @@ pub struct Arguments {
     /// Also draw a histogram for each row of a table with keys
     #[arg(long)]
     histogram: bool,
+    /// Print the keys that are call stacks as lines for tools that draw flame graphs, instead of tables
+    #[arg(long, conflicts_with_all = ["json", "interval", "top", "sort", "histogram"])]
+    folded: bool,
+    /// Draw a flame graph of the keys that are call stacks into this file (SVG)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    flame: Option<PathBuf>,
+    /// With --folded and --flame: the column to add up, calls unless given; a sum, or total
+    #[arg(long, value_name = "COLUMN")]
+    weight: Option<String>,
     /// Make room for at least this many keys in each event's table
     #[arg(
         long,
@@ -116,7 +130,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(title) = &arguments.sort {
         check_column(title, &events)?;
     }
-    let mut open = OpenFiles::default();
+    let folding = Folding::of(&arguments, &events)?;
+    let mut lookup = Lookup::default();
     let attach = |program: &Program| -> capriole::Result<Probed> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
@@ -136,14 +151,45 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Planned::new(program.process(), &request)
         })?;
         let geometry = planned.geometry(0);
-        open.begin(program.process(), &planned.selected);
+        lookup.begin(program.process(), &planned.selected);
         timed("probes inserted", || {
             planned.attach(program.process(), None, geometry)
         })
     };
     let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
-    count(&arguments, program, &mut probed, open)
+    count(&arguments, program, &mut probed, lookup, folding.as_ref())
+}
+
+/// Names of what the table of a definition will have.
+struct DefinitionNames {
+    keys: Vec<String>,
+    measures: Vec<String>,
+    in_nanoseconds: Vec<bool>,
+}
+
+impl DefinitionNames {
+    fn names(&self) -> Names<'_> {
+        Names {
+            keys: &self.keys,
+            measures: &self.measures,
+            in_nanoseconds: &self.in_nanoseconds,
+        }
+    }
+}
+
+fn definition_names(probe: &Probe, aggregation: &Aggregation) -> DefinitionNames {
+    let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
+    let is_time = |aggregate: &Aggregate| {
+        let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
+        value.is_some_and(|value| value.fetch.base == Base::Latency)
+    };
+    let keys = aggregation.keys.iter();
+    DefinitionNames {
+        keys: keys.map(|key| key.name().to_owned()).collect(),
+        measures: shown().map(Aggregate::to_string).collect(),
+        in_nanoseconds: shown().map(is_time).collect(),
+    }
 }
 
 /// Checks that some table has a column with this title.
@@ -155,20 +201,8 @@ fn check_column(title: &str, events: &[Event]) -> anyhow::Result<()> {
             _ => None,
         });
         for aggregation in updates {
-            let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
-            let is_time = |aggregate: &Aggregate| {
-                let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
-                value.is_some_and(|value| value.fetch.base == Base::Latency)
-            };
-            let names = Names {
-                keys: &aggregation
-                    .keys
-                    .iter()
-                    .map(|key| key.name().to_owned())
-                    .collect::<Vec<_>>(),
-                measures: &shown().map(Aggregate::to_string).collect::<Vec<_>>(),
-                in_nanoseconds: &shown().map(is_time).collect::<Vec<_>>(),
-            };
+            let names = definition_names(probe, aggregation);
+            let names = names.names();
             if names.find(title).is_some() {
                 return Ok(());
             }
@@ -189,7 +223,8 @@ fn count(
     arguments: &Arguments,
     program: Program,
     probed: &mut Probed,
-    mut open: OpenFiles,
+    mut lookup: Lookup,
+    folding: Option<&Folding>,
 ) -> anyhow::Result<ExitCode> {
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
@@ -202,7 +237,7 @@ fn count(
     let mut shown = Shown::new(arguments, probed, &names);
     let mut child = program.release();
     let started = Instant::now();
-    let ended = watch(arguments, probed, &source, &mut shown, &mut open, started);
+    let ended = watch(arguments, probed, &source, &mut shown, &mut lookup, started);
     let time = started.elapsed();
     // Calls are counted until the probes are out.
     let detached = timed("probes removed", || probed.detach());
@@ -221,8 +256,8 @@ fn count(
         }
     };
     let mut whole = source.read(time, &probed.selected);
-    open.look();
-    open.name(&mut whole);
+    lookup.name(probed.attached.process(), &mut whole);
+    let folded = folding.map(|folding| folding.fold(&whole));
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, ended, &detached);
@@ -236,7 +271,12 @@ fn count(
             print(&json::line(&value))
         }
         false => {
-            let printed = shown.finish(&whole);
+            let printed = match &folded {
+                Some(folded) if arguments.folded => shown
+                    .clear()
+                    .and_then(|()| print(&text(&folded.lines(shown.form)))),
+                _ => shown.finish(&whole),
+            };
             let all = whole.calls();
             note!(
                 "capriole: {} in {}{}",
@@ -266,6 +306,7 @@ fn count(
             }
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
+            lookup.say_remarks();
             probing::say_end(probed, &detached);
             if all == 0 && whole.lost == 0 {
                 probing::say_nothing_hit(probed, &names, None);
@@ -273,6 +314,12 @@ fn count(
             printed
         }
     };
+    let printed = printed.and_then(|()| match (&folded, folding, &arguments.flame) {
+        (Some(folded), Some(folding), Some(file)) => {
+            stacks::draw(folded, folding, shown.form, lookup.title(), file)
+        }
+        _ => Ok(()),
+    });
     match child {
         Some(child) => {
             let code = wait_for(child)?;
@@ -288,7 +335,7 @@ fn watch(
     probed: &mut Probed,
     source: &Source,
     shown: &mut Shown,
-    open: &mut OpenFiles,
+    lookup: &mut Lookup,
     started: Instant,
 ) -> anyhow::Result<Ended> {
     let mut watch = Watch::new(
@@ -308,14 +355,14 @@ fn watch(
         if let Some(ended) = ended {
             return Ok(ended);
         }
-        open.keep_looking(|| watch.other_processes(&probed.attached).collect());
+        let others = || watch.other_processes(&probed.attached).collect();
+        lookup.keep_looking(probed.attached.process(), others);
         let now = Instant::now();
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
             let mut until = source.read(now - started, &probed.selected);
-            open.look();
-            open.name(&mut until);
+            lookup.name(probed.attached.process(), &mut until);
             shown.interval(&until, &until.since(&before))?;
             before = until;
             while *due <= now {
@@ -342,6 +389,8 @@ struct Shown {
     sort: Option<String>,
     /// True if histograms of tables with keys are shown, too.
     keyed_plots: bool,
+    /// Form of names.
+    form: Form,
     blocks: bool,
     /// Terminal on which the table is redrawn in place; `None` if it is not redrawn.
     screen: Option<Screen<Stdout>>,
@@ -360,6 +409,7 @@ impl Shown {
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),
             keyed_plots: arguments.histogram,
+            form: arguments.run.names.form(),
             blocks: terminal::shows_blocks(),
             screen: (live && Size::of_terminal().is_some())
                 .then(|| Screen::new(output::terminal())),
@@ -371,6 +421,8 @@ impl Shown {
             rows: self.top,
             plots: usize::MAX,
             keyed_plots: self.keyed_plots,
+            stacks: Stacks::Below,
+            form: self.form,
             blocks: self.blocks,
             columns: usize::MAX,
         }
@@ -397,11 +449,17 @@ impl Shown {
         print(&format!("{end:.3} s\n{}\n", text(&lines)))
     }
 
-    /// Prints the totals at the end.
-    fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
+    /// Removes the table that was redrawn in place.
+    fn clear(&mut self) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
+        Ok(())
+    }
+
+    /// Prints the totals at the end.
+    fn finish(&mut self, whole: &Snapshot) -> anyhow::Result<()> {
+        self.clear()?;
         let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
         let page = page.sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))

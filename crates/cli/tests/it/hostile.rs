@@ -92,6 +92,8 @@ fn measured(everything: bool) {
         ":hostile_text max(n=$arg2) by low=$arg2:u8",
         "-e",
         ":hostile_record sum(m=$arg2) by n=$arg1",
+        "-e",
+        ":hostile_inner sum(m=$arg1) by stack, tid",
     ];
     among_hostile_children(everything, &arguments);
 }

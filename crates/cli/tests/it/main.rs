@@ -76,6 +76,7 @@ mod sleepers;
 mod stacks;
 mod stat;
 mod stat_adds;
+mod stat_stacks;
 mod states;
 mod strange_files;
 mod talk;
