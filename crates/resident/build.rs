@@ -23,6 +23,7 @@ fn main() {
         "resident.h",
         "summary.c",
         "interval.c",
+        "chain.c",
         "entry.S",
         "resident.ld",
         "returns.S",
@@ -39,6 +40,7 @@ fn main() {
         ("src/resident.c", "resident.o"),
         ("src/summary.c", "summary.o"),
         ("src/interval.c", "interval.o"),
+        ("src/chain.c", "chain.o"),
         ("src/returns.S", "returns.o"),
     ] {
         run(Command::new(&cc)
@@ -54,7 +56,13 @@ fn main() {
             .args([source, "-o"])
             .arg(out.join(object)));
     }
-    let resident = ["entry.o", "resident.o", "summary.o", "interval.o"];
+    let resident = [
+        "entry.o",
+        "resident.o",
+        "summary.o",
+        "interval.o",
+        "chain.o",
+    ];
     link(&out, "resident", &resident);
     link(&out, "returns", &["returns.o"]);
 }

@@ -18,7 +18,7 @@ pub fn words(advice: Advice) -> String {
             ": `capriole list --args` of the event without fields shows what each has".to_owned()
         }
         Advice::RecordAndReportStacks => {
-            ": record the event, and see `capriole report --callers`".to_owned()
+            ": write `by stack`, or record the event, and see `capriole report --callers`".to_owned()
         }
         Advice::RecordShowsEach => "; `capriole record` shows each".to_owned(),
         Advice::RecordProcess { pid } => format!("; `capriole record -p {pid}` does it"),

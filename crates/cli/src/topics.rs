@@ -126,8 +126,11 @@ pub const ALL: &[Topic] = &[
     },
     Topic {
         name: "stacks",
-        about: "Call stacks of events",
-        parts: &[(EVENTS, Chapter("Call stacks"))],
+        about: "Call stacks of events, and as keys of `capriole stat`",
+        parts: &[
+            (EVENTS, Chapter("Call stacks")),
+            (STAT, Chapter("Call stacks")),
+        ],
     },
     Topic {
         name: "markers",

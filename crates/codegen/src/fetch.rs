@@ -40,7 +40,7 @@ use crate::program::{Program, Step};
 use crate::work::{Compare, Filter, Long, Operand, Record, Word, Work};
 use capriole_ring::intervals::Intervals;
 use capriole_ring::numbers::session::STACK_HEAD;
-use capriole_ring::numbers::{frame, op, program};
+use capriole_ring::numbers::{chain, frame, op, program};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use thiserror::Error;
@@ -133,6 +133,16 @@ pub enum Content {
     CallStack {
         /// Maximum number of bytes of the stack to copy.
         bytes: u16,
+    },
+    /// The chain of callers, of a field that is rbp, found by the session's
+    /// [table](capriole_ring::numbers::unwinding). For keys.
+    Callers {
+        /// Maximum number of addresses, the site's included: 1 to [`chain::MOST`].
+        most: u16,
+        /// The first address: the site's, or for an exit the function's.
+        site: u64,
+        /// True if the return address is on top of the stack, whatever the table says.
+        on_top: bool,
     },
 }
 
@@ -279,6 +289,7 @@ impl Field {
             (_, Content::CallStack { bytes }) => {
                 (STACK_HEAD + u64::from(bytes)).next_multiple_of(8)
             }
+            (_, Content::Callers { most, .. }) => chain::HEAD as u64 + 8 * u64::from(most),
         }
     }
 
@@ -368,7 +379,8 @@ impl Fetch {
             Content::Numbers { .. }
             | Content::Text
             | Content::Texts { .. }
-            | Content::CallStack { .. } => None,
+            | Content::CallStack { .. }
+            | Content::Callers { .. } => None,
         }
     }
 

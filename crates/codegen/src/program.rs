@@ -28,6 +28,12 @@ impl Program {
         })
     }
 
+    /// True if it finds callers, for which the session needs a table, and memory for copies of the stack.
+    #[must_use]
+    pub fn finds_callers(&self) -> bool {
+        self.steps().any(|step| step[step::OP] == op::CHAIN)
+    }
+
     /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
         let reads = |step: &&[u8]| op::effect(step[step::OP]) == Some(Effect::Register);

@@ -227,6 +227,13 @@ impl Work {
     pub fn may_call(&self) -> bool {
         self.program().is_some_and(|program| program.may_call())
     }
+
+    /// True if the work finds callers, for which the session needs a table, and memory for copies of the stack.
+    #[must_use]
+    pub fn finds_callers(&self) -> bool {
+        self.program()
+            .is_some_and(|program| program.finds_callers())
+    }
 }
 
 impl Record {

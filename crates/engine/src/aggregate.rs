@@ -7,6 +7,9 @@ pub mod table;
 pub mod totals;
 
 pub use maps::{Maps, Own};
-pub use model::{Bucket, Exact, Group, Histogram, Intervals, Measure, Row, Snapshot};
+pub use model::{
+    Bucket, Chain, ChainEnd, ChainFunction, Exact, Group, Histogram, Intervals, Measure, Row,
+    Snapshot,
+};
 pub use source::Source;
 pub use table::{AggregateTable, Keys};

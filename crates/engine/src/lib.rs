@@ -138,6 +138,7 @@ pub mod probe;
 pub mod program;
 pub mod record;
 pub mod session;
+mod unwinding;
 pub mod value;
 pub mod watch;
 

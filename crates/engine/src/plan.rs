@@ -8,6 +8,7 @@ use crate::machine::possible_cpus;
 use crate::options;
 use crate::options::ProbeOptions;
 use crate::session::sites::Pace;
+use crate::unwinding;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ptrace;
@@ -15,7 +16,7 @@ use capriole_host::{Host, TargetError, signals};
 use capriole_ledger::Kind;
 use capriole_ledger::remains::TraceId;
 use capriole_object::Objects;
-use capriole_patch::attach::{Attached, How, Running, SiteState, Who, attach_as};
+use capriole_patch::attach::{Attached, How, NewSession, Running, SiteState, attach_as};
 use capriole_patch::detach::Detached;
 use capriole_patch::guards::Guards;
 use capriole_patch::recover::remove_own;
@@ -49,6 +50,8 @@ pub struct Planned {
     kind: Kind,
     /// True if some work needs packets, to record or to assemble values.
     fetches: bool,
+    /// The table by which callers are found; empty if no work needs it.
+    unwinding: Vec<u8>,
     probes: Probes,
     guards: Guards,
     clock: ClockReading,
@@ -174,6 +177,10 @@ impl Planned {
         select::refuse_named(&selected)?;
         let plain = |work: &Work| matches!(work, Work::Count { .. });
         let fetches = !works.iter().flatten().all(plain);
+        let unwinding = match works.iter().flatten().any(Work::finds_callers) {
+            true => unwinding::table(objects, process)?,
+            false => Vec::new(),
+        };
         let probes = select::probes(&selected, works);
         let mut guards = match guarded {
             true => guards::find(objects, &planner),
@@ -199,6 +206,7 @@ impl Planned {
             own,
             kind,
             fetches,
+            unwinding,
             probes,
             guards,
             clock: options.clock()?,
@@ -264,11 +272,12 @@ impl Planned {
         // Up to here a signal may end this process.
         signals::hold();
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
-        let who = Who {
+        let session = NewSession {
             kind: self.kind,
             trace,
+            unwinding: &self.unwinding,
         };
-        let attached = attach_as(host, probes, &self.guards, self.clock, geometry, who)
+        let attached = attach_as(host, probes, &self.guards, self.clock, geometry, session)
             .map_err(|error| failed(&**host, self.kind, error))?;
         let mut probe_of = vec![None; self.selected.len()];
         for (number, events) in events.into_iter().enumerate() {

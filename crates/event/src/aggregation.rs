@@ -40,6 +40,9 @@ pub enum KeyKind {
     Comm,
     /// `cpu`: the CPU's number.
     Cpu,
+    /// `stack`, `stack(FRAMES)`: the chain of callers, up to so many addresses, that of the hit
+    /// included; 1 to [`KeyKind::MOST_FRAMES`].
+    Stack(u16),
 }
 
 /// Aggregates and keys: the columns of a [`Map`](crate::Map), as shown by `capriole stat`.
@@ -118,13 +121,25 @@ impl From<&str> for KeyKind {
 }
 
 impl KeyKind {
-    /// Name of the key's column: the value's name, `tid`, `comm` or `cpu`.
+    /// Addresses in a chain of callers, if their number is not given.
+    pub const USUAL_FRAMES: u16 = 64;
+    /// Maximum number of addresses in a chain of callers.
+    pub const MOST_FRAMES: u16 = 128;
+
+    /// The chain of callers, with the usual number of addresses.
+    #[must_use]
+    pub fn stack() -> KeyKind {
+        KeyKind::Stack(KeyKind::USUAL_FRAMES)
+    }
+
+    /// Name of the key's column: the value's name, `tid`, `comm`, `cpu` or `stack`.
     pub fn name(&self) -> &str {
         match self {
             KeyKind::Field(name) => name,
             KeyKind::Thread => "tid",
             KeyKind::Comm => "comm",
             KeyKind::Cpu => "cpu",
+            KeyKind::Stack(_) => "stack",
         }
     }
 }
@@ -162,7 +177,12 @@ impl fmt::Display for Aggregate {
 
 impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.name())?;
+        match self {
+            KeyKind::Stack(KeyKind::USUAL_FRAMES) => Ok(()),
+            KeyKind::Stack(frames) => write!(f, "({frames})"),
+            KeyKind::Field(_) | KeyKind::Thread | KeyKind::Comm | KeyKind::Cpu => Ok(()),
+        }
     }
 }
 

@@ -32,6 +32,10 @@ fn shown(value: &Value) -> String {
         Value::Name(name) => name.clone(),
         Value::Address(address) => address.to_string(),
         Value::Text(bytes) => format!("\"{}\"", bytes.escape_ascii()),
+        Value::Stack(chain) => {
+            let addresses = chain.addresses.iter().map(|at| format!("{at:#x}"));
+            addresses.collect::<Vec<_>>().join("<")
+        }
         Value::Unreadable => "-".to_owned(),
     }
 }

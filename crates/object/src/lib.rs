@@ -13,6 +13,7 @@ mod code;
 pub(crate) mod elf;
 mod entered;
 mod error;
+pub mod frame_rules;
 pub(crate) mod go;
 mod loaded;
 pub(crate) mod notes;
@@ -475,6 +476,14 @@ impl ObjectFile {
     pub fn is_called(&self, link_address: u64) -> Option<bool> {
         let read = || CallFrames::read(&self.source, &self.headers);
         self.call_frames.get_or_init(read).is_called(link_address)
+    }
+
+    /// Returns the rules by which frames lead to their callers, by address: each holds until the next
+    /// one. Nothing is kept: there are many.
+    #[must_use]
+    pub fn frame_rules(&self) -> Vec<frame_rules::RuleStart> {
+        let texts = self.text().unwrap_or_default();
+        frame_rules::read(&self.source, &self.headers, texts)
     }
 
     /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that is

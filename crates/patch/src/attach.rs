@@ -378,23 +378,27 @@ pub fn attach(
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
 ) -> Result<Attached, TargetError> {
-    let who = Who {
+    let new = NewSession {
         kind: Kind::Recorder,
         trace: None,
+        unwinding: &[],
     };
-    attach_as(host, probes, guards, clock, geometry, who)
+    attach_as(host, probes, guards, clock, geometry, new)
 }
 
-/// Owner of a session that is to be made.
+/// A session that is to be made.
 #[derive(Debug, Clone, Copy)]
-pub struct Who<'a> {
+pub struct NewSession<'a> {
     /// Its kind.
     pub kind: Kind,
     /// The trace that its records go to.
     pub trace: Option<&'a TraceId>,
+    /// The [table](capriole_resident::unwinding::table) by which callers are found; empty if no
+    /// probe [needs it](Work::finds_callers).
+    pub unwinding: &'a [u8],
 }
 
-/// Attaches as [`attach`] does, for this owner. There may be a session of the other kind in the process:
+/// Attaches as [`attach`] does, with this session. There may be a session of the other kind in the process:
 /// see [`other`](crate::other).
 ///
 /// # Errors
@@ -405,13 +409,13 @@ pub fn attach_as(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry + Send,
-    who: Who<'_>,
+    new: NewSession<'_>,
 ) -> Result<Attached, TargetError> {
     let process = host.process();
     host.preflight()?;
     translator::refuse(process)?;
     host.check_stops()?;
-    let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, who));
+    let attached = host.apart(|| attach_living(host, probes, guards, clock, geometry, new));
     attached.map_err(|error| match process.is_over() {
         // The process has ended, which explains any other error but one that says how it ended.
         true if matches!(error, TargetError::Killed { .. }) => error,
@@ -428,17 +432,17 @@ fn attach_living(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
-    who: Who<'_>,
+    new: NewSession<'_>,
 ) -> Result<Attached, TargetError> {
     let process = host.process();
     let mut guards = guards.clone();
     let (mut tries, mut occupied) = (0, 0);
     loop {
         tries += 1;
-        let attached = prepare_and_write(host, &probes, &guards, clock, &geometry, who);
+        let attached = prepare_and_write(host, &probes, &guards, clock, &geometry, new);
         if !matches!(attached, Ok(Some(_))) {
             // The process may be gone; a later `capriole detach` removes anything left behind here.
-            let _ = recover::remove_own(&**host, who.kind);
+            let _ = recover::remove_own(&**host, new.kind);
         }
         if matches!(attached, Err(TargetError::Filtering { .. })) && tries < FILTER_TRIES {
             // The next attempt sees the result of the thread's call.
@@ -560,22 +564,22 @@ fn prepare_and_write(
     guards: &Guards,
     clock: ClockReading,
     geometry: impl Fn(u32) -> Geometry,
-    who: Who<'_>,
+    new: NewSession<'_>,
 ) -> Result<Option<Attached>, TargetError> {
     let process = host.process();
     let pid = process.pid() as i32;
     let probes = &mut asked.to_vec();
-    recover::clear_the_way(&**host, who.kind)?;
-    let kept = Kept::find(&**host, who.kind)?;
+    recover::clear_the_way(&**host, new.kind)?;
+    let kept = Kept::find(&**host, new.kind)?;
     host.check_calls()?;
     let remote = host.memory()?;
     // Planned before, maybe, than the other session was made.
-    let guards = &match Other::find(process, &remote, who.kind)? {
+    let guards = &match Other::find(process, &remote, new.kind)? {
         Some(other) => guards.beside(&other),
         None => guards.clone(),
     };
     let identity = Identity {
-        kind: who.kind,
+        kind: new.kind,
         target: (process.pid(), process.start_time()),
         owner: recover::own_identity(),
     };
@@ -588,6 +592,10 @@ fn prepare_and_write(
         });
     }
     let geometry = geometry(writes as u32);
+    let geometry = match new.unwinding.is_empty() {
+        true => geometry,
+        false => geometry.with_windows(),
+    };
 
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
@@ -595,7 +603,7 @@ fn prepare_and_write(
     let unguarded = Guards::default();
     let (examined, guards) = match host.can_stop() {
         true => (
-            examine(host, probes, (guards, who.kind), &remote, &mut standstill)?,
+            examine(host, probes, (guards, new.kind), &remote, &mut standstill)?,
             guards,
         ),
         false => (not_examined(host, probes, &remote)?, &unguarded),
@@ -614,7 +622,7 @@ fn prepare_and_write(
     agent.refuse_forbidden_clock(&remote, &memory.ledger)?;
     // From here on another session sees this one: of two that begin at the same moment, one at least
     // knows of the other.
-    let other = Other::find(process, &remote, who.kind)?;
+    let other = Other::find(process, &remote, new.kind)?;
     let follows = probes.iter().any(Probe::follows);
     if follows && other.is_some() {
         return Err(TargetError::ReturnsBeside { pid });
@@ -632,7 +640,7 @@ fn prepare_and_write(
         make_no_calls(pid, &remote, &memory)?;
     }
     let mut arenas = Vec::new();
-    let clusters = code::clusters(probes);
+    let clusters = code::clusters(probes, new.unwinding);
     for cluster in &clusters {
         let near = cluster.near.clone();
         let size = cluster.size;
@@ -667,7 +675,7 @@ fn prepare_and_write(
     let beside = |other: &Other| other.check_breakpoints(guards.have_actions());
     let allowed = other.as_ref().map_or(Ok(()), beside);
     let traps = code.traps(probes, allowed.and_then(|()| breakpoints_allowed(&**host)));
-    code.write(pid, &remote, &traps)?;
+    code.write(pid, &remote, &traps, new.unwinding)?;
     let stubs = code.stubs();
     let is_free = other.is_none_or(|other| !other.handles(&FAULTS));
     let handles_faults = is_free && guards.have_actions() && handles_faults(process)?;
@@ -695,7 +703,7 @@ fn prepare_and_write(
         routines: host.routines(),
         stays: false,
     };
-    if let Some(trace) = who.trace {
+    if let Some(trace) = new.trace {
         memory.ledger.note_trace(&remote, trace)?;
     }
     if let Some(routines) = &installed.routines {

@@ -198,6 +198,14 @@ impl FrameNames {
             Form::Short => Form::Frame,
             form => form,
         };
+        FrameNames::in_form(functions, form)
+    }
+
+    /// Prepares names in this very form, for lines of text.
+    pub(super) fn in_form<'a>(
+        functions: impl Iterator<Item = &'a String>,
+        form: Form,
+    ) -> FrameNames {
         FrameNames(ShownNames::of(functions.map(String::as_str), form))
     }
 

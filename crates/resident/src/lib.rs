@@ -2,7 +2,7 @@
 //! arena, for what a detour cannot do in straight-line code: taking the next packet, recording
 //! without restartable sequences, and handling SIGTRAP.
 //!
-//! The code itself is `resident.c`, `summary.c`, `interval.c` and `entry.S`, compiled for general registers
+//! The code itself is `resident.c`, `summary.c`, `interval.c`, `chain.c` and `entry.S`, compiled for general registers
 //! only and linked into one flat, position-independent blob without data. This
 //! crate holds the blob and fills in its configuration.
 //!
@@ -19,9 +19,12 @@
 //! traceback), and if the handler returns to that address, the copy is tried again. A handler
 //! that moves the program counter by a few bytes steps over the instruction; its target is
 //! looked up in the table of copies, because the jump may cover it.
+//!
+//! **Callers** are found by a [table](unwinding) that stands in the first arena, see `chain.c`.
 #![forbid(unsafe_code)]
 
 pub mod returns;
+pub mod unwinding;
 
 use capriole_ring::layout::Geometry;
 use capriole_ring::numbers::session::RESIDENT_MAGIC;
@@ -53,6 +56,8 @@ pub struct Config {
     pub traps: u64,
     /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
     pub old_trap: (u64, u64),
+    /// Address of the [table](unwinding::table) by which callers are found; 0: there is none.
+    pub unwinding: u64,
 }
 
 /// Addresses of the resident's entries once it is placed.
@@ -218,6 +223,10 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
         0 => 0,
         _ => address(g.frames_offset()),
     };
+    let windows = match g.windows {
+        true => address(g.windows_offset()),
+        false => 0,
+    };
     let at = head(6) as usize;
     for (offset, value) in [
         (config::SESSION, configured.session),
@@ -231,6 +240,8 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
         (config::COUNTERS, address(g.counters_offset())),
         (config::OWN, address(g.own_offset())),
         (config::FRAMES, frames),
+        (config::UNWINDING, configured.unwinding),
+        (config::WINDOWS, windows),
     ] {
         put(at + offset, &value.to_le_bytes());
     }
@@ -462,6 +473,7 @@ mod tests {
             clock_step: 0,
             traps: 0x5000,
             old_trap: (1, 2),
+            unwinding: 0,
         };
         let blob = place(0x10_0000, &configured);
         let at = head(6) as usize;

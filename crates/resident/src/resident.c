@@ -13,7 +13,7 @@
  *     of an event that are in memory; prctl and gettid for the thread's name and id.
  *     (capriole_filtering makes sched_yield while there is no filter yet.)
  *     (And rt_sigreturn, by which a signal handler ends; but see go_on.)
- *   - little stack: below 512 bytes under the detour's own (the trap handler
+ *   - little stack: below 768 bytes under the detour's own (the trap handler
  *     runs on a signal frame anyway);
  *   - no value read from session memory is trusted, as other processes can write there: it
  *     is read once, and never used as an address, an index or a loop count before it was
@@ -448,9 +448,7 @@ void capriole_locked_record(const u64 *event)
 	leave_place(&place, size);
 }
 
-/* Reads memory of the program through the kernel: a bad address only makes it read less. Returns
- * the number of bytes read. */
-static __attribute__((noinline)) u64 read_memory(u64 to, u64 from, u64 size)
+__attribute__((noinline)) u64 capriole_read_memory(u64 to, u64 from, u64 size)
 {
 	if (!may_call()) {
 		if (!is_nobodys(from))
@@ -532,7 +530,7 @@ static u64 read_some(struct state *state, u64 to, u64 from, u64 size)
 			WRITE(((u8 *)to)[i], READ(((u8 *)from)[i]));
 		return size;
 	}
-	return read_memory(to, from, size);
+	return capriole_read_memory(to, from, size);
 }
 
 /* Reads all of `size` bytes at `from`, or clears `to`. */
@@ -605,7 +603,7 @@ static void copy_stack(struct state *state, u64 limit)
 {
 	u64 *head = (u64 *)state->at;
 	u64 to = state->at + STACK_HEAD, in_page = state->stack & 4095;
-	u64 length = read_memory(to, state->stack, limit);
+	u64 length = capriole_read_memory(to, state->stack, limit);
 	if (!length && in_page) {
 		length = 4096 - in_page < limit ? 4096 - in_page : limit;
 		for (u64 i = 0; i < length; i++)
@@ -1062,6 +1060,14 @@ static u32 run(const struct program *program, struct state *state)
 			state->begin = state->at;
 			copy_stack(state, step->limit);
 			break;
+		case STEP_CHAIN: {
+			u64 window = (u64)state->lane * capriole_config.cpus + state->cpu;
+			window = capriole_config.windows ? capriole_config.windows + CHAIN_WINDOW * window : 0;
+			state->begin = state->at;
+			state->at += 8 * (1 + capriole_chain((u64 *)state->at, step, state->stack, state->value,
+							     window));
+			break;
+		}
 		case STEP_COMM: {
 			u64 length = 0;
 			state->bad = 0;
@@ -1529,7 +1535,7 @@ static inline void show_action(const u64 *registers, u64 number)
 		return;
 	if (number == 13)
 		seen = READ(*old);
-	else if (registers[10] != 8 || read_memory((u64)&seen, (u64)old, 8) != 8)
+	else if (registers[10] != 8 || capriole_read_memory((u64)&seen, (u64)old, 8) != 8)
 		return;
 	if (seen != handler)
 		return;

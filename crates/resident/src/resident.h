@@ -102,6 +102,8 @@ struct config {
 	u64 own;         /* address of this process's own words, a struct own */
 	u64 actions[5][4]; /* the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
 	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
+	u64 unwinding;   /* address of a struct unwinding; 0: there is none */
+	u64 windows;     /* address of the memory for copies of the stack, CHAIN_WINDOW for each lane */
 };
 
 AT(config, session, CONFIG_SESSION);
@@ -130,6 +132,8 @@ AT(config, frame_shift, CONFIG_FRAME_SHIFT);
 AT(config, pkru, CONFIG_PKRU);
 AT(config, own, CONFIG_OWN);
 AT(config, actions, CONFIG_ACTIONS);
+AT(config, unwinding, CONFIG_UNWINDING);
+AT(config, windows, CONFIG_WINDOWS);
 HAS_SIZE(config, CONFIG_SIZE);
 
 extern const struct config capriole_config __attribute__((visibility("hidden")));
@@ -337,6 +341,36 @@ void capriole_start(const struct intervals *intervals, const struct words *words
 /* Ends the interval with this key at `time`; puts its words that were kept behind the key, and its
  * ticks at `ticks`. Returns 0 if there is none. In interval.c. */
 u32 capriole_end(const struct intervals *intervals, struct words *words, u64 time, u64 *ticks)
+	__attribute__((visibility("hidden")));
+
+/* A part of the table by which callers are found, see `unwinding` in numbers.rs. */
+struct module {
+	u64 start;
+	u64 end;
+	u32 rows;   /* units of 8 bytes from the table */
+	u32 blocks;
+};
+
+struct unwinding {
+	u64 modules;
+	struct module module[];
+};
+
+AT(unwinding, modules, UNWINDING_MODULES);
+AT(unwinding, module, UNWINDING_HEAD);
+AT(module, start, UNWINDING_START);
+AT(module, end, UNWINDING_END);
+AT(module, rows, UNWINDING_ROWS);
+AT(module, blocks, UNWINDING_BLOCKS);
+HAS_SIZE(module, UNWINDING_MODULE);
+
+/* Reads memory of the program through the kernel: a bad address only makes it read less. Returns
+ * the number of bytes read. */
+u64 capriole_read_memory(u64 to, u64 from, u64 size) __attribute__((visibility("hidden")));
+
+/* Writes the chain of callers of the site, at most `most` addresses, to `content`; `window` is private
+ * memory of the caller, CHAIN_WINDOW bytes. Returns the number of addresses. In chain.c. */
+u32 capriole_chain(u64 *content, const struct step *step, u64 stack, u64 rbp, u64 window)
 	__attribute__((visibility("hidden")));
 
 struct trap {

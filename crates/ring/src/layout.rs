@@ -16,6 +16,7 @@
 //! slack      as many bytes as the streams have
 //! frames     a slot for each call that can be open at once: entry time and kept words;
 //!            private to each process, a forked child has a copy
+//! windows    memory for copies of the stack, for each (lane, cpu); private as well
 //! ```
 //!
 //! Numbers are little endian. Offsets and sizes that the code in the target uses as well are in
@@ -60,6 +61,7 @@
 //! thread that cannot do that adds atomically to the shared copy. A counter's value is the sum
 //! of all copies. CPUs share no cache line.
 
+use crate::numbers::chain;
 pub use crate::numbers::session::{LANES, NO_PACKET, PACKET_HEADER, UNIT};
 pub use crate::numbers::{control, directory, frame, header, own, record, returns, stream};
 
@@ -88,6 +90,8 @@ pub const MAX_COUNTERS: u32 = (1 << 28) - 8;
 pub const COUNTER_SIZE: usize = 8;
 /// Size of a cache line in bytes. Counters of two CPUs never share one.
 const LINE: usize = 64;
+/// Size of the memory for a copy of the stack, bytes: whole pages.
+const WINDOW: usize = chain::WINDOW as usize;
 /// Smallest packet, bytes.
 pub const MIN_PACKET_SIZE: usize = 4096;
 /// Bytes of a packet used as a scratch buffer for fields: more than an event can need.
@@ -140,6 +144,8 @@ pub struct Geometry {
     pub areas: u32,
     /// Number of words that a slot keeps, at most [`frame::MOST_WORDS`].
     pub kept: u32,
+    /// True if there is memory for copies of the stack.
+    pub windows: bool,
 }
 
 /// Returns the number of the slot for calls whose return address is at `stack`, modulo the number of
@@ -181,6 +187,7 @@ impl Geometry {
             frames: 0,
             areas: 0,
             kept: 0,
+            windows: false,
         }
     }
 
@@ -204,6 +211,15 @@ impl Geometry {
             frames: frame::SLOTS,
             areas: areas.min(frame::MOST_AREAS),
             kept: words.min(frame::MOST_WORDS),
+            ..self
+        }
+    }
+
+    /// Adds memory for copies of the stack, for chains of callers. It counts only where it is used.
+    #[must_use]
+    pub fn with_windows(self) -> Geometry {
+        Geometry {
+            windows: true,
             ..self
         }
     }
@@ -309,11 +325,20 @@ impl Geometry {
     pub fn frames_offset(&self) -> usize {
         self.own_offset() + own::SIZE
     }
-    /// Bytes of the whole session memory in a process. Whole pages.
-    pub fn size(&self) -> usize {
+    /// Byte offset of the memory for copies of the stack: window `stream_index(lane, cpu)` is for the
+    /// holder of that lane.
+    pub fn windows_offset(&self) -> usize {
         let slots = self.areas as usize * self.frames as usize;
         let end = self.frames_offset() + slots * self.frame_size();
         end.next_multiple_of(MIN_PACKET_SIZE)
+    }
+    /// Bytes of the whole session memory in a process. Whole pages.
+    pub fn size(&self) -> usize {
+        let windows = match self.windows {
+            true => LANES * self.cpus as usize,
+            false => 0,
+        };
+        self.windows_offset() + windows * WINDOW
     }
 }
 
@@ -331,6 +356,7 @@ mod tests {
                     frames: 128,
                     areas: 2,
                     kept: 2,
+                    windows: true,
                     ..Geometry::for_buffer(megabytes << 20, cpus, 5000)
                 };
                 assert!(g.packets as usize <= MAX_PACKETS, "{g:?}");
@@ -355,6 +381,8 @@ mod tests {
                     g.own_offset() + own::SIZE,
                     g.frames_offset(),
                     g.frames_offset() + 2 * 128 * 64,
+                    g.windows_offset(),
+                    g.windows_offset() + (g.stream_index(LANES as u32 - 1, cpus - 1) + 1) * WINDOW,
                     g.size(),
                 ];
                 assert!(order.is_sorted(), "{g:?} {order:?}");

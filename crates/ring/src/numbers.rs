@@ -56,6 +56,9 @@ pub const ALL: &[&[(&str, u64)]] = &[
     program::C,
     step::C,
     op::C,
+    unwinding::C,
+    row::C,
+    chain::C,
     test::C,
     tally::C,
 ];
@@ -557,8 +560,14 @@ pub mod config {
         /// 5 × 4 × u64: the program's own actions (`struct kernel_sigaction`) of SIGILL, SIGBUS,
         /// SIGFPE, SIGSEGV and SIGTRAP, where they were replaced.
         ACTIONS: usize = 184;
+        /// u64: address of the table by which [`CHAIN`](super::op::CHAIN) finds callers; 0: there is
+        /// none.
+        UNWINDING: usize = 344;
+        /// u64: address of the memory for its copies of the stack, [`WINDOW`](super::chain::WINDOW) bytes
+        /// for each (lane, CPU), as streams are numbered.
+        WINDOWS: usize = 352;
         /// Size of the configuration in bytes.
-        SIZE: usize = 344;
+        SIZE: usize = 360;
     }
 }
 
@@ -766,6 +775,108 @@ pub mod op {
         INTERVAL = 39, Neither;
         /// Start of a field: word `count` that the start of the interval has kept.
         STARTED = 40, Neither;
+        /// End of a field: the chain of callers, see [`chain`](super::chain), of at most `count`
+        /// addresses. The value is rbp, `value` is the address of the site. If `a` is 1, the return
+        /// address is on top of the stack there, whatever the table says.
+        CHAIN = 41, Call;
+    }
+}
+
+/// The table of rules by which callers are found: a head, then the modules by ascending addresses,
+/// then what they refer to. A part is found by its distance from the table's start, in units of 8
+/// bytes. Byte offsets.
+///
+/// ```text
+/// module      addresses from START to END, in which a place is a u32, counted from START
+/// rows        u64 each, ascending: the place where a rule begins above the rule; the first at place 0
+/// blocks      u32 for each block of 2^BLOCK_SHIFT places that begins up to the end, and one more: the
+///             number of the row that holds at the block's start
+/// ```
+pub mod unwinding {
+    numbers! { "UNWINDING_"
+        /// u64: number of modules.
+        MODULES: usize = 0;
+        /// Size of the head in bytes.
+        HEAD: usize = 8;
+        /// u64, in a module: its first address.
+        START: usize = 0;
+        /// u64, in a module: the address after its last.
+        END: usize = 8;
+        /// u32, in a module: where its rows are.
+        ROWS: usize = 16;
+        /// u32, in a module: where its blocks are.
+        BLOCKS: usize = 20;
+        /// Size of a module in bytes.
+        MODULE: usize = 24;
+        /// Two's logarithm of the number of places in a block.
+        BLOCK_SHIFT: u32 = 8;
+    }
+}
+
+/// A rule of the [table](unwinding): the kind in the lowest [`KIND_BITS`](row::KIND_BITS) bits, then a distance in
+/// units of 8 bytes in [`DISTANCE_BITS`](row::DISTANCE_BITS) bits, then where rbp is, in the same units below the CFA.
+pub mod row {
+    numbers! { "ROW_"
+        /// Number of bits of the kind.
+        KIND_BITS: u32 = 3;
+        /// Number of bits of the distance.
+        DISTANCE_BITS: u32 = 18;
+        /// First bit with the place of rbp.
+        RBP_SHIFT: u32 = KIND_BITS + DISTANCE_BITS;
+        /// Kind: no rule.
+        UNKNOWN: u32 = 0;
+        /// Kind: there is no caller.
+        OUTERMOST: u32 = 1;
+        /// Kind: a signal frame of the kernel is at the stack pointer.
+        SIGNAL: u32 = 2;
+        /// Kind: the CFA is at that distance above the stack pointer.
+        RSP: u32 = 3;
+        /// Kind: the CFA is at that distance above rbp.
+        RBP: u32 = 4;
+        /// Kind: the CFA is in memory, at that distance below rbp.
+        SAVED: u32 = 5;
+        /// Kind: the CFA is 16 bytes above the stack pointer in the last five bytes of each 16, else
+        /// 8.
+        PLT: u32 = 6;
+        /// Place of rbp: unchanged.
+        RBP_UNCHANGED: u32 = 0;
+        /// Place of rbp: in memory, where rbp points to.
+        RBP_THERE: u32 = 2046;
+        /// Place of rbp: not known.
+        RBP_UNKNOWN: u32 = 2047;
+    }
+}
+
+/// A chain of callers: a u32 count of addresses, a u32 with the reason why there are no more, and
+/// the addresses. The first is the site, the others are return addresses; but one that is behind
+/// the place to which a signal handler returns is where the handler's signal came.
+pub mod chain {
+    numbers! { "CHAIN_"
+        /// Maximum number of addresses.
+        MOST: u32 = 128;
+        /// Maximum number of system calls that read the stack for a chain.
+        MOST_READS: u32 = 16;
+        /// Size in bytes of the first of these reads: most chains need no other.
+        FIRST_READ: u64 = 2 * 4096;
+        /// Size in bytes of the others, and of the private memory for them.
+        WINDOW: u64 = 4 * 4096;
+        /// Size in bytes of what is before the addresses.
+        HEAD: usize = 8;
+        /// Reason: the last address has no caller.
+        OUTERMOST: u32 = 0;
+        /// Reason: as many addresses as there may be.
+        FULL: u32 = 1;
+        /// Reason: the stack could not be read any further.
+        UNREADABLE: u32 = 2;
+        /// Reason: there is no rule for the last address, or it does not lead up the stack.
+        UNKNOWN: u32 = 3;
+        /// Offset of rbp in a signal frame of the kernel, from the stack pointer behind its return
+        /// address: `ucontext.uc_mcontext.gregs[REG_RBP]`.
+        SIGNAL_RBP: u64 = 120;
+        /// Offset of the stack pointer there.
+        SIGNAL_RSP: u64 = 160;
+        /// Offset of the program counter there.
+        SIGNAL_RIP: u64 = 168;
     }
 }
 

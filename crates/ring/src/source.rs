@@ -92,6 +92,7 @@ impl Geometry {
             frames: 0,
             areas: 0,
             kept: 0,
+            windows: false,
         };
         let packets = source.load(header::PACKETS_OFFSET);
         let bytes = u64::from(geometry.packets) * u64::from(geometry.packet_size);

@@ -261,6 +261,7 @@ mod tests {
             frames: 0,
             areas: 0,
             kept: 0,
+            windows: false,
         }
     }
 

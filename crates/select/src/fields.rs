@@ -17,6 +17,7 @@ use capriole_event::{
 use capriole_insn::ExitKind;
 use capriole_object::Convention;
 use capriole_planner::resolve::{Body, Site};
+use capriole_ring::numbers::chain;
 use capriole_trace::{FieldInfo, TextFormat};
 use iced_x86::Register;
 use std::collections::HashMap;
@@ -324,6 +325,11 @@ impl<'a> Reader<'a> {
                 KeyKind::Comm => (Source::Comm, Content::Text, FieldType::STRING),
                 KeyKind::Thread => (Source::Thread, WORD, FieldType::U32),
                 KeyKind::Cpu => (Source::Cpu, WORD, FieldType::U32),
+                KeyKind::Stack(most) => {
+                    let content = callers(*most, probe, site)?;
+                    let rbp = Source::Register(Register::RBP);
+                    (rbp, content, FieldType::call_stack(8 * most))
+                }
             };
             let field = Field {
                 source,
@@ -919,6 +925,38 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Parameters> {
     Ok(Parameters { shown, unshown })
 }
 
+/// Returns the content of the key `stack` at a site.
+fn callers(most: u16, probe: &Probe, site: &Site) -> Result<Content> {
+    const _: () = assert!(KeyKind::MOST_FRAMES as u32 == chain::MOST);
+    const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
+    let file = site.object.file();
+    if file.is_go() {
+        bail!(
+            Field,
+            "`stack` is no key in code of Go, which has no call frame information (.eh_frame) to \
+             find callers by"
+        );
+    }
+    let leaves = probe.at == At::Return || site.leaving.is_some();
+    let is_entry = || {
+        let start = site.link_address.wrapping_sub(site.offset);
+        let is_own = !matches!(site.body, Body::Inlined { .. }) && site.symbol.is_some();
+        is_own
+            && (site.is_entry()
+                || site.offset == 4 && file.read(start, 4).as_deref() == Some(ENDBR64))
+    };
+    let described = || file.is_called(site.link_address).is_some();
+    Ok(Content::Callers {
+        most,
+        // Calls that end at different exits have the same callers.
+        site: match leaves {
+            true => site.function(),
+            false => site.address,
+        },
+        on_top: leaves || is_entry() && !described(),
+    })
+}
+
 /// Creates a field that is kept from the entry.
 fn kept_field(source: Source, field_type: FieldType) -> Result<Field> {
     let content = content(field_type)?;
@@ -1028,7 +1066,7 @@ fn aggregated(probe: &Probe) -> Vec<&str> {
     fn names(of: &Aggregation) -> Vec<&str> {
         let keys = of.keys.iter().filter_map(|key| match key {
             KeyKind::Field(name) => Some(name.as_str()),
-            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu => None,
+            KeyKind::Comm | KeyKind::Thread | KeyKind::Cpu | KeyKind::Stack(_) => None,
         });
         let values = of.aggregates.iter();
         keys.chain(values.filter_map(|aggregate| aggregate.field.as_deref()))

@@ -6,10 +6,12 @@ mod fixtures;
 mod functions;
 mod json;
 mod live;
+mod lookup;
 #[cfg(test)]
 mod model_tests;
 mod open_files;
 mod plot;
+mod stacks;
 mod table;
 mod terminal;
 mod text;
@@ -26,7 +28,7 @@ use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
 use capriole::watch::{Ended, Watch};
-use capriole_event::{Action, Aggregate, Base};
+use capriole_event::{Action, Aggregate, Aggregation, Base, Probe};
 use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_patch::detach::Detached;
 use capriole_ring::{layout, summary};
@@ -39,18 +41,20 @@ use capriole_text::tell;
 use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
+use clap::ValueHint;
 use columns::Names;
-use functions::Functions;
 use json::Extent;
 use live::Screen;
-use open_files::OpenFiles;
+use lookup::Lookup;
 use serde_json::{Value, json};
+use stacks::Folding;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{Stdout, Write as _};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use terminal::Size;
-use text::{Page, Style};
+use text::{Page, Stacks, Style};
 
 /// Count the calls of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
@@ -84,6 +88,15 @@ pub struct Arguments {
     /// Also draw a histogram for each row of a table with keys
     #[arg(long)]
     histogram: bool,
+    /// Print the keys that are call stacks as lines for tools that draw flame graphs, instead of tables
+    #[arg(long, conflicts_with_all = ["json", "interval", "top", "sort", "histogram"])]
+    folded: bool,
+    /// Draw a flame graph of the keys that are call stacks into this file (SVG)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    flame: Option<PathBuf>,
+    /// With --folded and --flame: the column to add up, calls unless given; a sum, or total
+    #[arg(long, value_name = "COLUMN")]
+    weight: Option<String>,
     /// Make room for at least this many keys in each event's table
     #[arg(
         long,
@@ -118,7 +131,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     if let Some(title) = &arguments.sort {
         check_column(title, &events)?;
     }
-    let mut open = OpenFiles::default();
+    let folding = Folding::of(&arguments, &events)?;
+    let mut lookup = Lookup::default();
     let attach = |program: &Program| -> capriole::Result<Probed> {
         let clock = events.iter().any(Event::is_timed).then(options::clock);
         let clock = clock.transpose()?;
@@ -139,14 +153,49 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             Planned::new(program.process(), &request)
         })?;
         let geometry = planned.geometry(0);
-        open.begin(program.process(), &planned.selected);
+        let form = match arguments.json {
+            true => Form::Full,
+            false => arguments.run.names.form(),
+        };
+        lookup.begin(program.process(), &planned.selected, form);
         timed("probes inserted", || {
             planned.attach(program.process(), None, geometry)
         })
     };
     let (program, mut probed) =
         Program::prepared(arguments.run.pid, &arguments.run.program, attach)?;
-    count(&arguments, program, &mut probed, open)
+    count(&arguments, program, &mut probed, lookup, folding.as_ref())
+}
+
+/// Names of what the table of a definition will have.
+struct DefinitionNames {
+    keys: Vec<String>,
+    measures: Vec<String>,
+    in_nanoseconds: Vec<bool>,
+}
+
+impl DefinitionNames {
+    fn names(&self) -> Names<'_> {
+        Names {
+            keys: &self.keys,
+            measures: &self.measures,
+            in_nanoseconds: &self.in_nanoseconds,
+        }
+    }
+}
+
+fn definition_names(probe: &Probe, aggregation: &Aggregation) -> DefinitionNames {
+    let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
+    let is_time = |aggregate: &Aggregate| {
+        let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
+        value.is_some_and(|value| matches!(value.fetch.base, Base::Latency | Base::Interval))
+    };
+    let keys = aggregation.keys.iter();
+    DefinitionNames {
+        keys: keys.map(|key| key.name().to_owned()).collect(),
+        measures: shown().map(Aggregate::to_string).collect(),
+        in_nanoseconds: shown().map(is_time).collect(),
+    }
 }
 
 /// Checks that some table has a column with this title.
@@ -158,21 +207,8 @@ fn check_column(title: &str, events: &[Event]) -> anyhow::Result<()> {
             _ => None,
         });
         for aggregation in updates {
-            let shown = || aggregation.aggregates.iter().filter(|a| a.field.is_some());
-            let is_time = |aggregate: &Aggregate| {
-                let value = aggregate.field.as_ref().and_then(|name| probe.find(name));
-                value
-                    .is_some_and(|value| matches!(value.fetch.base, Base::Latency | Base::Interval))
-            };
-            let names = Names {
-                keys: &aggregation
-                    .keys
-                    .iter()
-                    .map(|key| key.name().to_owned())
-                    .collect::<Vec<_>>(),
-                measures: &shown().map(Aggregate::to_string).collect::<Vec<_>>(),
-                in_nanoseconds: &shown().map(is_time).collect::<Vec<_>>(),
-            };
+            let names = definition_names(probe, aggregation);
+            let names = names.names();
             if names.find(title).is_some() {
                 return Ok(());
             }
@@ -193,7 +229,8 @@ fn count(
     arguments: &Arguments,
     program: Program,
     probed: &mut Probed,
-    open: OpenFiles,
+    lookup: Lookup,
+    folding: Option<&Folding>,
 ) -> anyhow::Result<ExitCode> {
     if arguments.run.pid.is_some() && !arguments.json {
         probing::say_begin(probed, "counting", arguments.run.duration);
@@ -208,7 +245,7 @@ fn count(
     let started = Instant::now();
     let mut counting = Counting {
         source: &source,
-        open,
+        lookup,
         watch: Watch::new(
             probed.attached.process(),
             probed.names(),
@@ -219,7 +256,7 @@ fn count(
     };
     let ended = until_end(arguments, probed, &mut shown, &mut counting);
     let Counting {
-        mut open,
+        mut lookup,
         watch,
         before,
         ..
@@ -244,15 +281,13 @@ fn count(
     let mut whole = source.read(time, &probed.selected);
     let entered = source.entries(&probed.selected);
     let unended = unended(&whole, &entered, &shown.hit_as);
-    open.look();
     let mut last = whole.since(&before);
-    for groups in [&mut whole.groups, &mut last.groups] {
-        open.name(groups);
-        shown.functions.name(groups);
-    }
+    let both = [&mut whole.groups[..], &mut last.groups[..]];
+    lookup.name(probed.attached.process(), both);
     if let Some(period) = arguments.interval {
         shown.last_interval(&whole, &last, period)?;
     }
+    let folded = folding.map(|folding| folding.fold(&whole));
     let printed = match arguments.json {
         true => {
             let mut value = json(probed, &whole, &shown, &entered, ended, &detached);
@@ -267,7 +302,12 @@ fn count(
             print(&json::line(&value))
         }
         false => {
-            let printed = shown.finish(&whole, unended.len());
+            let printed = match &folded {
+                Some(folded) if arguments.folded => shown
+                    .clear()
+                    .and_then(|()| print(&text(&folded.lines(shown.form)))),
+                _ => shown.finish(&whole, unended.len()),
+            };
             let all = whole.calls();
             note!(
                 "capriole: {} in {}{}",
@@ -298,6 +338,7 @@ fn count(
             probing::say_unseen(Unseen::of(&probed.attached));
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_not_followed(watch.executed_children());
+            lookup.say_remarks();
             probing::say_end(probed, &detached);
             for (event, calls) in &unended {
                 tell!(
@@ -315,6 +356,12 @@ fn count(
             printed
         }
     };
+    let printed = printed.and_then(|()| match (&folded, folding, &arguments.flame) {
+        (Some(folded), Some(folding), Some(file)) => {
+            stacks::draw(folded, folding, shown.form, lookup.title(), file)
+        }
+        _ => Ok(()),
+    });
     match child {
         Some(child) => {
             let code = wait_for(child)?;
@@ -345,7 +392,7 @@ fn unended(
 /// Counting that goes on.
 struct Counting<'a> {
     source: &'a Source,
-    open: OpenFiles,
+    lookup: Lookup,
     watch: Watch,
     /// Totals at the end of the last interval that was shown.
     before: Snapshot,
@@ -361,7 +408,7 @@ fn until_end(
 ) -> anyhow::Result<Ended> {
     let Counting {
         source,
-        open,
+        lookup,
         watch,
         before,
         started,
@@ -377,21 +424,19 @@ fn until_end(
         if let Some(ended) = ended {
             return Ok(ended);
         }
-        open.keep_looking(|| watch.other_processes(&probed.attached).collect());
+        let others = || watch.other_processes(&probed.attached).collect();
+        lookup.keep_looking(probed.attached.process(), others);
         let now = Instant::now();
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
         {
             let mut until = source.read(now - *started, &probed.selected);
             let mut interval = until.since(before);
-            open.look();
-            for groups in [&mut until.groups, &mut interval.groups] {
-                open.name(groups);
-                shown.functions.name(groups);
-            }
+            // Rows of two snapshots are matched by their keys, which must not have names that may change.
+            *before = until.clone();
+            let both = [&mut until.groups[..], &mut interval.groups[..]];
+            lookup.name(probed.attached.process(), both);
             shown.interval(&until, &interval)?;
-            until.groups.iter_mut().for_each(Group::remove_names);
-            *before = until;
             while *due <= now {
                 *due += period;
             }
@@ -411,8 +456,6 @@ struct Shown {
     titles: Vec<String>,
     /// By event, the number of the event that counts as hit together with it.
     hit_as: Vec<u32>,
-    /// Functions that are keys.
-    functions: Functions,
     json: bool,
     /// Maximum number of rows of a table.
     top: usize,
@@ -420,6 +463,8 @@ struct Shown {
     sort: Option<String>,
     /// True if histograms of tables with keys are shown, too.
     keyed_plots: bool,
+    /// Form of names.
+    form: Form,
     blocks: bool,
     /// Terminal on which the table is redrawn in place; `None` if it is not redrawn.
     screen: Option<Screen<Stdout>>,
@@ -437,18 +482,11 @@ impl Shown {
                 .collect(),
             titles: titles(&probed.selected, names),
             hit_as: select::hit_as(&probed.selected),
-            functions: Functions::of(
-                probed.attached.process(),
-                &probed.selected,
-                match arguments.json {
-                    true => Form::Full,
-                    false => arguments.run.names.form(),
-                },
-            ),
             json: arguments.json,
             top: top.unwrap_or(usize::MAX),
             sort: arguments.sort.clone(),
             keyed_plots: arguments.histogram,
+            form: arguments.run.names.form(),
             blocks: terminal::shows_blocks(),
             screen: (live && Size::of_terminal().is_some())
                 .then(|| Screen::new(output::terminal())),
@@ -460,6 +498,8 @@ impl Shown {
             rows: self.top,
             plots: usize::MAX,
             keyed_plots: self.keyed_plots,
+            stacks: Stacks::Below,
+            form: self.form,
             blocks: self.blocks,
             columns: usize::MAX,
         }
@@ -501,12 +541,17 @@ impl Shown {
         }
     }
 
-    /// Prints the totals at the end.
-    /// `unended` events were not hit, and are mentioned for another reason.
-    fn finish(&mut self, whole: &Snapshot, unended: usize) -> anyhow::Result<()> {
+    /// Removes the table that was redrawn in place.
+    fn clear(&mut self) -> anyhow::Result<()> {
         if let Some(screen) = &mut self.screen {
             screen.clear(Size::of_terminal())?;
         }
+        Ok(())
+    }
+
+    /// Prints the totals at the end. `unended` events were not hit, and are mentioned for another reason.
+    fn finish(&mut self, whole: &Snapshot, unended: usize) -> anyhow::Result<()> {
+        self.clear()?;
         let page = Page::whole(whole, &self.titles).hit_as(whole, &self.hit_as);
         let page = page.mentioned(unended).sorted_by(self.sort.as_deref());
         print(&text(&page.lines(self.style())))

@@ -677,6 +677,13 @@ fn contended_mutexes() {
     line(stacks, &[&format!("-{owner} "), "pthread_mutex_lock:"]);
     line(stacks, &["rebuild+0x"]);
     line(stacks, &["lookup+0x"]);
+
+    let script = on(&blocks(10)[1], server.pid());
+    let said = answer(directory.path(), &script, &|| {});
+    let (first, second) = said.split_once("[truncated]").expect("two stacks");
+    // Whoever looks up waits for the one that rebuilds.
+    line(first, &["lookup+0x", "(shop)"]);
+    line(second, &["rebuild+0x", "(shop)"]);
 }
 
 #[test]

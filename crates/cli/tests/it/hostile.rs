@@ -96,6 +96,8 @@ fn measured(everything: bool) {
         "latency(:hostile_record n=$arg1 m=$arg2 -> r :hostile_record n=$entry:arg1) by m, tid",
         "-e",
         "latency(:hostile_text -> :hostile_inner) by text=$arg1",
+        "-e",
+        ":hostile_inner sum(m=$arg1) by stack, tid",
     ];
     among_hostile_children(everything, &arguments);
 }

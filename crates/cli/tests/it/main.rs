@@ -80,6 +80,7 @@ mod spellings;
 mod stacks;
 mod stat;
 mod stat_adds;
+mod stat_stacks;
 mod states;
 mod strange_files;
 mod symbols;

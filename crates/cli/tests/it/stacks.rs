@@ -355,10 +355,6 @@ fn a_call_stack_is_no_number() {
             ["record", "-e", ":hit stack if stack == 1"],
             "stack is a call stack",
         ),
-        (
-            ["stat", "-e", ":hit count() by stack"],
-            "stack is a call stack",
-        ),
         (["stat", "-e", ":hit sum(stack)"], "stack is a call stack"),
         (["stat", "-e", ":hit stack"], "cannot be counted"),
     ] {

@@ -69,7 +69,7 @@ fn no_probe_needs_more_stack_than_is_said() {
     let record: &[&str] = &["record", "--buffer-size", "1M", "-o", trace];
     let registers: Vec<String> = (0..40).map(|n| format!("r{n}=$arg1")).collect();
     let registers = format!(":painted {}", registers.join(" "));
-    let kinds: [(&str, &[&str], &[&str], i64); 13] = [
+    let kinds: [(&str, &[&str], &[&str], i64); 14] = [
         ("nothing", &[], &[], 0),
         ("count", &["stat"], &["-e", ":painted"], 0),
         ("latency", &["stat"], &["-e", "latency(:painted)"], 872),
@@ -110,6 +110,7 @@ fn no_probe_needs_more_stack_than_is_said() {
             952,
         ),
         ("stack", record, &["-e", ":painted stack"], 872),
+        ("callers", &["stat"], &["-e", ":painted by stack"], 1024),
         (
             "stack at the exit",
             record,

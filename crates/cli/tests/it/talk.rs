@@ -233,10 +233,6 @@ fn latencies_that_cannot_be_measured() {
             "variables are not known at a return; $entry:req->path is what it was at the entry",
         ),
         (
-            "latency(:f) by stack",
-            "event `:f%return by stack`: a key is one value",
-        ),
-        (
             "latency(:f) max(ns)",
             "a filter belongs inside the parentheses",
         ),

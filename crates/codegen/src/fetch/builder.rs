@@ -234,7 +234,8 @@ impl<'a> Builder<'a> {
             Content::Numbers { .. }
             | Content::Text
             | Content::Texts { .. }
-            | Content::CallStack { .. } => return Err(FetchError::NoLength(index)),
+            | Content::CallStack { .. }
+            | Content::Callers { .. } => return Err(FetchError::NoLength(index)),
         };
         if !field.is_text() || field.source.is_text() {
             return Err(FetchError::NoLength(index));
@@ -343,6 +344,15 @@ impl<'a> Builder<'a> {
             });
             return Ok(());
         }
+        if let Content::Callers { most, site, on_top } = field.content {
+            self.steps.push(Step {
+                a: u8::from(on_top),
+                count: most,
+                value: site,
+                ..step(op::CHAIN)
+            });
+            return Ok(());
+        }
         let swap = |bytes| Step {
             a: bytes,
             ..step(op::SWAP)
@@ -355,7 +365,8 @@ impl<'a> Builder<'a> {
                 Content::Numbers { .. }
                 | Content::Text
                 | Content::Texts { .. }
-                | Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
+                | Content::CallStack { .. }
+                | Content::Callers { .. } => return Err(FetchError::NotInMemory(index)),
             }
             return Ok(());
         };
@@ -394,7 +405,9 @@ impl<'a> Builder<'a> {
                 value: last,
                 ..step(op::STRINGS)
             },
-            Content::CallStack { .. } => return Err(FetchError::NotInMemory(index)),
+            Content::CallStack { .. } | Content::Callers { .. } => {
+                return Err(FetchError::NotInMemory(index));
+            }
         });
         if let Content::Network { bytes } = field.content {
             self.steps.push(swap(bytes));

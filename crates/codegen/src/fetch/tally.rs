@@ -96,7 +96,8 @@ impl Tally {
             | Content::Network { .. }
             | Content::Numbers { .. }
             | Content::Texts { .. }
-            | Content::CallStack { .. } => field.size(),
+            | Content::CallStack { .. }
+            | Content::Callers { .. } => field.size(),
         };
         let faults = keys.iter().any(Field::can_fault);
         keys.iter().map(size).sum::<u64>() as u32 + if faults { 8 } else { 0 }
@@ -127,7 +128,10 @@ impl Fetch {
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {
                     return Err(FetchError::NotInMemory(index));
                 }
-                Content::Number(_) | Content::Network { .. } | Content::Text => {}
+                Content::Number(_)
+                | Content::Network { .. }
+                | Content::Text
+                | Content::Callers { .. } => {}
             }
         }
         let values = tally.cells.iter().filter_map(|(_, amount)| amount.field());

@@ -36,6 +36,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
+    windows: false,
 });
 /// Address of the detour under test; the resident is at `COPY`.
 const DETOUR: u64 = COPY + 0x2000;

@@ -33,6 +33,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
+    windows: false,
 });
 const DETOUR: u64 = COPY + 0x6000;
 const EVENT: u32 = 4711;

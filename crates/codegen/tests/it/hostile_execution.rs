@@ -52,6 +52,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| {
         frames: 0,
         areas: 0,
         kept: 0,
+        windows: false,
     };
     geometry.with_tables(&TABLES.0)
 });

@@ -38,6 +38,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     frames: frame::SLOTS,
     areas: AREAS,
     kept: WORDS,
+    windows: false,
 });
 const DETOUR: u64 = COPY + 0x6000;
 const EVENT: u32 = 4711;

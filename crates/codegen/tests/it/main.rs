@@ -18,6 +18,7 @@ mod support;
 #[path = "common/undisturbed.rs"]
 mod undisturbed;
 
+mod callers_execution;
 mod detour_cost;
 mod detour_execution;
 mod fetch_execution;

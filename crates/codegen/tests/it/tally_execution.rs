@@ -194,6 +194,7 @@ impl Session {
             frames: 0,
             areas: 0,
             kept: 0,
+            windows: false,
         }
         .with_tables(&case.tables)
         .with_frames(1, 0);

@@ -5,6 +5,7 @@ use capriole_trace::Certainty;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Value of one key.
@@ -28,8 +29,52 @@ pub enum Value {
     /// A string, as the bytes that the program has. They may not be UTF-8, and are escaped when
     /// shown.
     Text(Vec<u8>),
+    /// A chain of callers.
+    Stack(Chain),
     /// A value that could not be read.
     Unreadable,
+}
+
+/// A chain of callers, as the program has found it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Chain {
+    /// The place of the hit, for exits of a function its beginning, then the return addresses; but
+    /// behind the place to which a signal handler returns there is the place where its signal came.
+    pub addresses: Vec<u64>,
+    /// The reason why there are no more.
+    pub end: ChainEnd,
+    /// The functions, innermost first, with those that were inlined; empty until
+    /// [`Group::name_stacks`] names them.
+    pub functions: Vec<ChainFunction>,
+}
+
+/// Reason why a chain of callers ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ChainEnd {
+    /// The last one has no caller: the program or the thread begins there.
+    Outermost,
+    /// There are as many as were asked for, or the stack could not be read any further.
+    Truncated,
+    /// The caller of the last one cannot be determined.
+    Unknown,
+}
+
+/// A function in a chain of callers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ChainFunction {
+    /// The address in the chain.
+    pub address: u64,
+    /// The complete name of the function, if it has one.
+    pub symbol: Option<String>,
+    /// Its name, or if it has none, where it begins, or the file that it is in.
+    pub name: String,
+    /// Bytes from the function's start to the address; `None` for inlined functions, and without a
+    /// function.
+    pub offset: Option<u64>,
+    /// Path of the file with the code, if any.
+    pub object: Option<Arc<str>>,
+    /// True if the function is inlined into the next one that is not.
+    pub inlined: bool,
 }
 
 /// A sum as the program keeps it: modulo 2^64.
@@ -416,11 +461,13 @@ impl Group {
         }
     }
 
-    /// Removes the names that were given to values of keys. Rows of two snapshots are matched by their
-    /// keys, so these must not have names that may change meanwhile.
-    pub fn remove_names(&mut self) {
-        self.name_functions(|_| None);
-        self.name_descriptors(|_| None);
+    /// Names the functions in the keys that are chains of callers.
+    pub fn name_stacks(&mut self, mut name: impl FnMut(&mut Chain)) {
+        for value in self.rows.iter_mut().flat_map(|row| &mut row.keys) {
+            if let Value::Stack(chain) = value {
+                name(chain);
+            }
+        }
     }
 
     fn since(&self, before: Option<&Group>) -> Group {

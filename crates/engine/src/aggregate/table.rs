@@ -1,6 +1,8 @@
 //! Tables that the program keeps for maps, and the meaning of their cells.
 
-use super::model::{Bucket, Exact, Group, Histogram, Intervals, Measure, Row, Total, Value};
+use super::model::{
+    Bucket, Chain, ChainEnd, Exact, Group, Histogram, Intervals, Measure, Row, Total, Value,
+};
 use super::totals::{Part, Totals};
 use crate::error::Result;
 use capriole_codegen::fetch::{Amount, Content, Field, Source, TIMES_CELLS, Tally};
@@ -9,6 +11,7 @@ use capriole_codegen::work::Work;
 use capriole_event::{Aggregation, Element, FieldType, Function, Pairing, Shown};
 use capriole_ring::intervals::Intervals as Slots;
 use capriole_ring::memory::MOST;
+use capriole_ring::numbers::chain;
 use capriole_ring::tables::{self, Shape, Table, TableReader, Tables};
 use capriole_select::fields::Fields;
 use capriole_select::select::Selected;
@@ -832,8 +835,20 @@ fn key_values(fields: &Fields, bytes: &[u8]) -> Vec<Value> {
                 take((length + 4).next_multiple_of(8) - length - 4);
                 Value::Text(text)
             }
-            // Refused as a key when the event was parsed.
-            Element::CallStack { .. } => Value::Unreadable,
+            Element::CallStack { .. } => {
+                let head = word(take(chain::HEAD));
+                let end = match (head >> 32) as u32 {
+                    chain::OUTERMOST => ChainEnd::Outermost,
+                    chain::FULL | chain::UNREADABLE => ChainEnd::Truncated,
+                    _ => ChainEnd::Unknown,
+                };
+                let count = (head as u32).min(chain::MOST);
+                Value::Stack(Chain {
+                    addresses: (0..count).map(|_| word(take(8))).collect(),
+                    end,
+                    functions: Vec::new(),
+                })
+            }
             Element::Ipv6 => {
                 let mut address = [0; 16];
                 for (to, from) in address.iter_mut().zip(take(16)) {

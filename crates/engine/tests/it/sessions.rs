@@ -1,6 +1,7 @@
 //! Sessions: events come and go while the program runs, and every call is accounted for.
 
 use capriole::aggregate::Row;
+use capriole::aggregate::model::{ChainEnd, Value as Key};
 use capriole::plan::Known;
 use capriole::{Added, Code, EventId, Happened, Record, Session, Status, Value};
 use capriole_proc::process::{Process, State};
@@ -350,6 +351,37 @@ fn intervals_of_a_removed_event_are_gone() {
     }
     drop(session);
     assert_text_is_the_files(&running.process(), false);
+    running.finish();
+}
+
+#[test]
+fn callers_are_found_if_the_first_event_asks_for_them() {
+    let Some(program) = program() else { return };
+    let mut running = Running::start(&program, &[]);
+    let stacks = ":saved_work seq=$arg2 sum(seq) by stack";
+    let mut session = Session::attach(running.pid).expect("a session");
+    let event = session.add(stacks).expect("the event");
+    calls(&mut running);
+    let rows = counted(&session, event.id);
+    let all: u64 = rows.iter().map(|row| row.calls).sum();
+    assert_eq!(all, (THREADS * CALLS) as u64);
+    for row in &rows {
+        let [Key::Stack(chain)] = &row.keys[..] else {
+            panic!("{row:?}");
+        };
+        assert!(chain.addresses.len() > 2, "{chain:?}");
+        assert_eq!(chain.end, ChainEnd::Outermost);
+    }
+    drop(session);
+    let mut session = Session::attach(running.pid).expect("a session");
+    session.add(EVENT).expect("the event");
+    let error = session.add(stacks).expect_err("there is no table");
+    assert_eq!(error.code(), Code::NotProbeable);
+    assert!(
+        error.full().contains("what finding callers needs"),
+        "{error}"
+    );
+    drop(session);
     running.finish();
 }
 

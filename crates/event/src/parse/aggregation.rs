@@ -9,8 +9,8 @@ use crate::parse::call_stack;
 use crate::symbol::{is_word, starts_aggregate};
 use std::ops::Range;
 
-const KEYS: &str = "write by NAME, by NAME=VALUE:TYPE, or by tid, comm or cpu; a variable called \
-     by is written NAME=by";
+const KEYS: &str = "write by NAME, by NAME=VALUE:TYPE, or by tid, comm, cpu or stack; a variable \
+     called by is written NAME=by";
 
 /// Parses the aggregate at `at`, whose function is known, and returns its end.
 pub(super) fn aggregate(
@@ -306,6 +306,9 @@ fn key(fields: &mut Fields<'_>, at: usize, end: usize) -> Result<KeyKind, ParseE
     let common = common.into_iter().find(|kind| kind.name() == word);
     if let Some(kind) = common.filter(|_| !fields.has(word)) {
         return Ok(kind);
+    }
+    if call_stack::is_meant(word) && !fields.has_value(word) {
+        return Ok(KeyKind::Stack(call_stack::frames(text, at, end)?));
     }
     let field = fields.meant(at, end)?;
     if let Some((is, help, instead)) = no_key(field) {

@@ -152,6 +152,13 @@ impl Fields<'_> {
         self.all.iter().any(|field| field.name == name)
     }
 
+    /// Reports whether a field other than a call stack has this name.
+    pub fn has_value(&self, name: &str) -> bool {
+        let is_value = |field: &FetchArg| !matches!(field.fetch.base, Base::CallStack(_));
+        let mut all = self.all.iter();
+        all.any(|field| field.name == name && is_value(field))
+    }
+
     fn read(&self, at: usize, end: usize) -> Result<FetchArg, ParseError> {
         let number = self.all.len() + 1;
         let mut field = argument(self.text, at, end, number, self.at_site, &self.all)?;

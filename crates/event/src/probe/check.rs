@@ -201,8 +201,15 @@ impl Probe {
     }
 
     fn no_key(&self, key: &KeyKind) -> Option<String> {
-        let KeyKind::Field(name) = key else {
-            return None;
+        let name = match key {
+            KeyKind::Field(name) => name,
+            KeyKind::Stack(1..=KeyKind::MOST_FRAMES) => return None,
+            KeyKind::Stack(frames) => {
+                return Some(format!(
+                    "a call stack of {frames} functions cannot be a key"
+                ));
+            }
+            KeyKind::Thread | KeyKind::Comm | KeyKind::Cpu => return None,
         };
         let Some(value) = self.find(name) else {
             return Some(format!("the key {key} is no value of the probe"));

@@ -1,6 +1,6 @@
 //! The field `stack`.
 
-use capriole_event::{Base, EventSpec, FieldType};
+use capriole_event::{Base, EventSpec, FieldType, KeyKind};
 
 fn bytes(field: &str) -> u16 {
     let event = EventSpec::parse(&format!("libc:malloc size=$arg1 {field} if size > 3"));
@@ -87,12 +87,44 @@ fn what_is_wrong_has_a_column() {
         (":f +0(%di):stack", 11, "unknown type `stack`"),
         (":f +0(%di):stack(64)", 11, "unknown type `stack(64)`"),
         (":f stack if stack == 3", 12, "stack is a call stack"),
-        (":f stack count() by stack", 20, "stack is a call stack"),
-        (":f count() by stack(64)", 14, "stack(64) is a call stack"),
+        (
+            ":f by stack(0)",
+            12,
+            "a call stack of 0 functions cannot be a key",
+        ),
+        (
+            ":f by tid, stack(129)",
+            17,
+            "a call stack of 129 functions cannot be a key",
+        ),
+        (":f by stack(8k)", 12, ""),
+        (":f by stack(3", 13, "the brace of stack is not closed"),
+        (":f by stack(3):u64", 14, "a call stack has no type"),
+        (":f by stack, stack(3)", 13, "the key stack(3) stands twice"),
         (":f sum(stack)", 7, "stack is a call stack"),
     ] {
         let error = EventSpec::parse(event).unwrap_err();
         assert!(error.message.contains(message), "{event}: {error}");
         assert_eq!(error.column, column, "{event}: {error}");
     }
+}
+
+#[test]
+fn a_key_is_the_chain_of_callers_unless_a_value_has_its_name() {
+    let keys = |text: &str| EventSpec::parse(text).unwrap().aggregation.keys;
+    assert_eq!(keys(":f by stack"), [KeyKind::Stack(64)]);
+    assert_eq!(
+        keys(":f count() by stack(1) if cpu == 1"),
+        [KeyKind::Stack(1)]
+    );
+    assert_eq!(
+        keys(":f by tid stack(0x80)"),
+        [KeyKind::Thread, KeyKind::Stack(128)]
+    );
+    let value = [KeyKind::from("stack")];
+    assert_eq!(keys(":f stack=$arg1 by stack"), value);
+    assert_eq!(keys(":f by stack=$arg1"), value);
+    assert_eq!(keys(":f by stack:u64"), value);
+    // The field of records does not change what the key is.
+    assert_eq!(keys(":f stack by stack"), [KeyKind::Stack(64)]);
 }

@@ -480,7 +480,7 @@ impl Writer {
         };
         let kind = match common {
             Some(kind) => {
-                self.text += kind.name();
+                self.text += &kind.to_string();
                 kind
             }
             None => KeyKind::Field(self.field(index, full)),
@@ -586,7 +586,7 @@ proptest! {
             (any::<prop::sample::Index>(), 0..9_usize, any::<bool>(), 0..3_usize), 0..12,
         ),
         keys in prop::collection::vec(
-            (any::<prop::sample::Index>(), 0..7_usize, any::<bool>(), 0..4_usize), 0..8,
+            (any::<prop::sample::Index>(), 0..9_usize, any::<bool>(), 0..4_usize), 0..8,
         ),
         filter in any::<bool>(),
     ) {
@@ -602,8 +602,9 @@ proptest! {
             let function = Function::ALL.get(function).copied();
             writer.item(index.index(count), function, full, ["", " ", "\t "][blank]);
         }
-        for (index, common, full, separator) in keys {
-            let common = [KeyKind::Thread, KeyKind::Comm, KeyKind::Cpu].get(common).cloned();
+        for (index, common_key, full, separator) in keys {
+            let common = [KeyKind::Thread, KeyKind::Comm, KeyKind::Cpu, KeyKind::stack(), KeyKind::Stack(7)];
+            let common = common.get(common_key).cloned();
             let separator = [",", ", ", " ", " ,\t"][separator];
             writer.key(index.index(count), common, full, separator);
         }

@@ -235,6 +235,9 @@ impl Attached {
         if probe.works().any(enters) && self.memory.geometry.frames == 0 {
             return Some(SiteError::Unprepared("room for open calls"));
         }
+        if probe.works().any(Work::finds_callers) && !self.round.code.has_unwinding() {
+            return Some(SiteError::Unprepared("what finding callers needs"));
+        }
         if self.filtered && probe.works().any(Work::may_call) {
             return Some(SiteError::Filtered);
         }
@@ -581,7 +584,7 @@ impl Attached {
         let writes = |probe: &Probe| probe.writes() + probe.counters.len();
         let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;
         let stubs = stub_addresses(probes);
-        let clusters = code::clusters(probes);
+        let clusters = code::clusters(probes, &[]);
         let mut images = Vec::new();
         for cluster in &clusters {
             let image = match self.round.code.with_room(&cluster.near, cluster.room()) {

@@ -50,8 +50,8 @@ pub(super) struct Cluster {
     probes: Vec<usize>,
 }
 
-/// Groups probes that can share an arena.
-pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
+/// Groups probes that can share an arena; the first has room for the table `unwinding` as well.
+pub(super) fn clusters(probes: &[Probe], unwinding: &[u8]) -> Vec<Cluster> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
     let mut clusters: Vec<Cluster> = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn clusters(probes: &[Probe]) -> Vec<Cluster> {
         cluster.size = resident::size() as u64 + ENTRY + detours;
     }
     if let Some(first) = clusters.first_mut() {
-        first.size += tables_room(probes);
+        first.size += tables_room(probes) + ENTRY + unwinding.len() as u64;
     }
     for cluster in &mut clusters {
         cluster.size = cluster.size.next_multiple_of(PAGE);
@@ -232,6 +232,7 @@ impl Facts<'_> {
             clock_step: clock.step,
             traps: 0,
             old_trap: (0, 0),
+            unwinding: 0,
         }
     }
 }
@@ -672,7 +673,11 @@ impl Code {
         near: Range<u64>,
         facts: &Facts<'_>,
     ) -> Result<usize, TargetError> {
-        let config = facts.config();
+        let first = self.images.first();
+        let config = resident::Config {
+            unwinding: first.map_or(0, |image| image.config.unwinding),
+            ..facts.config()
+        };
         let blob = resident::place(arena.start, &config);
         write(pid, remote, arena.start, &blob)?;
         step("resident of a further arena written");
@@ -787,12 +792,21 @@ impl Code {
         first.arena.start + first.used
     }
 
-    /// Writes the arenas; the first contains the table of breakpoints.
+    /// True if callers can be found.
+    pub(super) fn has_unwinding(&self) -> bool {
+        self.images
+            .first()
+            .is_some_and(|image| image.config.unwinding != 0)
+    }
+
+    /// Writes the arenas; the first contains the table of breakpoints, and the table by which callers
+    /// are found unless that is empty.
     pub(super) fn write(
         &mut self,
         pid: i32,
         remote: &dyn TargetMemory,
         traps: &Traps,
+        unwinding: &[u8],
     ) -> Result<(), TargetError> {
         let Some(first) = self.images.first_mut() else {
             return Ok(());
@@ -813,7 +827,14 @@ impl Code {
             reference.state = first.arena.start + first.bytes.len() as u64;
             first.bytes.extend([0; counter::STATE_SIZE as usize]);
         }
+        let mut callers = 0;
+        if !unwinding.is_empty() {
+            align(&mut first.bytes);
+            callers = first.arena.start + first.bytes.len() as u64;
+            first.bytes.extend(unwinding);
+        }
         for image in &mut self.images {
+            image.config.unwinding = callers;
             image.used = image.bytes.len() as u64;
             let blob = resident::place(image.arena.start, &image.config);
             image.bytes[..blob.len()].copy_from_slice(&blob);

@@ -29,7 +29,7 @@ use framehop::{MayAllocateDuringUnwind, Unwinder as _};
 use crate::shown::file_name;
 use capriole_text::printable;
 use capriole_trace::CallStack;
-use capriole_trace::{ARCH, Document, EventInfo};
+use capriole_trace::{ARCH, Document, EventInfo, MappingInfo};
 pub(crate) use module::Module;
 use walk::Place;
 
@@ -57,6 +57,19 @@ impl Frame {
         let object = self.object.as_deref()?;
         let start = self.start?;
         Some(format!("{}+{start:#x}", file_name(object)))
+    }
+}
+
+impl Frame {
+    /// Returns the function's name, or the place where it begins if it has none. If no function is
+    /// known, returns the file's name in brackets.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.symbol.clone().or_else(|| self.place());
+        name.unwrap_or_else(|| match &self.object {
+            Some(object) => format!("[{}]", file_name(object)),
+            None => "[unknown]".to_string(),
+        })
     }
 }
 
@@ -103,23 +116,38 @@ impl CallStacks {
     /// Creates an unwinder for the events of this trace.
     pub fn of(document: &Document) -> CallStacks {
         let recorded = document.time.start_realtime_ns;
-        let mut remarks = Vec::new();
-        if document.arch != ARCH {
-            remarks.push(format!(
-                "call stacks of {} cannot be unwound by this build, which is for {ARCH}",
-                printable(&document.arch)
-            ));
+        if document.arch == ARCH {
+            return CallStacks::in_mappings(&document.mappings, recorded);
         }
-        CallStacks {
-            modules: Module::all(document, recorded),
+        let mut stacks = CallStacks::in_mappings(&[], recorded);
+        stacks.remarks.push(format!(
+            "call stacks of {} cannot be unwound by this build, which is for {ARCH}",
+            printable(&document.arch)
+        ));
+        stacks
+    }
+
+    /// As [`CallStacks::of`], for a program with these mappings; `begun` is when they were seen, in ns
+    /// since 1970.
+    pub fn in_mappings(mappings: &[MappingInfo], begun: u64) -> CallStacks {
+        let mut stacks = CallStacks {
+            modules: Vec::new(),
             unwinder: UnwinderX86_64::new(),
             cache: CacheX86_64::new(),
             known: HashMap::new(),
             calls: Vec::new(),
             plausible: HashMap::new(),
             from_signals: HashMap::new(),
-            remarks,
-        }
+            remarks: Vec::new(),
+        };
+        stacks.add_mappings(mappings, begun);
+        stacks
+    }
+
+    /// Adds mappings. Calls that were found before keep their functions.
+    pub fn add_mappings(&mut self, mappings: &[MappingInfo], begun: u64) {
+        self.modules.extend(Module::of(mappings, begun));
+        self.modules.sort_by_key(Module::start);
     }
 
     /// Returns one line for each file that was missing for the backtraces requested so far.
@@ -130,6 +158,16 @@ impl CallStacks {
     /// Returns the backtrace of an event from its stack field.
     pub fn backtrace(&mut self, event: &EventInfo, stack: &CallStack<'_>) -> Backtrace {
         let (places, end) = self.walk(event, stack);
+        let calls = places.iter().map(|place| self.number(*place)).collect();
+        Backtrace { calls, end }
+    }
+
+    /// Returns the backtrace with these addresses, which the program has found itself: the place of a
+    /// hit, then return addresses, but behind the place to which a signal handler returns the
+    /// place that was interrupted. As in [`CallStacks::backtrace`], an address that no call
+    /// returns to ends it.
+    pub fn chain(&mut self, addresses: &[u64], end: End) -> Backtrace {
+        let (places, end) = self.follow(addresses, end);
         let calls = places.iter().map(|place| self.number(*place)).collect();
         Backtrace { calls, end }
     }

@@ -59,17 +59,22 @@ impl Module {
     /// Returns the code mappings of a trace, sorted by address; none if it is for another
     /// architecture. `recorded` is the time when the recording began, in ns since 1970.
     pub(crate) fn all(document: &Document, recorded: u64) -> Vec<Module> {
-        let mappings = match document.arch == ARCH {
-            true => &document.mappings[..],
-            false => &[],
-        };
-        let mut modules: Vec<Module> = mappings
+        match document.arch == ARCH {
+            true => Module::of(&document.mappings, recorded).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Returns the modules of these mappings, by address.
+    pub(crate) fn of(mappings: &[MappingInfo], recorded: u64) -> impl Iterator<Item = Module> {
+        let sound = mappings
             .iter()
-            .filter(|mapping| mapping.start < mapping.end)
+            .filter(|mapping| mapping.start < mapping.end);
+        let mut modules: Vec<Module> = sound
             .map(|mapping| Module::new(mapping.clone(), recorded))
             .collect();
         modules.sort_by_key(Module::start);
-        modules
+        modules.into_iter()
     }
 
     pub(crate) fn start(&self) -> u64 {

@@ -104,6 +104,24 @@ impl CallStacks {
         }
     }
 
+    /// Returns the places of a chain that was found already, as far as they can be right, and the
+    /// reason for its end.
+    pub(super) fn follow(&mut self, addresses: &[u64], end: End) -> (Vec<Place>, End) {
+        let mut places: Vec<Place> = Vec::new();
+        for &address in addresses {
+            let exact = match places.last() {
+                None => true,
+                Some(last) => self.returns_from_signal(last.address),
+            };
+            // The first one is where the site has it.
+            if !exact && places.len() > 1 && !self.may_be_returned_to(address) {
+                return (places, End::Unknown);
+            }
+            places.push(Place { address, exact });
+        }
+        (places, end)
+    }
+
     /// True if the stack pointer points to the return address at this event, whatever the call
     /// frame information says: at events on entries and exits, and at points on the entry of a
     /// function without such information.

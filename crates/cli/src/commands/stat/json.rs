@@ -1,6 +1,7 @@
 //! Groups with keys or measures as JSON.
 
 use super::columns::{Names, parts};
+use super::stacks;
 use capriole::aggregate::model::{self, Group, Histogram, Measure, PERCENTILES, Row, Value as Key};
 use capriole_report::put_json;
 use capriole_trace::Descriptor;
@@ -64,9 +65,13 @@ pub fn groups(groups: &[Group], names: &[String], time: Duration, extent: Extent
 
 fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Extent) -> Value {
     let keys = group.key_names.iter().zip(&row.keys);
-    let keys: Map<String, Value> = keys
-        .map(|(name, value)| (name.clone(), key(value)))
-        .collect();
+    let mut all = Map::new();
+    for (name, value) in keys {
+        all.insert(name.clone(), key(value));
+        if let Key::Stack(chain) = value {
+            all.insert(format!("{name}_end"), json!(stacks::end(chain.end)));
+        }
+    }
     let names_of = Names::from(group);
     let measures = group.measure_names.iter().zip(&row.measures).enumerate();
     let measures = measures.map(|(number, (name, measure))| {
@@ -74,7 +79,7 @@ fn row(group: &Group, row: &Row, names: &[String], time: Duration, extent: Exten
     });
     json!({
         "event": names.get(row.event),
-        "keys": keys,
+        "keys": all,
         "calls": row.calls,
         "calls_per_second": model::per_second(row.calls, time),
         "error": row.error,
@@ -100,6 +105,7 @@ fn key(value: &Key) -> Value {
         Key::Function(_, Some((name, offset))) => json!(format!("{name}+{offset:#x}")),
         Key::Address(address) => json!(address.to_string()),
         Key::Text(text) => json!(characters(text)),
+        Key::Stack(chain) => stacks::json(chain),
         Key::Unreadable => Value::Null,
     }
 }

@@ -5,7 +5,7 @@
 //! the last table, and the cursor below it.
 
 use super::terminal::Size;
-use super::text::{Page, Style};
+use super::text::{Page, Stacks, Style};
 use capriole_text::printable;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -25,6 +25,7 @@ pub fn fitting(page: &Page<'_>, size: Size, limits: Style) -> Vec<String> {
             rows,
             plots,
             columns: size.columns,
+            stacks: Stacks::Inline,
             ..limits
         })
     };

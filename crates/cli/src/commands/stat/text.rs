@@ -2,10 +2,12 @@
 
 use super::columns::{self, Figure, Names, parts};
 use super::plot;
+use super::stacks;
 use super::table::{self, Column};
 use capriole::aggregate::model::{
     self, Group, Interval, Intervals, Measure, Row, RowName, Snapshot, Value,
 };
+use capriole_object::symbols::shown::Form;
 use capriole_report::{put_descriptor, put_escaped};
 use capriole_text::units;
 use capriole_trace::Descriptor;
@@ -21,11 +23,24 @@ pub struct Style {
     pub plots: usize,
     /// True if histograms of tables with keys are shown, too.
     pub keyed_plots: bool,
+    /// Place of call stacks.
+    pub stacks: Stacks,
+    /// Form of the names of functions in call stacks.
+    pub form: Form,
     /// True if more than ASCII can be shown.
     pub blocks: bool,
     /// Maximum width of a table: columns between the number of calls and the keys are left out to
     /// keep it.
     pub columns: usize,
+}
+
+/// Place of call stacks that are keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stacks {
+    /// Below their row, a line for each function.
+    Below,
+    /// In a column, by their functions.
+    Inline,
 }
 
 /// The tables to be shown, in order.
@@ -194,10 +209,20 @@ impl<'a> Page<'a> {
                 let keys = group.key_names.join(", ");
                 lines.push(format!("{} by {keys}", self.name(event)));
             }
-            let columns = self.columns(group, &[shown, &others].concat());
+            let rows = [shown, &others].concat();
             let dots = if style.blocks { "…" } else { ".." };
-            let (table, left_out) = table::within(columns, style.columns, dots);
-            lines.extend(table);
+            let columns = self.columns(group, &rows, style);
+            let (mut table, left_out) = table::within(columns, style.columns, dots);
+            if style.stacks == Stacks::Below {
+                let first = table.remove(0);
+                lines.push(first);
+                for (line, row) in table.into_iter().zip(&rows) {
+                    lines.push(line);
+                    lines.extend(stacks::below(row, style.form));
+                }
+            } else {
+                lines.extend(table);
+            }
             if !left_out.is_empty() {
                 lines.push(format!("no room for {}", left_out.join(", ")));
             }
@@ -237,12 +262,16 @@ impl<'a> Page<'a> {
         lines
     }
 
-    fn columns(&self, group: &Group, rows: &[&Row]) -> Vec<Column> {
+    fn columns(&self, group: &Group, rows: &[&Row], style: Style) -> Vec<Column> {
         let names = Names::from(group);
         let is_shown = |figure: Figure| match figure {
             Figure::Unreadable => rows.iter().any(|row| row.unreadable > 0),
             Figure::Error => rows.iter().any(|row| row.error > 0),
             Figure::Event => title_event(group).is_none(),
+            Figure::Key(key) if style.stacks == Stacks::Below => {
+                let value = rows.iter().find_map(|row| row.keys.get(key));
+                !matches!(value, Some(Value::Stack(_)))
+            }
             _ => true,
         };
         let column = |(mut title, figure): (String, Figure)| {
@@ -258,7 +287,8 @@ impl<'a> Page<'a> {
             let cells = rows
                 .iter()
                 .map(|row| columns::cell(row, figure, time, &self.rates, &self.names));
-            let is_text = |value: Option<&Value>| matches!(value, Some(Value::Text(_)));
+            let is_text =
+                |value: Option<&Value>| matches!(value, Some(Value::Text(_) | Value::Stack(_)));
             match figure {
                 Figure::Event => Column::text(title, cells).flexible(),
                 Figure::Key(key) if rows.iter().any(|row| is_text(row.keys.get(key))) => {
@@ -388,6 +418,7 @@ fn key_value(value: &Value) -> String {
         }
         Value::Address(address) => address.to_string(),
         Value::Text(text) => format!("\"{}\"", escaped(text, b'"')),
+        Value::Stack(chain) => stacks::inline(chain),
         Value::Unreadable => "(fault)".to_owned(),
     }
 }

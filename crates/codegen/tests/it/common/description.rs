@@ -137,7 +137,8 @@ pub fn compared(content: Content) -> Option<Width> {
         Content::Numbers { .. }
         | Content::Text
         | Content::Texts { .. }
-        | Content::CallStack { .. } => None,
+        | Content::CallStack { .. }
+        | Content::Callers { .. } => None,
     }
 }
 
@@ -414,6 +415,8 @@ impl World {
                 bytes.resize(bytes.len().next_multiple_of(8), 0);
                 (bytes, true)
             }
+            // Programs here have none: `callers_execution` describes them.
+            (_, Content::Callers { .. }) => unreachable!("no random field is a chain of callers"),
         }
     }
 
@@ -568,6 +571,13 @@ impl Area {
         Area(area.cast())
     }
 
+    /// Fills the area with these bytes.
+    pub fn set(&self, bytes: &[u8]) {
+        assert_eq!(bytes.len(), AREA_SIZE);
+        // SAFETY: the area is that large, and nothing else uses it.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.0, AREA_SIZE) };
+    }
+
     /// Fills the area with words, pointers into it, and strings.
     pub fn fill(&self, random: &mut Random) -> Vec<u8> {
         let mut area = Vec::with_capacity(AREA_SIZE);
@@ -589,8 +599,7 @@ impl Area {
             }
         }
         area.truncate(AREA_SIZE);
-        // SAFETY: the area is that large, and nothing else uses it.
-        unsafe { std::ptr::copy_nonoverlapping(area.as_ptr(), self.0, AREA_SIZE) };
+        self.set(&area);
         area
     }
 }

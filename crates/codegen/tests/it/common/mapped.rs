@@ -79,6 +79,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         clock_step: 0,
         traps: 0,
         old_trap: (0, 0),
+        unwinding: 0,
     }
 }
 

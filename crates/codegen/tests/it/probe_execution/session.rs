@@ -22,6 +22,7 @@ static GEOMETRY: LazyLock<Geometry> = LazyLock::new(|| Geometry {
     frames: 0,
     areas: 0,
     kept: 0,
+    windows: false,
 });
 /// Number of counters.
 pub const COUNTERS: u32 = 6;

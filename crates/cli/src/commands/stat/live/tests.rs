@@ -1,11 +1,14 @@
 use super::*;
 use crate::commands::stat::fixtures::{group, names, plain, reads, row, snapshot, text};
 use capriole::aggregate::model::{Snapshot, Value};
+use capriole_object::symbols::shown::Form;
 
 const ALL: Style = Style {
     rows: usize::MAX,
     plots: usize::MAX,
     keyed_plots: true,
+    stacks: Stacks::Below,
+    form: Form::Short,
     blocks: true,
     columns: usize::MAX,
 };

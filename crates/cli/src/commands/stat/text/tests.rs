@@ -2,11 +2,15 @@ use super::*;
 use crate::commands::stat::fixtures::{
     durations, group, histogram, names, plain, reads, row, snapshot, text, total,
 };
+use capriole::aggregate::model::{Chain, ChainEnd, ChainFunction};
+use std::sync::Arc;
 
 const ALL: Style = Style {
     rows: usize::MAX,
     plots: usize::MAX,
     keyed_plots: true,
+    stacks: Stacks::Below,
+    form: Form::Short,
     blocks: true,
     columns: usize::MAX,
 };
@@ -132,6 +136,8 @@ fn the_rest_is_told_where_rows_or_histograms_are_limited() {
         rows: 2,
         plots: 0,
         keyed_plots: false,
+        stacks: Stacks::Below,
+        form: Form::Short,
         blocks: false,
         columns: usize::MAX,
     };
@@ -407,4 +413,72 @@ fn rows_are_sorted_by_a_column() {
     ] {
         assert_eq!(order(&numbers, title, twelfth), wanted, "{title}");
     }
+}
+
+/// Creates the chain `read < parse < main`; of `main` and the inlined `parse` at one address.
+fn chain(end: ChainEnd) -> Value {
+    let function = |address, symbol: Option<&str>, offset, inlined| ChainFunction {
+        address,
+        symbol: symbol.map(str::to_owned),
+        name: symbol.unwrap_or("[shop]").to_owned(),
+        offset,
+        object: (address != 0x9000).then(|| Arc::from("/usr/bin/shop")),
+        inlined,
+    };
+    Value::Stack(Chain {
+        addresses: vec![0x1000, 0x2000, 0x9000],
+        end,
+        functions: vec![
+            function(0x1000, Some("read(int)"), Some(0), false),
+            function(0x2000, Some("shop::parse<int>(int)"), None, true),
+            function(0x2000, Some("main"), Some(0x18), false),
+            function(0x9000, None, None, false),
+        ],
+    })
+}
+
+#[test]
+fn stacks_stand_below_their_rows() {
+    let sum = |sum| Measure::Sum(total(sum));
+    let rows = [
+        row(
+            0,
+            [chain(ChainEnd::Unknown), Value::Number(7)],
+            30,
+            [sum(90)],
+        ),
+        row(
+            0,
+            [chain(ChainEnd::Truncated), Value::Number(8)],
+            4,
+            [sum(5)],
+        ),
+    ];
+    let all = snapshot(2, [group([0], ["stack", "fd"], ["sum(n)"], rows)]);
+    insta::assert_snapshot!(whole(&all, ALL), @r"
+    read by stack, fd
+    calls  calls/s  sum(n)  fd
+       30     15.0      90   7
+            read+0x0 (shop)
+            shop::parse<int> (inlined) (shop)
+            main+0x18 (shop)
+            [shop] (0x9000)
+            [unknown caller]
+        4      2.0       5   8
+            read+0x0 (shop)
+            shop::parse<int> (inlined) (shop)
+            main+0x18 (shop)
+            [shop] (0x9000)
+            [truncated]
+    ");
+    let inline = Style {
+        stacks: Stacks::Inline,
+        ..ALL
+    };
+    insta::assert_snapshot!(whole(&all, inline), @r"
+    read by stack, fd
+    calls  calls/s  sum(n)  stack                                                      fd
+       30     15.0      90  read < shop::parse<..> < main < [shop] < [unknown caller]   7
+        4      2.0       5  read < shop::parse<..> < main < [shop] < [truncated]        8
+    ");
 }

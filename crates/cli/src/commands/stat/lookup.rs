@@ -1,0 +1,61 @@
+//! Names for keys that are numbers in the program: descriptors, functions and call stacks.
+
+use super::open_files::OpenFiles;
+use super::{functions, stacks};
+use capriole::aggregate::model::Group;
+use capriole_object::symbols::shown::Form;
+use capriole_proc::process::Process;
+use capriole_select::select::Selected;
+use capriole_text::tell;
+
+/// Finds names while the program runs.
+#[derive(Default)]
+pub struct Lookup {
+    open: OpenFiles,
+    functions: functions::Functions,
+    stacks: stacks::Functions,
+    title: String,
+}
+
+impl Lookup {
+    /// Begins before the probes of these events are inserted. `form` is the form of names in tables.
+    pub fn begin(&mut self, process: &Process, selected: &[Selected], form: Form) {
+        self.open.begin(process, selected);
+        self.functions = functions::Functions::of(process, selected, form);
+        self.stacks.begin(process, selected);
+        let words = process.command_line();
+        let words = words
+            .split(|byte| *byte == 0)
+            .filter(|word| !word.is_empty());
+        let words: Vec<_> = words.map(String::from_utf8_lossy).collect();
+        self.title = words.join(" ");
+    }
+
+    /// Returns the program's command line.
+    pub fn title(&self) -> &str {
+        &self.title
+    }
+
+    /// Looks at the program if it is time. `children` returns the other processes that are counted.
+    pub fn keep_looking(&mut self, process: &Process, children: impl FnOnce() -> Vec<Process>) {
+        self.open.keep_looking(children);
+        self.stacks.keep_looking(process);
+    }
+
+    /// Names the keys of these groups.
+    pub fn name<'a>(&mut self, process: &Process, all: impl IntoIterator<Item = &'a mut [Group]>) {
+        self.open.look();
+        for groups in all {
+            self.open.name(groups);
+            self.functions.name(groups);
+            self.stacks.name(process, groups);
+        }
+    }
+
+    /// Prints why functions have no names.
+    pub fn say_remarks(&self) {
+        for remark in self.stacks.remarks() {
+            tell!("capriole: {remark}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+use super::*;
+
+/// Mixes the bits of a number (SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+fn word(table: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(table[at..at + 8].try_into().expect("8 bytes"))
+}
+
+fn half(table: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(table[at..at + 4].try_into().expect("4 bytes")) as usize
+}
+
+/// Looks an address up in a table, as `rule_at` in chain.c does: only the rows that the blocks name.
+fn found(table: &[u8], address: u64) -> u32 {
+    for module in 0..word(table, unwinding::MODULES) as usize {
+        let at = unwinding::HEAD + module * unwinding::MODULE;
+        let start = word(table, at + unwinding::START);
+        if !(start..word(table, at + unwinding::END)).contains(&address) {
+            continue;
+        }
+        let rows = 8 * half(table, at + unwinding::ROWS);
+        let place = address - start;
+        let block = (place >> unwinding::BLOCK_SHIFT) as usize;
+        let block = 8 * half(table, at + unwinding::BLOCKS) + 4 * block;
+        let candidates = half(table, block)..=half(table, block + 4);
+        let row = candidates.rev().map(|row| word(table, rows + 8 * row));
+        let row = row.into_iter().find(|row| row >> 32 <= place);
+        return row.expect("a row that holds at the block's start") as u32;
+    }
+    row::UNKNOWN
+}
+
+/// Returns rules at random distances from each other, from link address `first` on.
+fn rules(seed: u64, first: u64, count: u64) -> Vec<RuleStart> {
+    let mut address = first;
+    let rule = |number: u64| match number % 7 {
+        0 => FrameRule::Unknown,
+        1 => FrameRule::Outermost,
+        2 => FrameRule::Signal,
+        kind => FrameRule::Frame {
+            cfa: match kind {
+                3 => Cfa::Rsp((number >> 8) as u32 % (MOST_DISTANCE / 8 + 1) * 8),
+                4 => Cfa::Rbp((number >> 8) as u32 % (MOST_DISTANCE / 8 + 1) * 8),
+                5 => Cfa::Saved(MOST_DISTANCE),
+                _ => Cfa::Plt,
+            },
+            rbp: match number >> 40 & 3 {
+                0 => SavedRbp::Unchanged,
+                1 => SavedRbp::AtRbp,
+                2 => SavedRbp::Unknown,
+                _ => SavedRbp::BelowCfa((1 + (number >> 42) as u32 % (MOST_SAVED / 8)) * 8),
+            },
+        },
+    };
+    (0..count)
+        .map(|number| {
+            let random = mixed(seed ^ number << 20);
+            // Many in a block, and many blocks without any.
+            address += 1 + random % if random & 0x300 == 0 { 3000 } else { 40 };
+            RuleStart {
+                address,
+                rule: rule(mixed(random)),
+            }
+        })
+        .collect()
+}
+
+#[test]
+fn a_table_has_the_rules_of_all_modules() {
+    for seed in 0..30 {
+        let modules: Vec<Module> = (0..5)
+            .map(|number| {
+                let start = 0x7f00_0000_0000 + number * 0x100_0000;
+                let link = 0x1000 * (mixed(seed + number) % 8);
+                Module {
+                    addresses: start..start + 0x1000 * (1 + mixed(seed ^ number) % 30),
+                    link,
+                    rules: rules(seed << 8 | number, 0x800, mixed(seed) % 3000),
+                }
+            })
+            .collect();
+        let made = table(&modules);
+        assert_eq!(word(&made, unwinding::MODULES), 5);
+        assert!(made.len().is_multiple_of(8));
+        for number in 0..5000 {
+            let random = mixed(seed << 32 | number);
+            let module = &modules[random as usize % 5];
+            let size = module.addresses.end - module.addresses.start;
+            let place = (random >> 8) % size;
+            let link = module.link + place;
+            let next = module.rules.partition_point(|rule| rule.address <= link);
+            let rule = next.checked_sub(1).map(|at| module.rules[at].rule);
+            let expected = encoded(rule.unwrap_or(FrameRule::Unknown));
+            assert_eq!(found(&made, module.addresses.start + place), expected);
+        }
+        let end = modules[4].addresses.end;
+        assert_eq!(found(&made, end), row::UNKNOWN);
+        assert_eq!(found(&made, 0x1234), row::UNKNOWN);
+    }
+}
+
+#[test]
+fn rules_keep_their_parts() {
+    let rule = FrameRule::Frame {
+        cfa: Cfa::Rbp(MOST_DISTANCE),
+        rbp: SavedRbp::BelowCfa(MOST_SAVED),
+    };
+    let all = encoded(rule);
+    assert_eq!(all & 7, row::RBP);
+    assert_eq!(all >> row::KIND_BITS & 0x3ffff, MOST_DISTANCE / 8);
+    assert_eq!(all >> row::RBP_SHIFT, 2000);
+}
+
+#[test]
+fn a_module_that_no_place_reaches_is_left_out() {
+    let module = |size: u64| Module {
+        addresses: 0x1000..0x1000 + size,
+        link: 0,
+        rules: Vec::new(),
+    };
+    assert_eq!(word(&table(&[module((1 << 32) + 1)]), 0), 0);
+    assert_eq!(word(&table(&[module(0)]), 0), 0);
+    assert_eq!(table(&[]), [0; 8]);
+}
