@@ -6,6 +6,8 @@ use crate::condition::Width;
 use capriole_insn::RegSet;
 use capriole_ring::numbers::op::Effect;
 use capriole_ring::numbers::{op, program, step, test};
+use iced_x86::Register;
+use std::ops::BitOr;
 
 /// A program for the resident, as placed in memory at a multiple of 8.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,9 +38,15 @@ impl Program {
 
     /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
-        let reads = |step: &&[u8]| op::effect(step[step::OP]) == Some(Effect::Register);
-        let numbers = self.steps().filter(reads).map(|step| step[step::A]);
-        RegSet(numbers.fold(0, |set, number| set | 1 << number))
+        let read = |step: &[u8]| match step[step::OP] {
+            // Unwinding needs it, also where the program does not: in a function that does not return.
+            op::STACK => Some(RegSet::of(Register::RBP)),
+            op if op::effect(op) == Some(Effect::Register) => Some(RegSet(1 << step[step::A])),
+            _ => None,
+        };
+        self.steps()
+            .filter_map(read)
+            .fold(RegSet::EMPTY, BitOr::bitor)
     }
 
     /// Returns the steps, [`step::SIZE`] bytes each.

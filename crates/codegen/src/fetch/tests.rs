@@ -192,3 +192,23 @@ fn constants_are_added_up_and_kept_by_straight_code() {
     };
     assert_eq!(fetch.enter(1), Ok(wanted));
 }
+
+#[test]
+fn a_call_stack_needs_the_frame_pointer() {
+    let stack = Field {
+        content: Content::CallStack { bytes: 4096 },
+        ..field(Source::Register(Register::RSP))
+    };
+    for (field, is_read) in [
+        (stack, true),
+        (field(Source::Register(Register::RSP)), false),
+    ] {
+        let text = Field {
+            pointers: vec![0],
+            content: Content::Text,
+            ..self::field(Source::Register(Register::RDI))
+        };
+        let work = all_of(vec![field, text]).work(1).expect("they fit");
+        assert_eq!(work.reads().contains(Register::RBP), is_read);
+    }
+}
