@@ -56,7 +56,7 @@ pub struct Intervals {
     pub first_counter: u32,
 }
 
-/// What became of intervals so far.
+/// Counts of intervals so far, by their outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Contents {
     /// Starts whose key could be read.

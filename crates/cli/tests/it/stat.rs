@@ -196,7 +196,7 @@ fn intervals_add_up_to_the_whole() {
     assert!(running.child.wait().expect("it ends").success());
 }
 
-/// What happens after the last whole interval, or before the first, is in an interval of its own.
+/// The time after the last whole interval, or before the first, is an interval of its own.
 #[test]
 fn the_last_interval_ends_with_the_program() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {

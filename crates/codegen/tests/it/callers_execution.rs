@@ -313,7 +313,7 @@ impl Session {
     }
 }
 
-/// What became of chains, to see that there were all kinds.
+/// Counts of chains by their ends: there must be all kinds.
 #[derive(Debug, Default)]
 struct Seen {
     ends: [u64; 4],

@@ -2,20 +2,17 @@
 //! any time, nobody is kept waiting, no interval is counted twice or of another key, and every start is
 //! accounted for.
 
+use crate::compiled::Compiled;
 use crate::mapped::map_session;
 use crate::support::random::Random;
 use crate::support::sandbox::alone;
 use capriole_ring::Memory;
 use capriole_ring::intervals::{Contents, Intervals};
 use capriole_ring::layout::Geometry;
-use capriole_ring::numbers::{ALL, interval};
+use capriole_ring::numbers::interval;
 use capriole_ring::tables::{TableReader, Tables};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::ffi::{CStr, CString};
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 type Interrupt = Option<extern "C" fn()>;
@@ -39,37 +36,8 @@ struct Resident {
 
 impl Resident {
     fn build() -> Resident {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let directory = directory.join(format!("intervals-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).expect("a directory");
-        let numbers = ALL.iter().copied().flatten();
-        let numbers = numbers.map(|(name, value)| format!("#define {name} {value:#x}\n"));
-        std::fs::write(directory.join("numbers.h"), numbers.collect::<String>()).expect("written");
-        let library = directory.join("intervals.so");
-        let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-            .args("-shared -fPIC -std=gnu11 -O1 -fno-inline -fno-strict-aliasing".split(' '))
-            .arg("-I")
-            .arg(&directory)
-            .arg("-I")
-            .arg(here.join("../resident/src"))
-            .arg(here.join("tests/it/intervals.c"))
-            .arg("-o")
-            .arg(&library)
-            .status()
-            .expect("there is a compiler");
-        assert!(built.success());
-        let name = CString::new(library.as_os_str().as_bytes()).expect("no NUL");
-        // SAFETY: a library that runs no code when it is loaded.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        assert!(!handle.is_null(), "{}", library.display());
-        let symbol = |name: &CStr| {
-            // SAFETY: the handle is that of a loaded library.
-            let found = unsafe { libc::dlsym(handle, name.as_ptr()) };
-            assert!(!found.is_null());
-            found
-        };
-        let _ = std::fs::remove_dir_all(&directory);
+        let compiled = Compiled::load("intervals.c");
+        let symbol = |name| compiled.symbol(name);
         let [set_up, now] = [symbol(c"set_up"), symbol(c"now")];
         let [start, finish] = [symbol(c"start"), symbol(c"finish")];
         Resident {
@@ -190,7 +158,7 @@ impl Session {
 thread_local! {
     /// The session, which is also used by what interrupts a thread.
     static SESSION: RefCell<Option<Session>> = const { RefCell::new(None) };
-    /// What interrupts it.
+    /// Operations that interrupt it.
     static OTHERS: RefCell<Vec<Operation>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -198,7 +166,7 @@ fn with<T>(act: impl FnOnce(&mut Session) -> T) -> T {
     SESSION.with_borrow_mut(|session| act(session.as_mut().expect("a session")))
 }
 
-/// What a thread does, by the key.
+/// Operation of a thread, with the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Start(u64),

@@ -1,6 +1,8 @@
 //! Plans for sites, and detours that run. All tests are in one program, because each program
 //! takes long to link.
 
+#[path = "common/compiled.rs"]
+mod compiled;
 #[path = "common/constants.rs"]
 mod constants;
 #[path = "common/description.rs"]

@@ -2,21 +2,18 @@
 //! summary for good, totals are exact and counts are within their errors; also if they are read while
 //! they change.
 
+use crate::compiled::Compiled;
 use crate::mapped::map_session;
 use crate::support::random::Random;
 use capriole_codegen::histogram;
 use capriole_ring::Memory;
 use capriole_ring::layout::Geometry;
-use capriole_ring::numbers::{ALL, table};
+use capriole_ring::numbers::table;
 use capriole_ring::summary;
 use capriole_ring::tables::{Contents, Shape, Table, TableReader, Tables};
 use std::collections::BTreeMap;
-use std::ffi::CString;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const EVENTS: std::ops::Range<u32> = 30..32;
 /// More than a set has rows.
@@ -58,36 +55,7 @@ type MakeHits = unsafe extern "C" fn(
 /// Compiles the library and returns its function. The library stays loaded, and has a configuration and
 /// a number of stores of its own.
 fn make_hits() -> MakeHits {
-    static MADE: AtomicUsize = AtomicUsize::new(0);
-    let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let directory = directory.join(format!("summarise-{}-{number}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("a directory");
-    let numbers = ALL.iter().copied().flatten();
-    let numbers = numbers.map(|(name, value)| format!("#define {name} {value:#x}\n"));
-    std::fs::write(directory.join("numbers.h"), numbers.collect::<String>()).expect("written");
-    let library = directory.join("summarise.so");
-    let built = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()))
-        .args("-shared -fPIC -std=gnu11 -O1 -fno-inline -fno-strict-aliasing".split(' '))
-        .arg("-I")
-        .arg(&directory)
-        .arg("-I")
-        .arg(here.join("../resident/src"))
-        .arg(here.join("tests/it/summarise.c"))
-        .arg("-o")
-        .arg(&library)
-        .status()
-        .expect("there is a compiler");
-    assert!(built.success());
-    let name = CString::new(library.as_os_str().as_bytes()).expect("no NUL");
-    // SAFETY: a library that runs no code when it is loaded.
-    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-    assert!(!handle.is_null(), "{}", library.display());
-    // SAFETY: the handle is that of a loaded library.
-    let function = unsafe { libc::dlsym(handle, c"make_hits".as_ptr()) };
-    assert!(!function.is_null());
-    let _ = std::fs::remove_dir_all(&directory);
+    let function = Compiled::load("summarise.c").symbol(c"make_hits");
     // SAFETY: the function has this type.
     unsafe { std::mem::transmute::<*mut libc::c_void, MakeHits>(function) }
 }

@@ -381,13 +381,13 @@ pub struct Group {
     pub capacity: u32,
     /// Number of counts that were overwritten, and are left out.
     pub damaged: u64,
-    /// What became of intervals, if the rows are of those.
+    /// Counts of starts and ends without an interval, if the rows are of intervals.
     pub intervals: Option<Intervals>,
     /// The numbers of the events that start them, and have a probe.
     pub starts: Vec<usize>,
 }
 
-/// What became of the starts and ends of intervals between two events.
+/// Counts of the starts and ends of intervals between two events, by their outcome.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Intervals {
     /// Starts whose key could be read.

@@ -165,7 +165,7 @@ fn ending(end: ChainEnd) -> Option<&'static str> {
     }
 }
 
-/// What is before each line of a stack.
+/// Indentation of the lines of a stack.
 const INDENT: &str = "        ";
 
 /// Formats the stack of a row: a line for each function, innermost first, and one for an end that is
