@@ -223,13 +223,17 @@ fn sqlite3_says_the_same_with_all_its_library_probed() {
     assert!(first.len() > 40 && steps > 40, "{first:?}");
 
     // Run it again, with the kernel's count of one function and babeltrace2's count of all.
-    let output = capriole(&["list", "--json", "sqlite3_step", &library()]);
-    let uprobe = output.status.success().then(|| {
-        Uprobe::at(
-            Path::new(&library()),
-            behind(Path::new(&library()), "sqlite3_step"),
-        )
-    });
+    // The kernel counts the hits of all processes that have the file: a copy is this one's only.
+    let library = library();
+    let file = Path::new(&library).file_name().expect("a name");
+    let own = directory.path().join(file);
+    std::fs::copy(&library, &own).expect("copied");
+    std::os::unix::fs::symlink(&own, directory.path().join("libsqlite3.so.0")).expect("linked");
+    let output = capriole(&["list", "--json", "sqlite3_step", &library]);
+    let uprobe = output
+        .status
+        .success()
+        .then(|| Uprobe::at(&own, behind(&own, "sqlite3_step")));
     let words = [
         "-e",
         "libsqlite3:sqlite3_* $arg1 $arg2",
@@ -237,7 +241,9 @@ fn sqlite3_says_the_same_with_all_its_library_probed() {
         "sqlite3",
         ":memory:",
     ];
-    let (status, out, _) = sqlite(recorder(&again, &words));
+    let mut with_own = recorder(&again, &words);
+    with_own.env("LD_LIBRARY_PATH", directory.path());
+    let (status, out, _) = sqlite(with_own);
     assert_eq!((status, &out), (plain.0, &plain.1));
     let second = calls(&again);
     assert_eq!(
