@@ -3,7 +3,7 @@
 use crate::calls::{SHOWN_ALREADY, aggregate_of_nothing, closing};
 use crate::definitions::LATENCY_OF;
 use crate::entry;
-use crate::error::{Error, Result, bail};
+use crate::error::{Error, Result, bail, err};
 use crate::event::Event;
 use crate::names::LATENCY;
 use capriole_event::{
@@ -17,9 +17,16 @@ use std::ops::Range;
 /// # Errors
 /// The event is of that form and cannot be parsed, or its parts do not fit together.
 pub fn intervals(text: &str) -> Result<Option<Event>> {
+    let text = text.trim_end();
     let start = text.len() - text.trim_start().len();
     let Some(inside) = text[start..].strip_prefix(LATENCY_OF) else {
-        return Ok(None);
+        return match arrow(text, start..text.len()) {
+            Ok(Some(_)) => Err(err!(
+                Unsuitable,
+                "`{text}`: the time between two events is written latency(EVENT -> EVENT)"
+            )),
+            _ => Ok(None),
+        };
     };
     let open = start + LATENCY_OF.len();
     let close = open + closing(inside).unwrap_or(inside.trim_end().len());

@@ -339,6 +339,9 @@ fn count(
             probing::say_filtered(Filtered::of(&probed.attached));
             probing::say_not_followed(watch.executed_children());
             lookup.say_remarks();
+            if arguments.folded {
+                say_no_intervals(&whole, &shown.titles);
+            }
             probing::say_end(probed, &detached);
             for (event, calls) in &unended {
                 tell!(
@@ -387,6 +390,18 @@ fn unended(
     unended
         .map(|(event, calls)| (number(*event), *calls))
         .collect()
+}
+
+/// Prints the starts and ends of intervals without an interval, which the tables mention if they are shown.
+fn say_no_intervals(whole: &Snapshot, titles: &[String]) {
+    for group in &whole.groups {
+        let title = group.events.first().map(|event| titles[*event].as_str());
+        let name = title.map_or(String::new(), |title| format!("{title}: "));
+        let lines = group.intervals.iter();
+        for line in lines.flat_map(|intervals| text::remarks(intervals, &name, group.capacity)) {
+            tell!("capriole: {line}");
+        }
+    }
 }
 
 /// Counting that goes on.

@@ -401,8 +401,8 @@ fn the_table_says_what_became_of_all_starts() {
 fn a_file_defines_intervals() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("events");
-    let lines =
-        "# requests\n\nlatency(:begin r=$arg1 -> :finish r=$arg1) by comm\nlatency(:begin)\n";
+    let lines = "# requests\n\nlatency(:begin r=$arg1 -> :finish r=$arg1) by comm\nlatency(:begin)\n\
+         latency(:begin r=$arg1 -> :finish r=$arg1)  # all\n";
     std::fs::write(&file, lines).expect("ours");
     let file = file.to_str().expect("text");
     let output = run(&["--json", "-f", file], &["script", "b1", "f1"]);
@@ -411,6 +411,29 @@ fn a_file_defines_intervals() {
     assert_eq!(counts(&said["groups"][0]), [1, 0, 0, 0, 0, 0], "{said}");
     assert_eq!(said["groups"][1]["rows"][0]["calls"], 1);
     assert!(said["groups"][1]["intervals"].is_null());
+    assert_eq!(counts(&said["groups"][2]), [1, 0, 0, 0, 0, 0], "{said}");
+    let blank = "latency(:begin r=$arg1 -> :finish r=$arg1) \t";
+    assert_eq!(counts(&script(blank, "b1 f1")), [1, 0, 0, 0, 0, 0]);
+}
+
+/// Starts that were lost are known at the end: before, some are just being written.
+#[test]
+fn times_between_have_no_lost_starts() {
+    let words = ["--json", "--interval", "1ms", "-e"];
+    let event = "latency(:begin r=$arg1 -> :finish r=$arg1)";
+    let output = run(&[&words[..], &[event]].concat(), &["script", "b1", "f1"]);
+    assert!(output.status.success(), "{}", told(&output));
+    let lines = String::from_utf8(output.stdout).expect("UTF-8");
+    let lines = lines.lines().filter(|line| line.starts_with('{'));
+    let parse = |line| serde_json::from_str::<Value>(line).expect("JSON");
+    let mut lines: Vec<Value> = lines.map(parse).collect();
+    let whole = lines.pop().expect("the totals");
+    assert_eq!(counts(&whole["groups"][0]), [1, 0, 0, 0, 0, 0], "{whole}");
+    assert!(!lines.is_empty());
+    let intervals = lines.iter().map(|line| &line["groups"][0]["intervals"]);
+    assert!(intervals.clone().all(|one| one["lost"].is_null()));
+    let started = intervals.map(|one| one["started"].as_u64().expect("a number"));
+    assert_eq!(started.sum::<u64>(), 1);
 }
 
 /// Without restartable sequences the same.
@@ -448,6 +471,8 @@ fn mistakes_are_explained() {
         "latency(-> :finish)",
         "latency(->)",
         "latency(:begin->:finish)",
+        ":begin -> :finish",
+        "latency (:begin -> :finish)",
         "latency(:begin -> :finish -> :tick)",
         "latency(:begin -> :finish",
         "latency(:begin r=%foo -> :finish)",

@@ -404,8 +404,8 @@ pub struct Intervals {
     pub open: u64,
     /// Starts of which it is not known what became: their threads were interrupted for long, or killed,
     /// while they started or ended an interval. While the program runs, also those of which only a part
-    /// was read.
-    pub lost: u64,
+    /// was read; so `None` in an [`Interval`].
+    pub lost: Option<u64>,
     /// Number of slots for open intervals.
     pub slots: u32,
     /// Number of counts that were overwritten, and are left out.
@@ -426,7 +426,7 @@ impl Intervals {
             unmatched: self.unmatched.saturating_sub(before.unmatched),
             no_room: self.no_room.saturating_sub(before.no_room),
             unreadable: self.unreadable.saturating_sub(before.unreadable),
-            lost: self.lost.saturating_sub(before.lost),
+            lost: None,
             ..self
         }
     }

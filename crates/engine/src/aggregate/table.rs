@@ -495,7 +495,7 @@ impl AggregateTable {
                 no_room: found.no_room,
                 unreadable: found.unreadable,
                 open: found.open,
-                lost: found.lost(ended),
+                lost: Some(found.lost(ended)),
                 slots: slots.slots,
                 damaged: found.damaged,
             }

@@ -345,7 +345,8 @@ fn intervals_of_a_removed_event_are_gone() {
         let found = groups[0].intervals.expect("they are of intervals");
         let all = (THREADS * CALLS) as u64;
         let threads = THREADS as u64;
-        let told = [found.started, found.open, found.unmatched, found.lost];
+        let lost = found.lost.expect("not an interval's");
+        let told = [found.started, found.open, found.unmatched, lost];
         assert_eq!(told, [all, threads, threads, 0], "round {round}: {found:?}");
         session.remove(added.id).expect("out");
     }

@@ -110,7 +110,7 @@ pub(super) struct Fields<'a> {
 impl Fields<'_> {
     /// Returns the first position from `at` on that is not blank, or the end.
     pub fn skip_blanks(&self, at: usize) -> usize {
-        self.end - self.text[at..self.end].trim_start().len()
+        self.end - self.text[at.min(self.end)..self.end].trim_start().len()
     }
 
     /// Adds the field `text[at..end]`, which must be a new one.

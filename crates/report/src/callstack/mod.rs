@@ -178,6 +178,13 @@ impl CallStacks {
         self.calls.get(number).map_or(&[], Vec::as_slice)
     }
 
+    /// True if several files were mapped there, one after the other.
+    fn was_replaced(&self, address: u64) -> bool {
+        let mut there = self.modules.iter().filter(|m| m.contains(address));
+        let first = there.next();
+        first.is_some_and(|first| there.any(|other| other.differs_from(first)))
+    }
+
     /// Returns the module that contains this address, with its file read.
     fn module(&mut self, address: u64) -> Option<&Module> {
         let after = self.modules.partition_point(|m| m.start() <= address);

@@ -85,6 +85,21 @@ impl Module {
         (self.mapping.start..self.mapping.end).contains(&address)
     }
 
+    /// True if the other one has other code at the same addresses.
+    pub(crate) fn differs_from(&self, other: &Module) -> bool {
+        let key = |module: &Module| {
+            let MappingInfo {
+                start,
+                offset,
+                path,
+                build_id,
+                ..
+            } = module.mapping.clone();
+            (start.wrapping_sub(offset), path, build_id)
+        };
+        key(self) != key(other)
+    }
+
     /// Reads the file, once.
     pub(crate) fn load(&mut self) -> Loaded {
         if !matches!(self.state, State::Unread) {

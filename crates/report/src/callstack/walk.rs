@@ -117,6 +117,10 @@ impl CallStacks {
             if !exact && places.len() > 1 && !self.may_be_returned_to(address) {
                 return (places, End::Unknown);
             }
+            // The rules by which the next callers were found may be those of a file that was unloaded.
+            if !places.is_empty() && self.was_replaced(address) {
+                return (places, End::Unknown);
+            }
             places.push(Place { address, exact });
         }
         (places, end)

@@ -323,3 +323,25 @@ fn stacks_of_another_architecture_are_not_unwound() {
     std::fs::write(&path, text.replace(&format!("  {own},\n"), "")).unwrap();
     assert_eq!(Trace::open(&directory).unwrap().document().arch, "x86_64");
 }
+
+/// The rules by which a program has found callers are those of the first file that was mapped there.
+#[test]
+fn a_chain_through_a_file_that_was_replaced_ends_there() {
+    let mapping = |path: &str| MappingInfo {
+        start: 0x1000_0000,
+        end: 0x1000_1000,
+        offset: 0,
+        path: path.to_owned(),
+        build_id: None,
+    };
+    let chain = |mappings: &[MappingInfo]| {
+        let mut stacks = CallStacks::in_mappings(&mappings[..1], 0);
+        stacks.add_mappings(&mappings[1..], 0);
+        let found = stacks.chain(&[0x2000_0000, 0x1000_0010], End::Outermost);
+        (found.calls.len(), found.end)
+    };
+    let (one, other) = (mapping("/no/a.so"), mapping("/no/b.so"));
+    assert_eq!(chain(&[one.clone()]), (2, End::Outermost));
+    assert_eq!(chain(&[one.clone(), one.clone()]), (2, End::Outermost));
+    assert_eq!(chain(&[one, other]), (1, End::Unknown));
+}

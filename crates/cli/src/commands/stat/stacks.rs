@@ -241,6 +241,18 @@ impl Folding {
             }
             return Ok(None);
         }
+        // Before the program is counted, not after it.
+        if let Some(file) = &arguments.flame
+            && let Some(directory) = file.parent()
+            && !directory.as_os_str().is_empty()
+            && !directory.is_dir()
+        {
+            anyhow::bail!(
+                "--flame {}: there is no directory {}",
+                printable(&file.to_string_lossy()),
+                printable(&directory.to_string_lossy())
+            );
+        }
         let weight = arguments.weight.clone();
         let folding = Folding {
             weight: weight.unwrap_or_else(|| "calls".to_owned()),

@@ -340,14 +340,14 @@ fn unmatched(snapshot: &Snapshot, event: usize) -> bool {
 }
 
 /// Formats what became of starts and ends that are in no row. `name` is put before it.
-fn remarks(intervals: &Intervals, name: &str, keys: u32) -> Vec<String> {
+pub fn remarks(intervals: &Intervals, name: &str, keys: u32) -> Vec<String> {
     let [start, end, key] = [("start", "starts"), ("end", "ends"), ("key", "keys")];
     let parts = [
         (intervals.open, start, "still open"),
         (intervals.restarted, start, "restarted by the next one"),
         (intervals.unmatched, end, "unmatched"),
         (intervals.unreadable, key, "unreadable"),
-        (intervals.lost, start, "lost"),
+        (intervals.lost.unwrap_or(0), start, "lost"),
     ];
     let parts = parts.iter().filter(|(count, ..)| *count > 0);
     let parts = parts.map(|(count, (one, several), what)| {
