@@ -19,7 +19,7 @@ const RESULT: &str = "ret";
 /// The functions for which a trace has both entries and exits.
 ///
 /// A function is identified by its name here: functions with the same name in several objects share one
-/// table row. Those of one object are [told apart](names_apart). Entries and exits are still paired by
+/// table row. Those of one object are told apart by their places. Entries and exits are still paired by
 /// [`EventInfo::call`].
 #[derive(Debug, Clone)]
 pub struct Functions {

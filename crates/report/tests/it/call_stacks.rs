@@ -341,7 +341,7 @@ fn a_chain_through_a_file_that_was_replaced_ends_there() {
         (found.calls.len(), found.end)
     };
     let (one, other) = (mapping("/no/a.so"), mapping("/no/b.so"));
-    assert_eq!(chain(&[one.clone()]), (2, End::Outermost));
+    assert_eq!(chain(std::slice::from_ref(&one)), (2, End::Outermost));
     assert_eq!(chain(&[one.clone(), one.clone()]), (2, End::Outermost));
     assert_eq!(chain(&[one, other]), (1, End::Unknown));
 }
