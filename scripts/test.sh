@@ -27,6 +27,8 @@ watch() {
 	while kill -0 "$runner" 2>/dev/null; do
 		ps --no-headers -s "$runner" -o pid,ppid,etimes,stat,wchan:20,args |
 			while read -r pid parent age words; do
+				# The age of a process that has just begun may come out as a huge number.
+				[ "$age" -le "$SECONDS" ] || age=0
 				if [ "$SECONDS" -ge "$deadline" ] ||
 					{ [ "$age" -gt 900 ] && [ "$pid" != "$runner" ] && [ "$parent" != "$runner" ]; }; then
 					echo "tests: killed after $age s: process $pid $words"

@@ -39,7 +39,7 @@ int main(void)
 			i, i * 1000, i & 1 ? "/odd" : "/even", "name", 0x0100007f, 1.5,
 		};
 		sum += middle(&r, i) + rec(3);
-		sleepy(i > 7 ? 20000 : 1);
+		sleepy(i > 7 ? 400000 : 1);
 	}
 	printf("%d\n", sum);
 	return 0;

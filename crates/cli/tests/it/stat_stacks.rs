@@ -515,6 +515,10 @@ fn what_cannot_be_is_refused() {
             &["-e", ":hit by stack", "--weight", "calls"],
             "--weight needs",
         ),
+        (
+            &["-e", ":hit by stack", "--flame", "/no/such/directory/x.svg"],
+            "there is no directory /no/such/directory",
+        ),
     ] {
         let words = [&["stat"], words, &["--", text(program), "tail"]].concat();
         let output = capriole(&words);
