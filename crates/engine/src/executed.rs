@@ -4,12 +4,14 @@
 //! seen in `/proc`, until its parent has waited for it. So children that live for a moment only may be
 //! missed, and the number is a lower bound.
 
+use crate::pace::Work;
 use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Interval between looks, at least; looking takes at most one part in `SHARE` of the time.
+/// Interval between looks, at least; looking takes at most one part in `SHARE` of a
+/// processor's time.
 const INTERVAL: Duration = Duration::from_millis(5);
 const SHARE: u32 = 100;
 /// Maximum number of threads of a process whose children are looked at, and of children that are
@@ -36,10 +38,10 @@ impl Executed {
 
     /// Looks at the children of the recorded process, and at those that they forked, if it is time for that.
     pub(crate) fn look(&mut self, attached: &Attached) {
-        let began = Instant::now();
-        if self.next.is_some_and(|next| began < next) {
+        if self.next.is_some_and(|next| Instant::now() < next) {
             return;
         }
+        let work = Work::begin();
         let is_first = self.next.is_none();
         let mut parents = vec![attached.process().clone()];
         let mut found = BTreeMap::new();
@@ -68,7 +70,7 @@ impl Executed {
             }
         }
         self.children = found;
-        self.next = Some(Instant::now() + INTERVAL.max(began.elapsed() * SHARE));
+        self.next = Some(Instant::now() + INTERVAL.max(work.spent() * SHARE));
     }
 }
 

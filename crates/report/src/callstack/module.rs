@@ -59,22 +59,21 @@ impl Module {
     /// Returns the code mappings of a trace, sorted by address; none if it is for another
     /// architecture. `recorded` is the time when the recording began, in ns since 1970.
     pub(crate) fn all(document: &Document, recorded: u64) -> Vec<Module> {
-        match document.arch == ARCH {
-            true => Module::of(&document.mappings, recorded).collect(),
-            false => Vec::new(),
-        }
+        let mappings = match document.arch == ARCH {
+            true => &document.mappings[..],
+            false => &[],
+        };
+        let mut modules: Vec<Module> = Module::of(mappings, recorded).collect();
+        modules.sort_by_key(Module::start);
+        modules
     }
 
-    /// Returns the modules of these mappings, by address.
+    /// Returns the modules of these mappings, in their order.
     pub(crate) fn of(mappings: &[MappingInfo], recorded: u64) -> impl Iterator<Item = Module> {
         let sound = mappings
             .iter()
             .filter(|mapping| mapping.start < mapping.end);
-        let mut modules: Vec<Module> = sound
-            .map(|mapping| Module::new(mapping.clone(), recorded))
-            .collect();
-        modules.sort_by_key(Module::start);
-        modules.into_iter()
+        sound.map(move |mapping| Module::new(mapping.clone(), recorded))
     }
 
     pub(crate) fn start(&self) -> u64 {
