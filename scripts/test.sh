@@ -39,8 +39,10 @@ watch() {
 	done
 }
 
+# What runs in the background inherits an ignored SIGINT; tests that interrupt what they started
+# need it as it is in a terminal.
 limited() {
-	setsid "$@" &
+	setsid env --default-signal=INT,QUIT "$@" &
 	local runner=$! status
 	echo "$runner" >>"$sessions"
 	watch "$runner" &

@@ -15,7 +15,7 @@ mod verbosity;
 mod version;
 
 use capriole::machine;
-use capriole_host::standard;
+use capriole_host::{signals, standard};
 use capriole_text::{output, tell};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use std::ffi::OsString;
@@ -116,6 +116,11 @@ fn has_output() -> anyhow::Result<()> {
 }
 
 fn run(command: Command) -> anyhow::Result<ExitCode> {
+    // First: while SIGINT is ignored, as in the background of a script, one would be lost, and what
+    // it was to end would go on.
+    if matches!(command, Command::Record(_) | Command::Stat(_)) {
+        signals::catch();
+    }
     // Probes are taken out whether or not somebody reads about it; the helper prints nothing.
     if !matches!(command, Command::Detach(_) | Command::ProbeHelper(_)) {
         has_output()?;

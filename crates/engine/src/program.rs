@@ -62,11 +62,10 @@ impl Program {
         words: &[OsString],
         mut prepare: impl FnMut(&Program) -> Result<T>,
     ) -> Result<(Program, T)> {
+        signals::catch();
         let begin = Instant::now();
         for start in 1.. {
             let program = Program::find(pid, words)?;
-            // Not earlier: a program that we start must inherit its signal actions unchanged.
-            signals::catch();
             let error = match prepare(&program) {
                 Ok(prepared) => return Ok((program, prepared)),
                 Err(error) => error,
@@ -82,7 +81,6 @@ impl Program {
                     _ => error,
                 });
             }
-            signals::let_go();
         }
         unreachable!("the number of starts is limited")
     }

@@ -2,14 +2,17 @@
 //! linking, C libraries, languages, numbers of threads, ways to end.
 
 use crate::programs::{Compiler, build};
-use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::target::{self, Running, assert_no_session, assert_text_is_the_files, capriole, told};
 use crate::traces::{
     Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
 };
 use capriole_object::Objects;
-use std::os::unix::process::ExitStatusExt;
+use capriole_patch::recover::find;
+use capriole_proc::process::Process;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Returns every build of a C program that is possible here.
 fn ways() -> Vec<(&'static str, PathBuf)> {
@@ -385,6 +388,95 @@ fn a_recording_ends_by_signal_or_after_its_time() {
         found["events"].as_u64() < Some(counted),
         "{found} of {counted}"
     );
+}
+
+/// Starts a command with this action of SIGINT and SIGHUP.
+fn with(action: libc::sighandler_t, mut command: Command) -> Command {
+    let set = move || {
+        for signal in [libc::SIGINT, libc::SIGHUP] {
+            // SAFETY: the action is one of the constants.
+            unsafe { libc::signal(signal, action) };
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec this only makes system calls.
+    unsafe { command.pre_exec(set) };
+    command
+}
+
+/// A script starts what is to run in its background with SIGINT ignored, `nohup` with SIGHUP.
+fn in_the_background(command: Command) -> Command {
+    with(libc::SIG_IGN, command)
+}
+
+#[test]
+fn a_recording_in_the_background_ends_by_sigint_and_outlives_sighup() {
+    let Some(program) = build(Compiler::Gcc, "static.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let running = Running::start(&program, &[]);
+    let pid = running.pid.to_string();
+    let words = ["--json", "-p", &pid, "-e", ":static_leaf"];
+    let command = in_the_background(recorder(&trace, &words));
+    let background = Background::of(command, running.pid);
+    background.signal(libc::SIGHUP);
+    // A look at the requests to end follows each time that the recorder wakes up.
+    std::thread::sleep(Duration::from_millis(500));
+    let session = find(&*capriole_host::ptrace::host(&running.process())).expect("sessions");
+    assert_eq!(session.len(), 1);
+    assert_eq!(background.end()["ended"], "requested");
+    assert_no_session(&running.process());
+
+    // Before it has looked at any process: it waits for somebody to write its events.
+    for command in ["record", "stat"] {
+        let mut command = target::command(&[command, "-p", &pid, "-f", "-"]);
+        command.current_dir(directory.path());
+        command.stdin(Stdio::piped());
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut early = in_the_background(command).spawn().expect("it starts");
+        let process = Process::open(early.id()).expect("it runs");
+        let started = Instant::now();
+        while !process
+            .status()
+            .expect("it runs")
+            .caught
+            .contains(libc::SIGINT)
+        {
+            assert!(
+                started.elapsed() < Duration::from_secs(60),
+                "SIGINT is never caught"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(early.id() as i32, libc::SIGINT) }, 0);
+        let status = early.wait().expect("a child");
+        assert_eq!(status.signal(), Some(libc::SIGINT), "{status}");
+    }
+    running.finish();
+
+    // What it starts ignores what it was started with.
+    let both = 1 << (libc::SIGINT - 1) | 1 << (libc::SIGHUP - 1);
+    for (action, expected) in [(libc::SIG_DFL, 0), (libc::SIG_IGN, both)] {
+        let show = [
+            "-e",
+            "libc:read",
+            "--",
+            "grep",
+            "^SigIgn",
+            "/proc/self/status",
+        ];
+        let command = recorder(&trace, &show);
+        let output = with(action, command).output();
+        let output = output.expect("capriole starts");
+        let said = told(&output);
+        let mask = String::from_utf8_lossy(&output.stdout);
+        let mask = mask.strip_prefix("SigIgn:").expect(&said);
+        let mask = u64::from_str_radix(mask.trim(), 16).expect(&said);
+        assert_eq!(mask & both, expected, "{said}");
+    }
 }
 
 /// Ctrl-C in a terminal goes to both. A signal to the recorder alone ends the recording, and

@@ -14,6 +14,7 @@ use crate::ptrace::memory::RemoteMemory;
 use crate::ptrace::requests;
 use crate::ptrace::requests::Event;
 use crate::ptrace::threads::Hold;
+use crate::signals::Actions;
 use crate::steps::step;
 use capriole_proc::files;
 use capriole_proc::process::Process;
@@ -57,7 +58,10 @@ pub fn launch(program: &OsString, arguments: &[OsString]) -> Result<Launched, Ta
     let mut command = Command::new(program);
     command.args(arguments);
     let go_end = go_write.as_raw_fd();
+    let actions = Actions::before();
     let before_exec = move || {
+        // The program inherits what our caller wants to be ignored, not what we caught.
+        actions.restore();
         // The child has a copy of our end of the pipe. With that copy open, the child would wait
         // forever if we were killed now: no other process closes the pipe.
         // SAFETY: nothing in the child, which executes the program next, uses that copy.

@@ -173,9 +173,13 @@ impl Background {
     }
 
     pub fn end_by(self, signal: i32) -> Value {
+        self.signal(signal);
+        self.ended_by_itself()
+    }
+
+    pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
-        self.ended_by_itself()
     }
 
     /// Waits for its end, which something else causes. Returns its JSON.
