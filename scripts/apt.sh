@@ -3,7 +3,8 @@
 apt_for=$1
 
 say() { echo "$apt_for: $*" >&2; }
-have() { command -v "$1" >/dev/null 2>&1; }
+# True for a program that is there, or a file if $1 is a path.
+have() { case $1 in /*) [ -e "$1" ] ;; *) command -v "$1" >/dev/null 2>&1 ;; esac; }
 
 # Installs the packages in the list $1; fails if that cannot be done.
 install() {

@@ -15,14 +15,14 @@ for_what=${1:-build}
 # shellcheck source=scripts/apt.sh
 . scripts/apt.sh setup
 
-# Programs and the Debian packages they are in.
+# Programs (or files) and the Debian packages they are in.
 needed="cc:gcc ld:binutils objcopy:binutils"
 wanted=""
 servers=""
 case $for_what in
 build | library) ;;
 test)
-	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
+	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
 	servers="redis-server:redis-server /usr/sbin/nginx:nginx pg_createcluster:postgresql memcached:memcached"
 	;;
 demo)

@@ -34,6 +34,9 @@ int main()
 	const std::string texts[] = {
 		"short", "", "longer than fifteen characters, so not in the object itself",
 		std::string("a\0b", 3), std::string(2000, 'x'),
+		/* The longest that std::string has in itself, and one more: libstdc++, libc++. */
+		std::string(15, 'a'), std::string(16, 'b'), std::string(22, 'c'), std::string(23, 'd'),
+		std::string(24, 'e'),
 	};
 	for (const std::string &text : texts) {
 		Order order = { 1, text + "!", std::string_view(text).substr(0, 2) };

@@ -1,6 +1,6 @@
 /*
  * Texts of servers in C, with the types as in their headers: nginx (ngx_string.h), PostgreSQL (c.h,
- * lib/stringinfo.h), GLib (gstring.h), HAProxy (import/ist.h), H2O (h2o/memory.h), redis (sds.h).
+ * lib/stringinfo.h; varlena as its varatt.h says), GLib (gstring.h), HAProxy (import/ist.h), H2O (h2o/memory.h), redis (sds.h).
  */
 #include <stddef.h>
 #include <stdio.h>
@@ -43,6 +43,13 @@ typedef struct StringInfoData {
 } StringInfoData;
 typedef StringInfoData *StringInfo;
 
+struct varlena {
+	char vl_len_[4];
+	char vl_dat[];
+};
+typedef struct varlena text;
+typedef struct varlena bytea;
+
 typedef char gchar;
 typedef struct _GString {
 	gchar *str;
@@ -69,11 +76,29 @@ struct request {
 
 __attribute__((noipa)) size_t take(ngx_str_t *uri, const ngx_str_t value, const struct request *r,
 				   StringInfo info, Name name, const GString *string, struct ist ist,
-				   h2o_iovec_t body, sds own)
+				   h2o_iovec_t body, sds own, const text *sql, bytea *small)
 {
 	__asm__ volatile("" ::: "memory");
+	if (!sql || !small)
+		return 0;
 	return uri->len + value.len + r->uri.len + (size_t)info->len + strlen(name->data) +
 	       string->len + ist.len + body.len + strlen(own);
+}
+
+/* Only the first kind can be shown: the others are compressed, and elsewhere. */
+__attribute__((noipa)) int kind(const text *sql)
+{
+	__asm__ volatile("" ::: "memory");
+	return sql->vl_len_[0];
+}
+
+/* A varlena with a header of four bytes, or of one. */
+static text *varlena(char *to, const char *from, size_t length, int small)
+{
+	unsigned int header = small ? (unsigned int)(length + 1) << 1 | 1 : (unsigned int)(length + 4) << 2;
+	memcpy(to, &header, small ? 1 : 4);
+	memcpy(to + (small ? 1 : 4), from, length);
+	return (text *)to;
 }
 
 int main(void)
@@ -96,9 +121,21 @@ int main(void)
 		struct ist ist = { longer, length };
 		h2o_iovec_t body = { longer, length };
 
+		/* As long as one that has a header of one byte can be, and longer than what is recorded. */
+		static char many[3000], sql[3100], small[200];
+		memset(many, 'm', sizeof many);
+		size_t lengths[] = { length, 0, 126, 1020, sizeof many };
+
 		memcpy(name.data, texts[i], length);
-		sum += take(&uri, uri, &request, &info, &name, &string, ist, body, texts[i]);
+		memcpy(many, texts[i], length);
+		sum += take(&uri, uri, &request, &info, &name, &string, ist, body, texts[i],
+			    varlena(sql, many, lengths[i], 0),
+			    varlena(small, many, lengths[i] < 126 ? lengths[i] : 126, 1));
 	}
+	/* Plain; compressed, as its second lowest bit says; a pointer to what is elsewhere (VARTAG_ONDISK). */
+	static char whole[40], compressed[] = "\x0a\0\0\0\5\0\0\0what", external[] = "\x01\x12 sixteen bytes..";
+	sum += (size_t)kind(varlena(whole, "whole", 5, 0)) + (size_t)kind((text *)compressed);
+	sum += (size_t)kind((text *)external);
 	puts(sum ? "ok texts" : "");
 	return 0;
 }

@@ -156,10 +156,37 @@ pub struct Field {
     pub pointers: Vec<i64>,
     /// Type of its content.
     pub content: Content,
-    /// Length in bytes of a [`Content::Text`] that does not end with NUL: a number, negative for no
-    /// bytes. At most [`STRING_LIMIT`] bytes are recorded, those before the first that cannot be
-    /// read.
-    pub length: Option<Box<Field>>,
+    /// Length of a [`Content::Text`] that does not end with NUL. At most [`STRING_LIMIT`] bytes are
+    /// recorded, those before the first that cannot be read.
+    pub length: Option<Box<Length>>,
+}
+
+/// How long a text is that does not end with NUL.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Length {
+    /// As many bytes as a number says, negative for none.
+    Number {
+        /// The number.
+        of: Field,
+        /// What it counts beyond the text, in bytes.
+        less: u64,
+    },
+    /// A number tells where the text is and how long, as libc++ and PostgreSQL have them. The
+    /// pointers of the field lead to that number, a byte.
+    Cases(Vec<Case>),
+}
+
+/// One of the ways in which a text may lie in memory. The first applies whose bits are as it says; if
+/// none does, the text cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Case {
+    /// The number's bits that tell.
+    pub bits: Width,
+    /// Their value.
+    pub equal: u64,
+    /// The text, which has no further cases. `None`: it cannot be read, for example because it is
+    /// compressed.
+    pub text: Option<Field>,
 }
 
 /// Fields of an event, and the conditions for recording it.
@@ -359,6 +386,20 @@ impl Field {
         !self.pointers.is_empty() || of_call
     }
 
+    /// Adds the field, and those that it is fetched by.
+    fn parts<'a>(&'a self, all: &mut Vec<&'a Field>) {
+        all.push(self);
+        match self.length.as_deref() {
+            None => {}
+            Some(Length::Number { of, .. }) => of.parts(all),
+            Some(Length::Cases(cases)) => {
+                for text in cases.iter().filter_map(|case| case.text.as_ref()) {
+                    text.parts(all);
+                }
+            }
+        }
+    }
+
     /// True if its content is a string.
     fn is_text(&self) -> bool {
         self.source.is_text() || self.content == Content::Text
@@ -445,12 +486,11 @@ impl Fetch {
 
     /// Returns the registers that fields start from.
     fn registers(&self) -> Vec<Register> {
-        let lengths = self
-            .fields
-            .iter()
-            .filter_map(|field| field.length.as_deref());
-        let all = self.fields.iter().chain(lengths);
-        let registers = all.flat_map(|field| match field.source {
+        let mut all = Vec::new();
+        for field in &self.fields {
+            field.parts(&mut all);
+        }
+        let registers = all.into_iter().flat_map(|field| match field.source {
             Source::Register(register) => [Some(register), None],
             Source::Indexed { base, index, .. } => [base, Some(index)],
             Source::Vector(_)

@@ -27,8 +27,34 @@ pub struct TypedFetch {
     pub c_type: String,
     /// Names of the values, if its type is an enumeration and none was requested.
     pub enumerators: Enumerators,
-    /// The length of the text, in bytes, if its type has one: that of `std::string`, for example.
-    pub length: Option<Box<TypedFetch>>,
+    /// The length of the text, if its type has one: that of `std::string`, for example.
+    pub length: Option<Box<Length>>,
+}
+
+/// How long a text is that does not end with NUL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Length {
+    /// As many bytes as a number says.
+    Number {
+        /// The number.
+        of: TypedFetch,
+        /// What it counts beyond the text, in bytes.
+        less: u64,
+    },
+    /// The byte that is fetched tells where the text is, and how long. The first case applies whose
+    /// bits are as it says; if none does, the text cannot be read.
+    Cases(Vec<Case>),
+}
+
+/// One of the ways in which a text may lie in memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// The bits of the byte that tell.
+    pub bits: Bits,
+    /// Their value.
+    pub equal: u8,
+    /// The text; `None` if it cannot be read, for example because it is compressed.
+    pub text: Option<TypedFetch>,
 }
 
 impl<'a> Debug<'a> {
@@ -473,7 +499,12 @@ impl<'a> Debug<'a> {
     }
 }
 
-fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String) -> TypedFetch {
+pub(super) fn typed(
+    fetch: Fetch,
+    link_address: bool,
+    field_type: FieldType,
+    c_type: String,
+) -> TypedFetch {
     TypedFetch {
         fetch,
         link_address,
@@ -484,7 +515,7 @@ fn typed(fetch: Fetch, link_address: bool, field_type: FieldType, c_type: String
     }
 }
 
-fn with_bits(shown: Shown, bytes: u8, width: u8, offset: u8) -> FieldType {
+pub(super) fn with_bits(shown: Shown, bytes: u8, width: u8, offset: u8) -> FieldType {
     FieldType {
         element: Element::Number {
             shown,

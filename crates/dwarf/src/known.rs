@@ -2,7 +2,8 @@
 //!
 //! C has no text type with a length, so servers and libraries define their own. The table has those
 //! whose text is where one member points to, or one member itself, with a length that is a member,
-//! or up to a NUL. A type of the name that has other members is a struct like any other.
+//! or up to a NUL; and PostgreSQL's `varlena`, whose first byte tells which. A type of the name that
+//! has other members is a struct like any other.
 
 use super::error::DebugError;
 use super::types::DEPTH;
@@ -13,30 +14,43 @@ use gimli::constants as dw;
 pub(super) struct Known {
     /// Name of the struct, or of a `typedef` of it.
     name: &'static str,
-    /// Member with the characters, or with a pointer to them.
-    pub text: &'static str,
-    /// Member with the number of bytes; without it the text ends at a NUL.
-    pub length: Option<&'static str>,
+    /// Where the text is, and how long.
+    pub layout: Layout,
+}
+
+/// Where a text is, and how long.
+pub(super) enum Layout {
+    /// A member points to the text, another one has the number of bytes.
+    Counted {
+        text: &'static str,
+        length: &'static str,
+    },
+    /// In a member, up to a NUL.
+    Terminated { text: &'static str },
+    /// As PostgreSQL's varatt.h says.
+    Varlena,
 }
 
 const fn counted(name: &'static str, text: &'static str, length: &'static str) -> Known {
     Known {
         name,
-        text,
-        length: Some(length),
+        layout: Layout::Counted { text, length },
     }
 }
 
 /// All types; `docs/events-reference.md` lists them.
-const KNOWN: [Known; 6] = [
+const KNOWN: [Known; 7] = [
     // nginx
     counted("ngx_str_t", "data", "len"),
     // PostgreSQL
     counted("StringInfoData", "data", "len"),
     Known {
         name: "nameData",
-        text: "data",
-        length: None,
+        layout: Layout::Terminated { text: "data" },
+    },
+    Known {
+        name: "varlena",
+        layout: Layout::Varlena,
     },
     // GLib
     counted("_GString", "str", "len"),

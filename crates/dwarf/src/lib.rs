@@ -52,7 +52,7 @@ mod units;
 mod walk;
 
 pub use error::{DebugError, LineError, NotUsed, Onward, Refusal, Tried, VariableError};
-pub use fetch::TypedFetch;
+pub use fetch::{Case, Length, TypedFetch};
 use find::DebugData;
 pub use functions::FunctionPlace;
 pub use inlined::Inlined;

@@ -2,36 +2,37 @@
 //! `&str`, `String`, `&[u8]` and `Vec<u8>` of Rust, `string` and `[]byte` of Go; and of programs in C
 //! those in the table of [`known`](super::known).
 //!
-//! The members are found by their names, in structs of these names. A struct that looks different (the
-//! `std::string` of libc++, whose pointer depends on a bit, or that of GCC's old ABI) is a struct
-//! like any other.
+//! The members are found by their names, in structs of these names. A struct that looks different is a
+//! struct like any other.
 
 use super::class::Lookup;
 use super::error::{DebugError, Refusal};
-use super::fetch::TypedFetch;
-use super::known::Known;
+use super::fetch::{Case, Length, TypedFetch, typed, with_bits};
+use super::known::{Known, Layout};
 use super::types::Shape;
 use super::units::{Debug, DieKey};
-use super::walk::{Thing, follow};
+use super::walk::{Thing, follow, word};
+use capriole_event::{Bits, FieldType, Shown};
+use capriole_prologue::{Place, Start, Sum};
 use gimli::constants as dw;
 
 /// Members on the way to the pointer, and to the length.
-type Layout = (&'static [&'static str], &'static [&'static str]);
+type Members = (&'static [&'static str], &'static [&'static str]);
 
 /// libstdc++, and libc++ in its newer and older versions.
-const CXX_STRING: &[Layout] = &[(&["_M_dataplus", "_M_p"], &["_M_string_length"])];
-const CXX_VIEW: &[Layout] = &[
+const CXX_STRING: &[Members] = &[(&["_M_dataplus", "_M_p"], &["_M_string_length"])];
+const CXX_VIEW: &[Members] = &[
     (&["_M_str"], &["_M_len"]),
     (&["__data_"], &["__size_"]),
     (&["__data"], &["__size"]),
 ];
-const RUST_SLICE: &[Layout] = &[(&["data_ptr"], &["length"])];
+const RUST_SLICE: &[Members] = &[(&["data_ptr"], &["length"])];
 /// Since Rust 1.82, and before that.
-const RUST_VEC: &[Layout] = &[
+const RUST_VEC: &[Members] = &[
     (&["buf", "inner", "ptr", "pointer", "pointer"], &["len"]),
     (&["buf", "ptr", "pointer", "pointer"], &["len"]),
 ];
-const RUST_STRING: &[Layout] = &[
+const RUST_STRING: &[Members] = &[
     (
         &["vec", "buf", "inner", "ptr", "pointer", "pointer"],
         &["vec", "len"],
@@ -41,11 +42,11 @@ const RUST_STRING: &[Layout] = &[
         &["vec", "len"],
     ),
 ];
-const GO_STRING: &[Layout] = &[(&["str"], &["len"])];
-const GO_SLICE: &[Layout] = &[(&["array"], &["len"])];
+const GO_STRING: &[Members] = &[(&["str"], &["len"])];
+const GO_SLICE: &[Members] = &[(&["array"], &["len"])];
 
 /// Returns the layouts of a struct of this name, if it may be a text.
-fn layouts(language: Option<gimli::DwLang>, name: &str) -> &'static [Layout] {
+fn layouts(language: Option<gimli::DwLang>, name: &str) -> &'static [Members] {
     match language {
         Some(dw::DW_LANG_Rust) => match name {
             "String" => RUST_STRING,
@@ -114,41 +115,58 @@ impl Debug<'_> {
                 let length = self.typed(length, None)?;
                 let text = self.pointed_text(&pointer)?;
                 return Ok(Some(TypedFetch {
-                    length: Some(Box::new(length)),
+                    length: Some(Box::new(Length::Number {
+                        of: length,
+                        less: 0,
+                    })),
                     c_type: self.c_type(thing.kind),
                     ..text
                 }));
             }
         }
-        Ok(None)
+        if self.text_layouts(key)? != CXX_STRING {
+            return Ok(None);
+        }
+        Ok(match self.libcxx_string(&thing)? {
+            Some(text) => Some(text),
+            None => self.old_string(&thing)?,
+        })
     }
 
     /// Returns the fetch of a text of a known type, if it has the members of that type.
     fn as_known(&self, thing: &Thing, known: &Known) -> Result<Option<TypedFetch>, Refusal> {
-        let Some(text) = self.within(thing, &[known.text])? else {
-            return Ok(None);
+        let is_character = |kind| -> Result<bool, DebugError> {
+            Ok(
+                matches!(self.shape(kind)?, Shape::Base { size: 1, name, .. }
+                if matches!(name.as_str(), "char" | "unsigned char")),
+            )
         };
-        let characters = match self.shape(text.kind)? {
-            Shape::Pointer { target, size: 8 } if known.length.is_some() => target,
-            Shape::Array { element } if known.length.is_none() => element,
-            _ => return Ok(None),
-        };
-        let is_character = matches!(self.shape(characters)?, Shape::Base { size: 1, name, .. }
-            if matches!(name.as_str(), "char" | "unsigned char"));
-        let length = match known.length {
-            Some(name) => self.within(thing, &[name])?,
-            None => None,
-        };
-        let is_number = match &length {
-            Some(length) => matches!(self.shape(length.kind)?, Shape::Base { size: 4 | 8, .. }),
-            None => known.length.is_none(),
-        };
-        if !is_character || !is_number {
-            return Ok(None);
-        }
-        let length = match length {
-            Some(length) => Some(Box::new(self.typed(length, None)?)),
-            None => None,
+        let (text, length) = match known.layout {
+            Layout::Counted { text, length } => {
+                let (Some(text), Some(length)) =
+                    (self.within(thing, &[text])?, self.within(thing, &[length])?)
+                else {
+                    return Ok(None);
+                };
+                match (self.shape(text.kind)?, self.shape(length.kind)?) {
+                    (Shape::Pointer { target, size: 8 }, Shape::Base { size: 4 | 8, .. })
+                        if is_character(target)? => {}
+                    _ => return Ok(None),
+                }
+                let of = self.typed(length, None)?;
+                (text, Some(Box::new(Length::Number { of, less: 0 })))
+            }
+            Layout::Terminated { text } => {
+                let Some(text) = self.within(thing, &[text])? else {
+                    return Ok(None);
+                };
+                match self.shape(text.kind)? {
+                    Shape::Array { element } if is_character(element)? => {}
+                    _ => return Ok(None),
+                }
+                (text, None)
+            }
+            Layout::Varlena => return self.varlena(thing),
         };
         Ok(Some(TypedFetch {
             length,
@@ -157,7 +175,144 @@ impl Debug<'_> {
         }))
     }
 
-    fn text_layouts(&self, record: DieKey) -> Result<&'static [Layout], DebugError> {
+    /// Returns the fetch of PostgreSQL's `struct varlena` (`text`, `bytea`; varatt.h, little endian):
+    /// the lowest bits of its first byte tell which of four kinds it is.
+    fn varlena(&self, thing: &Thing) -> Result<Option<TypedFetch>, Refusal> {
+        let members = [
+            self.offset(thing, &["vl_len_"])?,
+            self.offset(thing, &["vl_dat"])?,
+        ];
+        let Place::Memory(begin) = &thing.place else {
+            return Ok(None);
+        };
+        if members != [Some(0), Some(4)] {
+            return Ok(None);
+        }
+        let at = |place: i64| begin.clone().shift(place);
+        let case = |first: (u8, u8, u8), text| Case {
+            bits: Bits {
+                offset: first.0,
+                width: first.1,
+            },
+            equal: first.2,
+            text,
+        };
+        // The length counts the header: one byte, or four.
+        let short = with_bits(Shown::Unsigned, 1, 7, 1);
+        let long = with_bits(Shown::Unsigned, 4, 30, 2);
+        let cases = vec![
+            // It is elsewhere ("external"), and this is a pointer to it.
+            case((0, 8, 1), None),
+            case((0, 1, 1), Some(counted(at(1), (at(0), short), 1))),
+            case((0, 2, 0), Some(counted(at(4), (at(0), long), 4))),
+            // Else it is compressed.
+        ];
+        Ok(Some(self.by_cases(thing, at(0), cases)))
+    }
+
+    /// Returns the fetch of a `std::string` of libc++ (`__rep` in its `<string>`, little endian): a
+    /// bit tells whether the text is in the string itself or elsewhere. That bit is in the first byte,
+    /// or with `_LIBCPP_ABI_ALTERNATE_STRING_LAYOUT` in the last.
+    fn libcxx_string(&self, thing: &Thing) -> Result<Option<TypedFetch>, Refusal> {
+        let Place::Memory(begin) = &thing.place else {
+            return Ok(None);
+        };
+        let at = |place: i64| begin.clone().shift(place);
+        // Since LLVM 19, and before that.
+        for rep in [&["__rep_"][..], &["__r_", "__value_"]] {
+            let path = |of, name| [rep, &[of, name]].concat();
+            let Some(pointer) = self.within(thing, &path("__l", "__data_"))? else {
+                continue;
+            };
+            match self.shape(pointer.kind)? {
+                Shape::Pointer { target, size: 8 } if self.is_byte(target)? => {}
+                _ => return Ok(None),
+            }
+            let offsets = [
+                self.offset(thing, &path("__l", "__data_"))?,
+                self.offset(thing, &path("__l", "__size_"))?,
+                self.offset(thing, &path("__s", "__data_"))?,
+            ];
+            // Of the pointer, a short text, the byte that tells; its bit; the first bit of a short
+            // text's length.
+            let (pointer, inside, tag, bit, length) = match offsets {
+                [Some(16), Some(8), Some(1)] => (at(16), at(1), 0, 0, 1),
+                [Some(0), Some(8), Some(0)] => (at(0), at(0), 23, 7, 0),
+                _ => return Ok(None),
+            };
+            let elsewhere = pointer.read();
+            let elsewhere = elsewhere.ok_or_else(|| Refusal::Computed(thing.text.clone()))?;
+            let short = with_bits(Shown::Unsigned, 1, 7, length);
+            let long = FieldType::number(Shown::Unsigned, 8);
+            let case = |equal, text| Case {
+                bits: Bits {
+                    offset: bit,
+                    width: 1,
+                },
+                equal,
+                text: Some(text),
+            };
+            let cases = vec![
+                case(0, counted(inside, (at(tag), short), 0)),
+                case(1, counted(elsewhere, (at(8), long), 0)),
+            ];
+            return Ok(Some(self.by_cases(thing, at(tag), cases)));
+        }
+        Ok(None)
+    }
+
+    /// Returns the fetch of a `std::string` of GCC's old ABI (`_Rep` in bits/cow_string.h): a pointer
+    /// to the text, whose length is three words before it.
+    fn old_string(&self, thing: &Thing) -> Result<Option<TypedFetch>, Refusal> {
+        let path = ["_M_dataplus", "_M_p"];
+        let Some(pointer) = self.within(thing, &path)? else {
+            return Ok(None);
+        };
+        let is_text = match self.shape(pointer.kind)? {
+            Shape::Pointer { target, size: 8 } => self.is_byte(target)?,
+            _ => false,
+        };
+        if !is_text || self.size(thing.kind)? != Some(8) {
+            return Ok(None);
+        }
+        let text = word(pointer.place, &thing.text)?;
+        let length = text.clone().shift(-24);
+        let long = FieldType::number(Shown::Unsigned, 8);
+        Ok(Some(TypedFetch {
+            c_type: self.c_type(thing.kind),
+            ..counted(text, (length, long), 0)
+        }))
+    }
+
+    /// Returns the fetch of a text in one of several ways, which the byte at `tag` tells.
+    fn by_cases(&self, thing: &Thing, tag: Sum, cases: Vec<Case>) -> TypedFetch {
+        let (fetch, link_address) = tag.at();
+        TypedFetch {
+            length: Some(Box::new(Length::Cases(cases))),
+            ..typed(
+                fetch,
+                link_address,
+                FieldType::STRING,
+                self.c_type(thing.kind),
+            )
+        }
+    }
+
+    /// Returns where a member is in an object, in bytes.
+    fn offset(&self, thing: &Thing, path: &[&str]) -> Result<Option<u64>, DebugError> {
+        let at_zero = Thing {
+            place: Place::Memory(Sum::of(Start::Constant(0))),
+            ..thing.clone()
+        };
+        Ok(
+            match self.within(&at_zero, path)?.map(|found| found.place) {
+                Some(Place::Memory(sum)) => sum.constant(),
+                _ => None,
+            },
+        )
+    }
+
+    fn text_layouts(&self, record: DieKey) -> Result<&'static [Members], DebugError> {
         let die = self.die(record)?;
         let name = die.text(dw::DW_AT_name).unwrap_or_default();
         Ok(layouts(die.language(), &name))
@@ -195,5 +350,16 @@ impl Debug<'_> {
             Shape::Base { size: 1, name, .. } => matches!(name.as_str(), "char" | "u8" | "uint8"),
             _ => false,
         })
+    }
+}
+
+/// Returns the fetch of a text of known length, less what that counts beyond the text.
+fn counted(text: Sum, (length, of): (Sum, FieldType), less: u64) -> TypedFetch {
+    let (length, is_link) = length.at();
+    let of = typed(length, is_link, of, String::new());
+    let (fetch, link_address) = text.at();
+    TypedFetch {
+        length: Some(Box::new(Length::Number { of, less })),
+        ..typed(fetch, link_address, FieldType::STRING, String::new())
     }
 }

@@ -1020,13 +1020,17 @@ static u32 run(const struct program *program, struct state *state)
 			state->value = READ(word);
 			break;
 		case STEP_LENGTH:
+			if (state->bad || !step->a) {
+				state->length = NO_LENGTH;
+				break;
+			}
 			word = state->value;
 			if (step->bit)
 				word = __builtin_bswap64(word) >> (64 - 8 * (step->a & TEST_BYTES));
-			word = number(word, step->a, step->count);
+			word = number(word, step->a, step->count) - step->value;
 			if ((s64)word < 0) /* the result of a call that failed: there is nothing */
 				word = 0;
-			state->length = state->bad ? NO_LENGTH : word < 0xffff ? (u32)word : 0xffff;
+			state->length = word < 0xffff ? (u32)word : 0xffff;
 			break;
 		case STEP_BYTES: {
 			u64 length = 0, most = state->length < step->limit ? state->length : step->limit;
@@ -1120,6 +1124,13 @@ static u32 run(const struct program *program, struct state *state)
 		case STEP_WHEN:
 			if (state->truth & bit)
 				i += step->count;
+			break;
+		case STEP_CASE:
+			if (state->bad || !compares(state->value, step->a, step->count, step->value))
+				i += step->limit;
+			break;
+		case STEP_SKIP:
+			i += step->limit;
 			break;
 		case STEP_THREAD:
 		case STEP_CPU:

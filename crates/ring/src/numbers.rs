@@ -756,8 +756,9 @@ pub mod op {
         SWAP = 31, Neither;
         /// Next, for the length of a text: loads `a` bytes, at most 8, at value + offset.
         LOAD = 32, Call;
-        /// The value is the length of the text that is fetched next, narrowed as [`TEST`] does
-        /// (`a`, `count`); in network byte order if `bit` is 1. It is not recorded.
+        /// The value, less `value`, is the length of the text that is fetched next. It is narrowed
+        /// before, as [`TEST`] does (`a`, `count`); in network byte order if `bit` is 1. It is not
+        /// recorded. If `a` is 0 the text has none, and cannot be read.
         LENGTH = 33, Neither;
         /// End of a field: as many bytes there as [`LENGTH`] has told and `limit` allows, or those
         /// before the first that cannot be read.
@@ -779,6 +780,10 @@ pub mod op {
         /// addresses. The value is rbp, `value` is the address of the site. If `a` is 1, the return
         /// address is on top of the stack there, whatever the table says.
         CHAIN = 41, Call;
+        /// Skips `limit` steps unless the value, narrowed as [`TEST`] does (`a`, `count`), is `value`.
+        CASE = 42, Neither;
+        /// Skips `limit` steps.
+        SKIP = 43, Neither;
     }
 }
 

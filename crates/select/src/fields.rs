@@ -7,7 +7,7 @@ use crate::slots::Area;
 use crate::{entry, enumerators, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
-use capriole_codegen::fetch::{Content, Fetch, Field, Source};
+use capriole_codegen::fetch::{Case, Content, Fetch, Field, Length, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch};
 use capriole_event::{
@@ -456,7 +456,10 @@ impl<'a> Reader<'a> {
             if !number || of.is_float() {
                 bail!(Field, "its length is a {of}, and not a number");
             }
-            found.field.length = Some(Box::new(length));
+            found.field.length = Some(Box::new(Length::Number {
+                of: length,
+                less: 0,
+            }));
         }
         Ok(found)
     }
@@ -1113,9 +1116,28 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
         false => 0,
     };
     let mut field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
-    if let Some(length) = &found.length {
-        field.length = Some(Box::new(typed(length, site)?.0));
-    }
+    field.length = match found.length.as_deref() {
+        None => None,
+        Some(capriole_dwarf::Length::Number { of, less }) => Some(Box::new(Length::Number {
+            of: typed(of, site)?.0,
+            less: *less,
+        })),
+        Some(capriole_dwarf::Length::Cases(cases)) => {
+            let case = |case: &capriole_dwarf::Case| -> Result<Case> {
+                let text = case.text.as_ref().map(|text| typed(text, site));
+                Ok(Case {
+                    bits: Width {
+                        bits: Some((case.bits.offset, case.bits.width)),
+                        ..Width::unsigned(1)
+                    },
+                    equal: case.equal.into(),
+                    text: text.transpose()?.map(|(field, _)| field),
+                })
+            };
+            let cases = cases.iter().map(case).collect::<Result<_>>()?;
+            Some(Box::new(Length::Cases(cases)))
+        }
+    };
     Ok((field, found.field_type))
 }
 

@@ -26,6 +26,8 @@ pub enum Compiler {
     Gcc,
     /// C++11 and GNU extensions.
     Gxx,
+    /// The same, by clang.
+    Clangxx,
     /// C with musl.
     MuslGcc,
     /// Rust 2024.
@@ -37,6 +39,7 @@ impl Compiler {
         match self {
             Compiler::Gcc => "gcc",
             Compiler::Gxx => "g++",
+            Compiler::Clangxx => "clang++",
             Compiler::MuslGcc => "musl-gcc",
             Compiler::Rustc => "rustc",
         }
@@ -48,7 +51,9 @@ impl Compiler {
             Compiler::Gcc | Compiler::MuslGcc => {
                 &["-std=gnu99", "-Wall", "-Wextra", "-O2", "-g", "-pthread"]
             }
-            Compiler::Gxx => &["-std=gnu++11", "-Wall", "-Wextra", "-O2", "-g", "-pthread"],
+            Compiler::Gxx | Compiler::Clangxx => {
+                &["-std=gnu++11", "-Wall", "-Wextra", "-O2", "-g", "-pthread"]
+            }
             Compiler::Rustc => &["--edition=2024", "-O", "-g"],
         }
     }
@@ -57,7 +62,7 @@ impl Compiler {
     fn empty_source(self) -> (&'static str, &'static str) {
         match self {
             Compiler::Gcc | Compiler::MuslGcc => ("c", "int main(void) { return 0; }\n"),
-            Compiler::Gxx => ("cpp", "int main() { return 0; }\n"),
+            Compiler::Gxx | Compiler::Clangxx => ("cpp", "int main() { return 0; }\n"),
             Compiler::Rustc => ("rs", "fn main() {}\n"),
         }
     }

@@ -125,7 +125,98 @@ fn texts_of_cxx_are_those_that_gdb_reads() {
     ];
     for flags in [&["-g", "-O0", "-std=c++20"], &["-g", "-O2", "-std=c++20"]] {
         if let Some(program) = build(Compiler::Gxx, "texts.cpp", flags) {
-            compare(&program, ("c++", "take"), &ALL, 5);
+            compare(&program, ("c++", "take"), &ALL, 10);
+        }
+        if let Some(program) = build(Compiler::Clangxx, "texts.cpp", flags) {
+            compare(&program, ("c++", "take"), &ALL, 10);
+        }
+    }
+}
+
+/// The pointer is all there is; the length is three words before the text.
+#[test]
+fn texts_of_the_old_abi_of_cxx_are_those_that_gdb_reads() {
+    const OLD: &str = "-D_GLIBCXX_USE_CXX11_ABI=0";
+    const ALL: [Expression; 3] = [
+        (
+            "text",
+            "text._M_dataplus._M_p",
+            "((long *)text._M_dataplus._M_p)[-3]",
+        ),
+        (
+            "order->name",
+            "order->name._M_dataplus._M_p",
+            "((long *)order->name._M_dataplus._M_p)[-3]",
+        ),
+        (
+            "own",
+            "own._M_dataplus._M_p",
+            "((long *)own._M_dataplus._M_p)[-3]",
+        ),
+    ];
+    for flags in [
+        ["-g", "-O0", "-std=c++20", OLD],
+        ["-g", "-O2", "-std=c++20", OLD],
+    ] {
+        if let Some(program) = build(Compiler::Gxx, "texts.cpp", &flags) {
+            compare(&program, ("c++", "take"), &ALL, 10);
+        }
+    }
+}
+
+/// A bit of the string tells where the text is: that of the first byte, or of the last.
+#[test]
+fn texts_of_libcxx_are_those_that_gdb_reads() {
+    const FIRST: [Expression; 4] = [
+        (
+            "text",
+            "*(char *)&text & 1 ? *(char **)((char *)&text + 16) : (char *)&text + 1",
+            "*(char *)&text & 1 ? *(long *)((char *)&text + 8) : *(unsigned char *)&text / 2",
+        ),
+        (
+            "order->note",
+            "*(char **)&order->note",
+            "*(long *)((char *)&order->note + 8)",
+        ),
+        (
+            "order->name",
+            "*(char *)&order->name & 1 ? *(char **)((char *)&order->name + 16) \
+             : (char *)&order->name + 1",
+            "*(char *)&order->name & 1 ? *(long *)((char *)&order->name + 8) \
+             : *(unsigned char *)&order->name / 2",
+        ),
+        (
+            "own",
+            "*(char *)&own & 1 ? *(char **)((char *)&own + 16) : (char *)&own + 1",
+            "*(char *)&own & 1 ? *(long *)((char *)&own + 8) : *(unsigned char *)&own / 2",
+        ),
+    ];
+    const LAST: [Expression; 2] = [
+        (
+            "text",
+            "*((char *)&text + 23) & 128 ? *(char **)&text : (char *)&text",
+            "*((char *)&text + 23) & 128 ? *(long *)((char *)&text + 8) : *((char *)&text + 23)",
+        ),
+        (
+            "order->name",
+            "*((char *)&order->name + 23) & 128 ? *(char **)&order->name : (char *)&order->name",
+            "*((char *)&order->name + 23) & 128 ? *(long *)((char *)&order->name + 8) \
+             : *((char *)&order->name + 23)",
+        ),
+    ];
+    const FLAGS: [&str; 3] = ["-g", "-std=c++20", "-stdlib=libc++"];
+    for level in ["-O0", "-O2"] {
+        let flags = [&FLAGS[..], &[level]].concat();
+        if let Some(program) = build(Compiler::Clangxx, "texts.cpp", &flags) {
+            compare(&program, ("c++", "take"), &FIRST, 10);
+        }
+        let other = [
+            "-D_LIBCPP_ABI_ALTERNATE_STRING_LAYOUT",
+            "-D_LIBCPP_DISABLE_EXTERN_TEMPLATE",
+        ];
+        let flags = [&flags[..], &other].concat();
+        if let Some(program) = build(Compiler::Clangxx, "texts.cpp", &flags) {
+            compare(&program, ("c++", "take"), &LAST, 10);
         }
     }
 }
@@ -174,7 +265,7 @@ fn texts_of_go_are_those_that_gdb_reads() {
 
 #[test]
 fn texts_of_servers_are_those_that_gdb_reads() {
-    const ALL: [Expression; 10] = [
+    const ALL: [Expression; 12] = [
         ("uri", "uri->data", "uri->len"),
         ("value", "value.data", "value.len"),
         ("r->uri", "r->uri.data", "r->uri.len"),
@@ -185,12 +276,69 @@ fn texts_of_servers_are_those_that_gdb_reads() {
         ("ist", "ist.ptr", "ist.len"),
         ("body", "body.base", "body.len"),
         ("own", "own", "$_strlen(own)"),
+        ("sql", "(char *)sql + 4", "*(unsigned int *)sql / 4 - 4"),
+        (
+            "small",
+            "(char *)small + 1",
+            "*(unsigned char *)small / 2 - 1",
+        ),
     ];
     for flags in [&["-g", "-O0"], &["-g", "-O2"]] {
         if let Some(program) = build(Compiler::Gcc, "texts_known.c", flags) {
             compare(&program, ("c", "take"), &ALL, 5);
         }
     }
+}
+
+/// PostgreSQL compresses texts, and moves them elsewhere: those cannot be read. Filters and keys are
+/// texts like others.
+#[test]
+fn a_text_that_is_compressed_or_elsewhere_cannot_be_read() {
+    let Some(program) = build(Compiler::Gcc, "texts_known.c", &["-g", "-O2"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let record = |event: &str| {
+        record_program(&trace, &["-e", event], &program, &[]);
+        let all = events(&trace);
+        all.iter()
+            .map(|e| e["arguments"]["sql"].clone())
+            .collect::<Vec<_>>()
+    };
+    let null = serde_json::Value::Null;
+    assert_eq!(
+        record(":kind sql"),
+        ["whole".into(), null.clone(), null.clone()]
+    );
+    let shown = capriole(&["report", text(&trace)]);
+    assert_eq!(
+        told(&shown).matches("sql=(fault)").count(),
+        2,
+        "{}",
+        told(&shown)
+    );
+    assert_eq!(record(":kind sql if sql == \"whole\""), ["whole"]);
+    assert_eq!(
+        record(":kind sql if sql ~ \"w*\" || sql ~ \"x*\""),
+        ["whole"]
+    );
+    let words = ["stat", "--json", "-e", ":kind by sql", "--", text(&program)];
+    let output = capriole(&words);
+    assert!(output.status.success(), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let json = said.strip_prefix("ok texts\n").expect("what it prints");
+    let json: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    let rows = json["groups"][0]["rows"].as_array().expect("rows");
+    let rows: Vec<_> = rows
+        .iter()
+        .map(|row| (&row["keys"]["sql"], &row["calls"]))
+        .collect();
+    assert_eq!(
+        rows,
+        [(&null, &2.into()), (&"whole".into(), &1.into())],
+        "{json}"
+    );
 }
 
 #[test]
@@ -232,7 +380,7 @@ fn all_arguments_are_those_that_can_be_shown() {
     let expected = serde_json::json!({"count": 3, "unit": "kg"});
     let all = events(&trace);
     let own: Vec<_> = all.iter().filter(|e| e["event"] == "price").collect();
-    assert_eq!(own.len(), 5);
+    assert_eq!(own.len(), 10);
     assert!(own.iter().all(|e| e["arguments"] == expected), "{own:?}");
     // Hits are recorded also if no argument is left.
     let output = record("p:only :only $arg*");

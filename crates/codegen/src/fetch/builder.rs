@@ -1,6 +1,6 @@
 //! Builds the program that fetches an event's fields and tests its condition.
 
-use super::{Content, Fetch, FetchError, Field, STRING_LIMIT, Source};
+use super::{Case, Content, Fetch, FetchError, Field, Length, STRING_LIMIT, Source};
 use crate::condition::{Condition, Exit, Normal, Subject, Test, Tree, Width, normal};
 use crate::program::{Program, Step};
 use capriole_ring::intervals::Intervals;
@@ -183,12 +183,9 @@ impl<'a> Builder<'a> {
             field: if recorded { number } else { u8::MAX },
             ..Step::new(op)
         };
-        if let Some(length) = &field.length {
-            self.length(field, length, index, step)?;
-        }
-        self.source(&field.source, step);
-        if !field.source.is_text() {
-            self.content(field, index, limit, step)?;
+        match field.length.as_deref() {
+            Some(Length::Cases(cases)) => self.cases(field, cases, index, limit, step)?,
+            _ => self.whole(field, index, limit, step)?,
         }
         for (_, mut step, text) in self
             .tests
@@ -217,11 +214,95 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds the steps that fetch the length of a text.
+    /// Adds the steps that fetch a field that lies in one way only.
+    fn whole(
+        &mut self,
+        field: &Field,
+        index: usize,
+        limit: u16,
+        step: impl Fn(u8) -> Step + Copy,
+    ) -> Result<(), FetchError> {
+        match field.length.as_deref() {
+            None => {}
+            Some(Length::Number { of, less }) => self.length(field, (of, *less), index, step)?,
+            Some(Length::Cases(_)) => return Err(FetchError::NoLength(index)),
+        }
+        self.source(&field.source, step);
+        if !field.source.is_text() {
+            self.content(field, index, limit, step)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the steps that fetch a text that lies in one of several ways:
+    ///
+    /// ```text
+    /// register rdi, load 1 byte               the number that tells
+    /// case bits 0..1 are 1, else skip 3       a short text: its length, its bytes
+    ///   length bits 1..8 less 1, register rdi, bytes +1
+    ///   skip to the end
+    /// length none, bytes                      no such case, or the number could not be read
+    /// ```
+    fn cases(
+        &mut self,
+        field: &Field,
+        cases: &[Case],
+        index: usize,
+        limit: u16,
+        step: impl Fn(u8) -> Step + Copy,
+    ) -> Result<(), FetchError> {
+        let Some((last, pointers)) = field.pointers.split_last() else {
+            return Err(FetchError::NotInMemory(index));
+        };
+        self.source(&field.source, step);
+        self.pointers(pointers, step);
+        self.steps.push(Step {
+            a: 1,
+            value: *last as u64,
+            ..step(op::LOAD)
+        });
+        let distance = |from: usize, to: usize| {
+            u16::try_from(to - from - 1).map_err(|_| FetchError::NoLength(index))
+        };
+        let mut to_end = Vec::new();
+        for case in cases {
+            let begin = self.steps.len();
+            self.steps.push(Step {
+                value: case.equal,
+                ..Step::made(op::CASE, test::EQUAL, case.bits)
+            });
+            match &case.text {
+                Some(text) => self.whole(text, index, limit, step)?,
+                None => self.unreadable(limit, step),
+            }
+            to_end.push(self.steps.len());
+            self.steps.push(Step::new(op::SKIP));
+            self.steps[begin].limit = distance(begin, self.steps.len())?;
+        }
+        self.unreadable(limit, step);
+        for skip in to_end {
+            self.steps[skip].limit = distance(skip, self.steps.len())?;
+        }
+        Ok(())
+    }
+
+    /// Adds the steps for a text that cannot be read.
+    fn unreadable(&mut self, limit: u16, step: impl Fn(u8) -> Step) {
+        self.steps.push(Step {
+            a: 0,
+            ..step(op::LENGTH)
+        });
+        self.steps.push(Step {
+            limit,
+            ..step(op::BYTES)
+        });
+    }
+
+    /// Adds the steps that fetch the length of a text, a number less what it counts beyond the text.
     fn length(
         &mut self,
         field: &Field,
-        length: &Field,
+        (length, less): (&Field, u64),
         index: usize,
         step: impl Fn(u8) -> Step + Copy,
     ) -> Result<(), FetchError> {
@@ -252,6 +333,7 @@ impl<'a> Builder<'a> {
         self.steps.push(Step {
             field: step(op::LENGTH).field,
             bit: u8::from(swapped),
+            value: less,
             ..Step::made(op::LENGTH, 0, width)
         });
         Ok(())

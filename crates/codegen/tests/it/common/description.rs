@@ -5,7 +5,7 @@
 use crate::support::random::Random;
 use crate::support::sandbox::{DATA, STACK_POINTER};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
-use capriole_codegen::fetch::{Content, Field, Source};
+use capriole_codegen::fetch::{Case, Content, Field, Length, Source};
 use iced_x86::Register;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -77,17 +77,50 @@ pub fn random_field(random: &mut Random) -> Field {
         },
         _ => number,
     };
-    let sized = content == Content::Text && random.below(2) == 0;
+    let length = match random.below(4) {
+        0 if content == Content::Text => Some(Box::new(length(random))),
+        1 if content == Content::Text => Some(Box::new(Length::Cases(
+            (0..1 + random.below(4)).map(|_| case(random)).collect(),
+        ))),
+        _ => None,
+    };
     Field {
         source,
         pointers,
-        length: sized.then(|| Box::new(length(random))),
+        length,
         content,
     }
 }
 
-/// The length of a text: a number in a register or in memory, or a usual one.
-fn length(random: &mut Random) -> Field {
+/// A way in which a text may lie: most have a length.
+fn case(random: &mut Random) -> Case {
+    let offset = random.below(8) as u8;
+    let bits = 1 + random.below(usize::from(8 - offset)) as u8;
+    let text = Field {
+        source: match random.below(2) {
+            0 => Source::Register(gpr(random)),
+            _ => Source::Immediate(pointer(random)),
+        },
+        // The detour itself writes below the stack pointer.
+        pointers: (0..1 + random.below(3))
+            .map(|_| random.below(80) as i64)
+            .collect(),
+        length: (random.below(4) > 0).then(|| Box::new(length(random))),
+        content: Content::Text,
+    };
+    Case {
+        bits: Width {
+            bits: Some((offset, bits)),
+            ..Width::unsigned(1)
+        },
+        equal: random.below(1 << bits.min(2)) as u64,
+        text: (random.below(6) > 0).then_some(text),
+    }
+}
+
+/// The length of a text: a number in a register or in memory, or a usual one; some count more than
+/// the text.
+fn length(random: &mut Random) -> Length {
     let content = match random.below(5) {
         0 => Content::Network {
             bytes: random.pick(&[2, 4, 8]),
@@ -101,11 +134,14 @@ fn length(random: &mut Random) -> Field {
     };
     let in_memory = matches!(source, Source::Immediate(at) if at >= 1300);
     let pointers = (0..random.below(3)).map(|_| random.below(80) as i64);
-    Field {
-        source,
-        pointers: pointers.filter(|_| in_memory).collect(),
-        length: None,
-        content,
+    Length::Number {
+        of: Field {
+            source,
+            pointers: pointers.filter(|_| in_memory).collect(),
+            length: None,
+            content,
+        },
+        less: random.pick(&[0, 0, 1, 4, 1000]),
     }
 }
 
@@ -321,9 +357,23 @@ impl World {
 
     /// Returns a text with a length: as much of it as can be read.
     fn sized(&self, field: &Field) -> Option<Vec<u8>> {
-        let length = field.length.as_ref()?;
-        let width = compared(length.content)?;
-        let length = self.number(length, width)? as i64;
+        let (of, less) = match field.length.as_deref()? {
+            Length::Number { of, less } => (of, *less),
+            Length::Cases(cases) => {
+                let tag = self.read(self.address(field)?, 1)?[0];
+                let holds = |case: &&Case| {
+                    let (offset, bits) = case.bits.bits.expect("bits");
+                    u64::from(tag >> offset) % (1 << bits) == case.equal
+                };
+                let text = cases.iter().find(holds)?.text.as_ref()?;
+                return match text.length {
+                    Some(_) => self.sized(text),
+                    None => self.string(self.address(text)?),
+                };
+            }
+        };
+        let width = compared(of.content)?;
+        let length = (self.number(of, width)? as i64).wrapping_sub_unsigned(less);
         let address = self.address(field)?;
         let most = length.clamp(0, self.text_limit.into()) as usize;
         let text = self.readable(address, most);

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use capriole_dwarf::DebugInfo as _;
-use capriole_dwarf::{Debug, Site, TypedFetch, VariableError};
+use capriole_dwarf::{Case, Debug, Length, Site, TypedFetch, VariableError};
 use capriole_event::{Base, Element, Fetch, FieldType, Gpr, Shown};
 use capriole_host::host::TargetMemory;
 use capriole_host::ptrace::launch::{Launched, launch};
@@ -106,8 +106,20 @@ impl Stopped {
             Element::CallStack { .. } => panic!("debug information has no call stacks"),
             Element::Ipv6 => panic!("debug information has no addresses of IPv6"),
             Element::String { .. } if typed.length.is_some() => {
-                let length = typed.length.as_ref().map(|length| self.shows(length));
-                let length: usize = length.unwrap().parse().unwrap();
+                let (of, less) = match typed.length.as_deref().unwrap() {
+                    Length::Number { of, less } => (of, *less),
+                    Length::Cases(cases) => {
+                        let tag = self.memory(address, 1)[0];
+                        let holds = |case: &&Case| {
+                            u16::from(tag >> case.bits.offset) % (1 << case.bits.width)
+                                == case.equal.into()
+                        };
+                        let case = cases.iter().find(holds).and_then(|case| case.text.as_ref());
+                        return case.map_or("fault".to_owned(), |text| self.shows(text));
+                    }
+                };
+                let length: u64 = self.shows(of).parse().unwrap();
+                let length = (length - less) as usize;
                 format!(
                     "{:?}",
                     String::from_utf8(self.memory(address, length)).unwrap()
