@@ -28,6 +28,25 @@ __attribute__((noinline)) int only(Order order)
 	return order.id;
 }
 
+/* Results: in memory of the caller, in two registers, and by reference. */
+__attribute__((noinline)) std::string made(const std::string &text)
+{
+	__asm__ volatile("" ::: "memory");
+	return text;
+}
+
+__attribute__((noinline)) std::string_view seen(const std::string &text)
+{
+	__asm__ volatile("" ::: "memory");
+	return text;
+}
+
+__attribute__((noinline)) const std::string &same(const std::string &text)
+{
+	__asm__ volatile("" ::: "memory");
+	return text;
+}
+
 int main()
 {
 	size_t sum = 0;
@@ -41,6 +60,7 @@ int main()
 	for (const std::string &text : texts) {
 		Order order = { 1, text + "!", std::string_view(text).substr(0, 2) };
 		sum += (size_t)(price(order, 3, "kg") + only(order));
+		sum += made(text).size() + seen(text).size() + same(text).size();
 		sum += take(text, std::string_view(text).substr(text.size() / 2), &order, text, &text);
 	}
 	std::puts(sum ? "ok texts" : "");

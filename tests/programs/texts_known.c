@@ -85,6 +85,19 @@ __attribute__((noipa)) size_t take(ngx_str_t *uri, const ngx_str_t value, const 
 	       string->len + ist.len + body.len + strlen(own);
 }
 
+/* Results: in two registers, and by their address. */
+__attribute__((noipa)) ngx_str_t seen(const ngx_str_t *uri)
+{
+	__asm__ volatile("" ::: "memory");
+	return *uri;
+}
+
+__attribute__((noipa)) const ngx_str_t *same(const ngx_str_t *uri)
+{
+	__asm__ volatile("" ::: "memory");
+	return uri;
+}
+
 /* Only the first kind can be shown: the others are compressed, and elsewhere. */
 __attribute__((noipa)) int kind(const text *sql)
 {
@@ -128,6 +141,7 @@ int main(void)
 
 		memcpy(name.data, texts[i], length);
 		memcpy(many, texts[i], length);
+		sum += seen(&uri).len + same(&uri)->len;
 		sum += take(&uri, uri, &request, &info, &name, &string, ist, body, texts[i],
 			    varlena(sql, many, lengths[i], 0),
 			    varlena(small, many, lengths[i] < 126 ? lengths[i] : 126, 1));

@@ -32,6 +32,17 @@ pub(super) enum ResultLocation {
     Elsewhere,
 }
 
+/// Where a whole structure is that a C or C++ function returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Words {
+    /// In memory, and rax holds its address.
+    Memory,
+    /// In rax and rdx.
+    General,
+    /// Not only there, or unknown.
+    Other,
+}
+
 enum Fits {
     Yes,
     No,
@@ -63,6 +74,27 @@ impl<'a> Debug<'a> {
             (Fits::Unknown, _) => ResultLocation::Elsewhere,
             (Fits::Yes, Class::Vector) => ResultLocation::Vector,
             (Fits::Yes | Fits::No, _) => ResultLocation::General,
+        })
+    }
+
+    /// Returns where a C or C++ function returns the words of a structure.
+    pub(super) fn result_words(&self, kind: Option<DieKey>) -> Result<Words, DebugError> {
+        let Some(size) = self.size(kind)? else {
+            return Ok(Words::Other);
+        };
+        if size == 0 || size > 16 || self.needs_address(kind, 0)? {
+            return Ok(match self.is_large_vector(kind, size)? {
+                true => Words::Other,
+                false => Words::Memory,
+            });
+        }
+        let mut classes = [Class::Nothing; 2];
+        let mut parts = MOST_PARTS;
+        let fits = self.classify(kind, 0, &mut classes, &mut parts, 0)?;
+        Ok(match (fits, classes) {
+            (Fits::Yes, [Class::Integer, Class::Integer | Class::Nothing]) => Words::General,
+            (Fits::No, _) => Words::Memory,
+            (Fits::Yes | Fits::Unknown, _) => Words::Other,
         })
     }
 

@@ -1,14 +1,17 @@
 //! Results of functions: location and type.
 
-use capriole_event::{Element, FieldType, Shown};
+use capriole_event::{Element, FieldType, Gpr, Shown};
+use capriole_prologue::{Place, Start, Sum};
 use gimli::constants as dw;
 
-use super::convention::ResultLocation;
-use super::error::DebugError;
+use super::convention::{ResultLocation, Words};
+use super::error::{DebugError, Refusal};
+use super::fetch::TypedFetch;
 use super::go::Begins;
 use super::scope::Site;
 use super::types::{Enumerators, Shape, is_signed};
 use super::units::Debug;
+use super::walk::Thing;
 
 /// Result of the function around a site: location and type.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,5 +128,81 @@ impl Debug<'_> {
             },
             Shape::Function | Shape::Other => Returned::Other(c_type()),
         })
+    }
+
+    /// Returns the fetch of the result of the function that contains the code at a site, if that is a
+    /// text: a `std::string`, a `string_view` or a reference to them, `&str` or `String` of Rust, a
+    /// `string` of Go, or a known one of C or a pointer to it. It can be read where the function
+    /// returns.
+    ///
+    /// A text in two registers is one only if the function keeps to the calling convention: if it
+    /// `is_external`, or GCC has compiled it, which gives another name to functions that it changes,
+    /// or Go. LLVM drops the half of a result that no caller uses, if it knows all callers, and moves
+    /// the other half.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged, or the text cannot be reached.
+    pub fn returned_text(
+        &self,
+        site: &Site,
+        is_external: bool,
+    ) -> Result<Option<TypedFetch>, Refusal> {
+        self.begin();
+        let function = self.die(site.frames[0].key)?;
+        let language = function.language();
+        let is_whole = is_external || self.producer(&function).starts_with("GNU");
+        let kind = match language {
+            Some(dw::DW_LANG_Go) => self.first_result(&function)?,
+            _ => self.type_of(&function)?,
+        };
+        let rax = Place::Register {
+            register: Gpr::Rax,
+            at: 0,
+        };
+        let in_memory = Place::Memory(Sum::of(Start::Register(Gpr::Rax)));
+        let place = match self.shape(kind)? {
+            Shape::Pointer { size: 8, .. } | Shape::Reference { .. } => rax,
+            Shape::Record { size: None, .. } => return Ok(None),
+            Shape::Record {
+                size: Some(size), ..
+            } => match language {
+                // Each word of a string or a slice has a register of its own.
+                Some(dw::DW_LANG_Go) if size.is_multiple_of(8) && size <= 24 => {
+                    words(&[Gpr::Rax, Gpr::Rbx, Gpr::Rcx])
+                }
+                Some(dw::DW_LANG_Go) => return Ok(None),
+                Some(dw::DW_LANG_Rust) if size > 16 => in_memory,
+                Some(dw::DW_LANG_Rust) if is_whole => words(&[Gpr::Rax, Gpr::Rdx]),
+                Some(dw::DW_LANG_Rust) => return Ok(None),
+                _ => match self.result_words(kind)? {
+                    Words::Memory => in_memory,
+                    Words::General if is_whole => words(&[Gpr::Rax, Gpr::Rdx]),
+                    Words::General | Words::Other => return Ok(None),
+                },
+            },
+            _ => return Ok(None),
+        };
+        let thing = self.settle(Thing {
+            place,
+            kind,
+            indexed: 0,
+            bits: None,
+            text: "$retval".to_owned(),
+            at: 0,
+        })?;
+        self.as_text(&thing, false)
+    }
+}
+
+/// An object in registers, eight bytes in each.
+fn words(registers: &[Gpr]) -> Place {
+    let piece = |register: &Gpr| {
+        let register = *register;
+        (8, Place::Register { register, at: 0 })
+    };
+    Place::Pieces {
+        pieces: registers.iter().map(piece).collect(),
+        at: 0,
     }
 }

@@ -3,6 +3,7 @@
 use capriole_prologue::{Place, Start, Sum};
 
 use super::class::Lookup;
+use super::die::Die;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
@@ -160,9 +161,7 @@ impl<'a> Debug<'a> {
             return false;
         };
         let dies = self.with_origins(&die);
-        let producer = self.root(&die.unit).ok();
-        let producer = producer.and_then(|root| root.text(gimli::DW_AT_producer));
-        let producer = producer.unwrap_or_default();
+        let producer = self.producer(&die);
         if producer.starts_with("GNU") {
             let option = |word: &str| word.starts_with("-O") && word != "-O0";
             return producer.split(' ').any(option);
@@ -174,6 +173,14 @@ impl<'a> Debug<'a> {
         ];
         dies.iter()
             .any(|die| marks.iter().any(|&mark| die.flag(mark)))
+    }
+
+    /// Returns the name of the compiler of a function, with options, as it says; empty if it says
+    /// nothing.
+    pub(super) fn producer(&self, function: &Die<'a>) -> String {
+        let root = self.root(&function.unit).ok();
+        let producer = root.and_then(|root| root.text(gimli::DW_AT_producer));
+        producer.unwrap_or_default()
     }
 
     /// Replaces a C++ reference by the object it refers to.

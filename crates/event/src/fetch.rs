@@ -20,6 +20,10 @@ pub enum Base {
     AllArguments,
     /// `$retval`: the return value. Only for an event at the return.
     Retval,
+    /// The same, but without a type it is a number even if debug information says that it is a text:
+    /// the address of a `std::string`, for example. Has no syntax of its own: `--graph` uses it,
+    /// because reading a text costs more than recording a call. Never dereferenced.
+    RetvalWord,
     /// `$entry:arg1`, `$entry:NAME`: the value at the function's entry. Only for an event at the
     /// return, where `$arg1` means the same. Enclosing dereferences are done at the return.
     Entry(Box<Value>),
@@ -125,6 +129,11 @@ impl Value {
         Value::new(Base::Retval)
     }
 
+    /// The result as a number, see [`Base::RetvalWord`]; at a return only.
+    pub fn result_word() -> Value {
+        Value::new(Base::RetvalWord)
+    }
+
     /// A variable or parameter from debug information, maybe with a member path:
     /// `req->list[2].name`.
     pub fn variable(path: impl Into<String>) -> Value {
@@ -200,6 +209,7 @@ impl Fetch {
                 | Base::Argument(_)
                 | Base::AllArguments
                 | Base::Retval
+                | Base::RetvalWord
                 | Base::Entry(_)
                 | Base::StackPointer
                 | Base::StackWord(_)
@@ -228,6 +238,7 @@ impl Fetch {
             Base::Register(_)
             | Base::Argument(_)
             | Base::Retval
+            | Base::RetvalWord
             | Base::Entry(_)
             | Base::StackPointer
             | Base::StackWord(_)
@@ -272,7 +283,7 @@ impl fmt::Display for Base {
             Base::Vector(number) => write!(f, "%xmm{number}"),
             Base::Argument(number) => write!(f, "$arg{number}"),
             Base::AllArguments => f.write_str("$arg*"),
-            Base::Retval => f.write_str("$retval"),
+            Base::Retval | Base::RetvalWord => f.write_str("$retval"),
             Base::Entry(entry) => match &entry.fetch {
                 Fetch { base, derefs } if derefs.is_empty() => {
                     write!(f, "$entry:{}", base.to_string().trim_start_matches('$'))
@@ -321,6 +332,12 @@ impl fmt::Display for Value {
 }
 
 impl Base {
+    /// True for the result of a function.
+    #[must_use]
+    pub fn is_result(&self) -> bool {
+        matches!(self, Base::Retval | Base::RetvalWord)
+    }
+
     /// True for what is a pointer if its type is one of memory: `$arg1:string` is
     /// `+0($arg1):string`.
     pub(crate) fn may_point(&self) -> bool {
@@ -333,6 +350,7 @@ impl Base {
             | Base::StackWord(_) => true,
             Base::Vector(_)
             | Base::AllArguments
+            | Base::RetvalWord
             | Base::Latency
             | Base::Interval
             | Base::Started(_)

@@ -62,14 +62,14 @@ pub fn graph(text: &str, least: Option<u64>) -> Result<Event> {
         }
         entry.values.splice(0..0, own);
         // The type of the result comes from debug information.
-        let exit = exit.value(RESULT, Value::result()).record();
+        let exit = exit.value(RESULT, Value::result_word()).record();
         return Ok(Event::of_calls(entry.record(), exit));
     };
     let mut exit = exit.value(STACK, stack).value(DURATION, Value::latency());
     exit.values.extend(begun.values.iter().map(at_exit));
     exit.entry = Some(begun_with(begun));
     let exit = exit.when(Guard::at_least(DURATION, least));
-    Ok(exit.value(RESULT, Value::result()).record().into())
+    Ok(exit.value(RESULT, Value::result_word()).record().into())
 }
 
 /// Turns a field of the entry into one of the exit. A number is kept from the entry. A text, an array or

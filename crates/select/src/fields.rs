@@ -16,6 +16,7 @@ use capriole_event::{
 };
 use capriole_insn::ExitKind;
 use capriole_object::Convention;
+use capriole_object::symbols::Binding;
 use capriole_planner::resolve::{Body, Site};
 use capriole_ring::numbers::chain;
 use capriole_trace::{FieldInfo, TextFormat};
@@ -168,7 +169,7 @@ impl<'a> Reader<'a> {
         let go = probe.of_calls && is_go(site);
         let there = |argument: &&FetchArg| match argument.name.as_str() {
             names::GOROUTINE if probe.of_calls => go,
-            _ => !tail || !argument.starts_from(|base| *base == Base::Retval),
+            _ => !tail || !argument.starts_from(Base::is_result),
         };
         for argument in probe.values.iter().filter(there) {
             // Calls are recorded with their result, which a function of type void does not have.
@@ -278,7 +279,7 @@ impl<'a> Reader<'a> {
         let tail = is_tail_jump(site);
         for argument in &probe.values {
             let base = &argument.fetch.base;
-            let of_result = argument.starts_from(|base| *base == Base::Retval);
+            let of_result = argument.starts_from(Base::is_result);
             let elsewhere = *base == Base::AllArguments || tail && of_result;
             if elsewhere || used.contains(&argument.name.as_str()) {
                 continue;
@@ -480,6 +481,12 @@ impl<'a> Reader<'a> {
                 ..typed(&found, site)?.into()
             });
         }
+        if argument.fetch.base == Base::Retval
+            && is_untyped_result(argument)
+            && let Some(found) = self.result_text(site)?
+        {
+            return Ok(typed(&found, site)?.into());
+        }
         if let Some((fetch, wanted)) = entry::kept(argument) {
             return self.kept_field(argument, &fetch, wanted, site);
         }
@@ -490,7 +497,7 @@ impl<'a> Reader<'a> {
                 (known, known.is_float(), Vec::new())
             }
         };
-        let result = argument.fetch.base == Base::Retval && argument.fetch.derefs.is_empty();
+        let result = argument.fetch.base.is_result() && argument.fetch.derefs.is_empty();
         if result && vector {
             let field = Field {
                 source: Source::Vector(0),
@@ -620,6 +627,28 @@ impl<'a> Reader<'a> {
             ),
             Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok(unknown()),
         }
+    }
+
+    /// Returns the fetch of the function's result at an exit, if debug information says that it is a
+    /// text.
+    fn result_text(&mut self, site: &'a Site) -> Result<Option<TypedFetch>> {
+        let Some(leaving) = &site.leaving else {
+            return Ok(None);
+        };
+        let entry = site.object.link(leaving.function);
+        let Ok(debug) = self.debug_of(site) else {
+            return Ok(None);
+        };
+        let Ok(place) = debug.site(entry, None) else {
+            return Ok(None);
+        };
+        let is_external = site.object.symbols().is_ok_and(|symbols| {
+            let function = symbols.function_starting_at(entry);
+            let mut names = function.into_iter().flat_map(|found| symbols.names(found));
+            names.any(|name| name.binding != Binding::Local)
+        });
+        let text = debug.returned_text(&place, is_external);
+        text.map_err(|refusal| err!(Field, "{refusal}"))
     }
 
     /// Adds the fields of `$arg*`: the parameters, as debug information names them, or the
@@ -999,7 +1028,7 @@ fn is_tail_jump(site: &Site) -> bool {
 
 /// True for a plain `$retval` without a type, which takes the type from the source.
 pub fn is_untyped_result(argument: &FetchArg) -> bool {
-    argument.fetch.base == Base::Retval
+    argument.fetch.base.is_result()
         && argument.fetch.derefs.is_empty()
         && argument.field_type.is_none()
 }
@@ -1031,6 +1060,7 @@ fn known_base_at_return(argument: &FetchArg, base: &Base) -> Result<()> {
         Base::Register(_)
         | Base::Vector(_)
         | Base::Retval
+        | Base::RetvalWord
         | Base::Entry(_)
         | Base::StackPointer
         | Base::StackWord(_)
@@ -1061,7 +1091,7 @@ fn needed_result(probe: &Probe) -> Option<&FetchArg> {
     let asked: Vec<&str> = asked.collect();
     probe
         .all_values()
-        .find(|a| a.starts_from(|base| *base == Base::Retval) && asked.contains(&a.name.as_str()))
+        .find(|a| a.starts_from(Base::is_result) && asked.contains(&a.name.as_str()))
 }
 
 /// Returns the names of the values that are keys or aggregated.
@@ -1230,7 +1260,7 @@ fn known(
             let start = site.address.wrapping_sub(site.file_offset);
             Source::Immediate(start.wrapping_add(*offset))
         }
-        Base::Retval => {
+        Base::Retval | Base::RetvalWord => {
             // Go returns the first word of its result in rax as well.
             in_registers(site)?;
             Source::Register(Register::RAX)

@@ -290,6 +290,116 @@ fn texts_of_servers_are_those_that_gdb_reads() {
     }
 }
 
+/// A result that is a text is one without a type: where the caller provided memory for it, in two
+/// registers, by reference. The calls of a graph have only its address.
+#[test]
+fn results_are_the_texts_that_were_passed() {
+    let functions = |prefix: &str, names: &[&str]| -> Vec<String> {
+        names.iter().map(|name| format!("{prefix}{name}")).collect()
+    };
+    let cxx = ["-g", "-O2", "-std=c++20"];
+    let libcxx = [&cxx[..], &["-stdlib=libc++"]].concat();
+    let old = [&cxx[..], &["-D_GLIBCXX_USE_CXX11_ABI=0"]].concat();
+    let all = ["made", "seen", "same"];
+    let cases = [
+        (
+            build(Compiler::Gxx, "texts.cpp", &cxx),
+            "take text",
+            functions("", &all),
+        ),
+        (
+            build(Compiler::Gxx, "texts.cpp", &old),
+            "take text",
+            functions("", &all),
+        ),
+        (
+            build(Compiler::Clangxx, "texts.cpp", &libcxx),
+            "take text",
+            functions("", &all),
+        ),
+        (
+            build(Compiler::Gcc, "texts_known.c", &["-g", "-O2"]),
+            "take uri",
+            functions("", &["seen", "same"]),
+        ),
+        (
+            build(Compiler::Rustc, "texts.rs", &["-g", "-Copt-level=2"]),
+            "take text",
+            functions("", &["made", "same"]),
+        ),
+        (
+            build_go("texts.go", "texts_go"),
+            "main.take text",
+            functions("main.", &["made", "seen"]),
+        ),
+    ];
+    for (program, taken, made) in cases {
+        let Some(program) = program else { continue };
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let mut words = vec!["-e".to_owned(), format!("p:take :{taken}")];
+        for name in &made {
+            words.extend(["-e".to_owned(), format!("r:result :{name} $retval")]);
+        }
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        record_program(&trace, &words, &program, &[]);
+        let all = events(&trace);
+        let of = |event: &str, field: &str| -> Vec<String> {
+            let own = all.iter().filter(|e| e["event"] == event);
+            own.map(|e| e["arguments"][field].as_str().expect("a text").to_owned())
+                .collect()
+        };
+        let taken = of(
+            "take",
+            if taken.ends_with("uri") {
+                "uri"
+            } else {
+                "text"
+            },
+        );
+        assert!(taken.len() >= 5, "{taken:?}");
+        let expected: Vec<String> = taken
+            .iter()
+            .flat_map(|text| std::iter::repeat_n(text.clone(), made.len()))
+            .collect();
+        assert_eq!(of("result", "ret"), expected, "{}", program.display());
+    }
+
+    let Some(program) = build(Compiler::Gxx, "texts.cpp", &cxx) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let event = "r:seen :seen $retval if ret == \"short\"";
+    record_program(&trace, &["-e", event], &program, &[]);
+    assert_eq!(events(&trace).len(), 1);
+    record_program(&trace, &["--graph", ":made"], &program, &[]);
+    for event in events(&trace) {
+        if let Some(result) = event["arguments"].get("ret") {
+            let address = result.as_str().expect("an address");
+            assert!(address.starts_with("0x7f"), "{event}");
+        }
+    }
+}
+
+/// Half of such a result may be missing, and the other half elsewhere: it is no text.
+#[test]
+fn a_result_in_registers_that_llvm_may_have_changed_is_no_text() {
+    let flags = ["-g", "-Copt-level=2"];
+    let Some(program) = build(Compiler::Rustc, "texts.rs", &flags) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    record_program(&trace, &["-e", "r:half :*::half $retval"], &program, &[]);
+    let all = events(&trace);
+    assert_eq!(all.len(), 5, "{all:?}");
+    for event in all {
+        let result = event["arguments"]["ret"].as_str().expect("a number");
+        assert!(result.starts_with("0x"), "{event}");
+    }
+}
+
 /// PostgreSQL compresses texts, and moves them elsewhere: those cannot be read. Filters and keys are
 /// texts like others.
 #[test]

@@ -18,7 +18,7 @@ use crate::symbol::starts_aggregate;
 const RESULT: &str = "ret";
 
 /// True for a plain `$retval`.
-fn is_result(fetch: &Fetch) -> bool {
+pub(super) fn is_result(fetch: &Fetch) -> bool {
     fetch.base == Base::Retval && fetch.derefs.is_empty()
 }
 
@@ -469,7 +469,7 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
     let fetch = &argument.fetch;
     let field_type = argument.field_type;
     match fetch.base {
-        Base::Retval if at_site.at == At::Entry => {
+        Base::Retval | Base::RetvalWord if at_site.at == At::Entry => {
             let message = "$retval is not available on probe";
             let help = "write r and a blank before the event, as in `r libc:read n=$retval`, or %return behind the place";
             return error(Word, message, help);
@@ -522,6 +522,7 @@ pub(crate) fn misfit(argument: &FetchArg, at_site: Where) -> Option<Misfit> {
         | Base::Argument(_)
         | Base::AllArguments
         | Base::Retval
+        | Base::RetvalWord
         | Base::Entry(_)
         | Base::StackPointer
         | Base::StackWord(_)

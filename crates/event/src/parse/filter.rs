@@ -7,7 +7,7 @@ use crate::field_type::{Element, FieldType};
 use crate::guard::{Comparison, Guard, Operand};
 use crate::number;
 use crate::parse::arguments;
-use crate::parse::arguments::{MAX_ARGUMENTS, Where};
+use crate::parse::arguments::{MAX_ARGUMENTS, Where, is_result};
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::spec::NamedOperand;
 use crate::symbol::is_word;
@@ -285,6 +285,7 @@ impl Parser<'_> {
                 self.site.is_marker && matches!(argument.fetch.base, Base::Argument(_));
             let known = match argument.field_type {
                 None if told_later && argument.fetch.derefs.is_empty() => None,
+                None if is_result(&argument.fetch) => None,
                 _ => argument.known_type(),
             };
             return match known {
@@ -494,9 +495,8 @@ impl Parser<'_> {
     fn may_be_named(&self, field: &str) -> bool {
         match self.read(field) {
             Some(argument) => {
-                let fetch = &argument.fetch;
-                let is_result = fetch.base == Base::Retval && fetch.derefs.is_empty();
-                argument.field_type.is_none() && (is_result || argument.known_type().is_none())
+                let by_debug_info = is_result(&argument.fetch) || argument.known_type().is_none();
+                argument.field_type.is_none() && by_debug_info
             }
             None => !Guard::COMMON.contains(&field),
         }

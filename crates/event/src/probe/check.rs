@@ -226,6 +226,7 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
         // These have no syntax as values.
         Base::Latency => fetch.derefs.is_empty() && field_type == Some(FieldType::U64),
         Base::Interval | Base::Started(_) => false,
+        Base::RetvalWord => fetch.derefs.is_empty() && field_type.is_none(),
         Base::CallStack(bytes) => {
             fetch.derefs.is_empty() && field_type.is_none() && known(FieldType::call_stack(*bytes))
         }
@@ -233,7 +234,12 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
             // The result of a call is not known at its entry.
             let nested = matches!(
                 value.fetch.base,
-                Base::Entry(_) | Base::Latency | Base::Interval | Base::Started(_) | Base::Retval
+                Base::Entry(_)
+                    | Base::Latency
+                    | Base::Interval
+                    | Base::Started(_)
+                    | Base::Retval
+                    | Base::RetvalWord
             );
             let outer = Fetch {
                 base: Base::Immediate(0),

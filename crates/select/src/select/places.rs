@@ -67,7 +67,7 @@ fn is_alike(probe: &Probe, site: &Site) -> bool {
         Base::Variable(_) | Base::AllArguments => true,
         // Depends on the function whose call it is.
         Base::Entry(_) | Base::Latency => true,
-        Base::Retval => go || is_untyped_result(argument), // its type
+        Base::Retval | Base::RetvalWord => go || is_untyped_result(argument), // its type
         Base::Register(_) => go && argument.name == names::GOROUTINE,
         // Arguments on the stack depend on the place in the function.
         Base::Argument(number) => go || Gpr::of_argument(number).is_none(),
