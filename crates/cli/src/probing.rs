@@ -17,11 +17,13 @@ use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::Body;
 use capriole_proc::process::Process;
+use capriole_select::entry::compares_duration;
 use capriole_select::event::has_duration;
 use capriole_select::select::{self, Impossible, Selected};
 use capriole_text::output::is_verbose;
 use capriole_text::units::parse_duration;
 use capriole_text::{detail, note, tell, units};
+use capriole_trace::Role;
 use clap::ValueHint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -380,9 +382,40 @@ pub fn say_nothing_hit(probed: &Probed, names: &ShownNames, least: Option<Durati
         "capriole: none of these was hit{filtered}{short}: {}",
         named(&unhit)
     );
+    if let Some(message) = timed_to_a_jump(&events, names) {
+        tell!("capriole: {message}");
+    }
     for message in elsewhere(probed.attached.process(), &events) {
         tell!("capriole: {message}");
     }
+}
+
+/// Explains why calls of functions that are left by a jump to another one were too short.
+fn timed_to_a_jump(events: &[&Selected], names: &ShownNames) -> Option<String> {
+    let is_timed = |event: &&&Selected| {
+        event.role() == Role::TailCall
+            && (has_duration(&event.probe) || compares_duration(&event.probe))
+    };
+    let timed: Vec<_> = events.iter().filter(is_timed).collect();
+    let functions: BTreeSet<String> = timed
+        .iter()
+        .map(|event| names.get(&event.function()))
+        .collect();
+    let event = timed.first()?;
+    let object = match event.site.object.is_main() {
+        true => String::new(),
+        false => event.site.object.name(),
+    };
+    let first = format!("{object}:{}", event.function());
+    let (ends, its) = match functions.len() {
+        1 => ("ends", "its"),
+        _ => ("end", "their"),
+    };
+    Some(format!(
+        "{} {ends} by a jump to another function (a tail call), and so does {its} time; record that \
+         function, or see the whole time with: capriole stat --return=stack -e 'latency({first})'",
+        named(&functions)
+    ))
 }
 
 /// Finds other objects of a process that have functions of the same names, which the program may

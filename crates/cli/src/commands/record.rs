@@ -154,7 +154,7 @@ fn record(
     mut probed: Probed,
     mut recorder: Recorder,
 ) -> anyhow::Result<ExitCode> {
-    if arguments.run.pid.is_some() && !arguments.json {
+    if arguments.run.pid.is_some() {
         probing::say_begin(&probed, "recording", arguments.run.duration);
     }
     let names = select::shown_names(&probed.selected, arguments.run.names.form());

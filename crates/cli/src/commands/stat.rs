@@ -232,7 +232,7 @@ fn count(
     lookup: Lookup,
     folding: Option<&Folding>,
 ) -> anyhow::Result<ExitCode> {
-    if arguments.run.pid.is_some() && !arguments.json {
+    if arguments.run.pid.is_some() {
         probing::say_begin(probed, "counting", arguments.run.duration);
     }
     let names = select::shown_names(&probed.selected, arguments.run.names.form());

@@ -107,6 +107,47 @@ fn events_that_were_not_hit() {
     insta::assert_snapshot!(table.0);
 }
 
+/// The time of a function that jumps to another one ends there, which explains why no call was slow.
+#[test]
+fn a_time_that_ends_by_a_jump() {
+    let Some(program) = build(Compiler::Gcc, "jumps_away.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let hint = "capriole: outer ends by a jump to another function (a tail call), and so does its \
+                time; record that function, or see the whole time with: capriole stat \
+                --return=stack -e 'latency(:outer)'";
+    for (words, hinted) in [
+        (&["-e", "r:x :outer if duration > 10ms"][..], true),
+        (&["--graph", ":outer", "--min-duration", "10ms"], true),
+        (&["-e", "r:x :slow if duration > 10s"], false),
+        (&["-e", "r:x :outer n=$arg1 if n > 10"], false),
+        (&["-e", "r:x :slow if duration > 10ms"], false),
+    ] {
+        let output = record(&trace, &[words, &["--", text(&program)]].concat());
+        let said = told(&output);
+        assert!(said.contains("ok jumps"), "{said}");
+        assert_eq!(said.contains(hint), hinted, "{said}");
+    }
+    // What is advised shows it.
+    let words = [
+        "stat",
+        "--json",
+        "--return=stack",
+        "-e",
+        "latency(:outer)",
+        "--",
+        text(&program),
+    ];
+    let output = capriole(&words);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let json = said.strip_prefix("ok jumps\n").expect(&said);
+    let json: serde_json::Value = serde_json::from_str(json).expect("JSON");
+    let measure = &json["groups"][0]["rows"][0]["measures"][0];
+    assert!(measure["avg_ns"].as_f64() > Some(19e6), "{json}");
+}
+
 /// The first Ctrl-C ends the recording, the second one the wait for a program that ignores it.
 #[test]
 fn a_program_that_ignores_ctrl_c() {
