@@ -148,6 +148,26 @@ fn a_time_that_ends_by_a_jump() {
     assert!(measure["avg_ns"].as_f64() > Some(19e6), "{json}");
 }
 
+/// What holds for a whole file is told once.
+#[test]
+fn a_program_without_debug_information() {
+    let Some(program) = build(Compiler::Gcc, "jumps_away.c", &["-g0"]) else {
+        return;
+    };
+    let output = capriole(&["list", "--args", ":*", text(&program)]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        said.matches("no debug information for").count(),
+        1,
+        "{said}"
+    );
+    let first = said.lines().next().expect("a function");
+    for function in ["slow", "outer"].iter().filter(|name| **name != first) {
+        let expected = format!("{function}\n  as for {first}\n");
+        assert!(said.contains(&expected), "{said}");
+    }
+}
+
 /// The first Ctrl-C ends the recording, the second one the wait for a program that ignores it.
 #[test]
 fn a_program_that_ignores_ctrl_c() {

@@ -6,6 +6,7 @@ use capriole_select::fields::Reader;
 use capriole_select::select::Selected;
 use capriole_text::printable;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::io::Write;
 
 /// Returns the type that a field gets by default, or why it has none.
@@ -14,19 +15,27 @@ fn recorded(described: &Described) -> Result<String, String> {
     Ok(typed.field_type.to_string())
 }
 
-/// Writes text: the function, then a line for each parameter and variable.
+/// Writes text: the function, then a line for each parameter and variable. A reason that holds for
+/// several functions, such as missing debug information, is told at the first one.
 pub(super) fn write(
     selected: &[Selected],
     names: &ShownNames,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
     let mut reader = Reader::default();
+    let mut told = HashMap::new();
     for event in selected {
-        writeln!(out, "{}", printable(&names.get(&event.name())))?;
+        let name = printable(&names.get(&event.name())).to_string();
+        writeln!(out, "{name}")?;
         let found = match reader.describe(&event.site) {
             Ok(found) => found,
             Err(error) => {
-                writeln!(out, "  {error}")?;
+                let error = error.to_string();
+                match told.get(&error) {
+                    Some(first) => writeln!(out, "  as for {first}")?,
+                    None => writeln!(out, "  {error}")?,
+                }
+                told.entry(error).or_insert(name);
                 continue;
             }
         };
