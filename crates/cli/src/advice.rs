@@ -8,7 +8,6 @@ mod tests;
 /// Returns the words for advice, with the punctuation that joins them to their message.
 pub fn words(advice: Advice) -> String {
     match advice {
-        Advice::ProbeExitsForValues => "; leave --return=stack out".to_owned(),
         Advice::LeaveOutReturnStack => "; leave out --return=stack".to_owned(),
         Advice::ProbeExitsOfFunction => {
             "; without --return=stack a probe is put at each of its exits".to_owned()

@@ -396,24 +396,18 @@ fn timed_to_a_jump(events: &[&Selected], names: &ShownNames) -> Option<String> {
         event.role() == Role::TailCall
             && (has_duration(&event.probe) || compares_duration(&event.probe))
     };
-    let timed: Vec<_> = events.iter().filter(is_timed).collect();
-    let functions: BTreeSet<String> = timed
-        .iter()
-        .map(|event| names.get(&event.function()))
-        .collect();
-    let event = timed.first()?;
-    let object = match event.site.object.is_main() {
-        true => String::new(),
-        false => event.site.object.name(),
-    };
-    let first = format!("{object}:{}", event.function());
+    let timed = events.iter().filter(is_timed);
+    let functions: BTreeSet<String> = timed.map(|event| names.get(&event.function())).collect();
+    if functions.is_empty() {
+        return None;
+    }
     let (ends, its) = match functions.len() {
         1 => ("ends", "its"),
         _ => ("end", "their"),
     };
     Some(format!(
         "{} {ends} by a jump to another function (a tail call), and so does {its} time; record that \
-         function, or see the whole time with: capriole stat --return=stack -e 'latency({first})'",
+         function, or add --return=stack for the whole time",
         named(&functions)
     ))
 }

@@ -7,8 +7,6 @@ use std::fmt;
 /// Advice that belongs to a message. See [`Message`] for its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// Detect returns by probes at the exits: values at the entry and shortest times need them.
-    ProbeExitsForValues,
     /// Detect returns by probes at the exits: return addresses cannot be replaced in this program.
     LeaveOutReturnStack,
     /// Detect returns by probes at the exits: the return address of this function cannot be

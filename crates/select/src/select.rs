@@ -31,10 +31,9 @@ pub use refusing::refuse_named;
 pub use selected::{Selected, infos};
 pub use shown::{hit_as, shown_names};
 
-use crate::advice::{Advice, Message};
-use crate::entry::compares_duration;
+use crate::advice::Message;
 use crate::error::{Code, Context, Error, Result, err};
-use crate::event::{Event, has_duration};
+use crate::event::Event;
 use crate::fields::{Fields, Reader};
 use crate::returns::{self, Returns};
 use crate::slots;
@@ -311,17 +310,6 @@ impl<'a> Selection<'a> {
         objects: &Objects,
         probe: &Probe,
     ) -> Result<Vec<(Site, Option<NotFollowed>)>> {
-        let keeps = matches!(probe.actions[..], [Action::Keep(1..)]);
-        let timed = has_duration(probe) || compares_duration(probe);
-        if self.mode.returns == Returns::Stack && (timed || keeps) {
-            return Err(err!(
-                Unsuitable,
-                "event `{}`: values at the entry and durations of calls need probes at a function's \
-                 exits",
-                probe.label
-            )
-            .advise(Advice::ProbeExitsForValues));
-        }
         let sites = match self.is_followed(probe) {
             true => followed(objects, probe),
             false => {
@@ -350,7 +338,9 @@ impl<'a> Selection<'a> {
             addition,
             ..
         } = self.mode;
-        let own = slots::areas(&functions, taken, addition)?;
+        // Calls that end at one return, because one has jumped to the other, are open together.
+        let together = self.mode.returns == Returns::Stack;
+        let own = slots::areas(&functions, together, taken, addition)?;
         for (definition, area) in definitions.into_iter().zip(own) {
             areas[definition] = area;
         }

@@ -29,20 +29,32 @@ pub fn number(function: u64, area: Area) -> u32 {
 }
 
 /// Assigns each event of an addition an area of call slots, so that events for the same function
-/// have different areas. `functions` lists the functions of each event; other events have the areas
-/// whose bits are set in `taken`.
+/// have different areas; `together`, because calls of different functions may be open at one place
+/// of a stack, all events have, as far as there are enough. `functions` lists the functions of each
+/// event; other events have the areas whose bits are set in `taken`.
 ///
 /// # Errors
 /// More areas would be needed than there are.
-pub fn areas(functions: &[HashSet<u64>], taken: u32, addition: u32) -> Result<Vec<Area>> {
+pub fn areas(
+    functions: &[HashSet<u64>],
+    together: bool,
+    taken: u32,
+    addition: u32,
+) -> Result<Vec<Area>> {
     let mut areas: Vec<Area> = Vec::new();
     for own in functions {
         let others = || functions.iter().zip(&areas);
+        let is_unused = |area: &u32| {
+            let mut all = others().map(|(_, other)| other.number);
+            taken >> area & 1 == 0 && all.all(|other| other != *area)
+        };
         let is_free = |area: &u32| {
             let mut same = others().filter(|(_, other)| other.number == *area);
             taken >> area & 1 == 0 && same.all(|(of, _)| of.is_disjoint(own))
         };
-        let Some(number) = (0..frame::MOST_AREAS).find(is_free) else {
+        let mut all = 0..frame::MOST_AREAS;
+        let unused = all.clone().find(|area| together && is_unused(area));
+        let Some(number) = unused.or_else(|| all.find(is_free)) else {
             bail!(
                 Limit,
                 "more than {} events follow calls of the same function to their end; ask for \
@@ -62,13 +74,26 @@ mod tests {
     #[test]
     fn an_area_is_used_again_with_other_numbers() {
         let f = || [HashSet::from([0x40_1000])];
-        let first = areas(&f(), 0, 0).expect("free")[0];
-        let second = areas(&f(), 0b0001, 1).expect("free")[0];
-        let third = areas(&f(), 0b0010, 2).expect("free")[0];
+        let first = areas(&f(), false, 0, 0).expect("free")[0];
+        let second = areas(&f(), false, 0b0001, 1).expect("free")[0];
+        let third = areas(&f(), false, 0b0010, 2).expect("free")[0];
         assert_eq!([first, second, third].map(|area| area.number), [0, 1, 0]);
         let numbers = [first, second, third].map(|area| number(0x40_1000, area));
         assert_eq!(numbers.map(|n| n >> frame::CALL_BITS), [0, 1, 0]);
         assert_ne!(numbers[0], numbers[2]);
-        assert!(areas(&f(), (1 << frame::MOST_AREAS) - 1, 3).is_err());
+        assert!(areas(&f(), false, (1 << frame::MOST_AREAS) - 1, 3).is_err());
+    }
+
+    #[test]
+    fn events_whose_calls_may_be_open_together_have_areas_of_their_own() {
+        let of = |count: u64| (0..count).map(|f| HashSet::from([f])).collect::<Vec<_>>();
+        let numbers = |count, together| -> Vec<u32> {
+            let areas = areas(&of(count), together, 0b10, 0).expect("free");
+            areas.iter().map(|area| area.number).collect()
+        };
+        assert_eq!(numbers(3, false), [0, 0, 0]);
+        assert_eq!(numbers(3, true), [0, 2, 3]);
+        // If there are not enough, only events at the same function need them.
+        assert_eq!(numbers(9, true), [0, 2, 3, 4, 5, 6, 7, 0, 0]);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, capriole, command, told};
-use crate::traces::{record, recorder, scratch, text};
+use crate::traces::{events, record, record_program, recorder, scratch, text};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -116,8 +116,7 @@ fn a_time_that_ends_by_a_jump() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let hint = "capriole: outer ends by a jump to another function (a tail call), and so does its \
-                time; record that function, or see the whole time with: capriole stat \
-                --return=stack -e 'latency(:outer)'";
+                time; record that function, or add --return=stack for the whole time";
     for (words, hinted) in [
         (&["-e", "r:x :outer if duration > 10ms"][..], true),
         (&["--graph", ":outer", "--min-duration", "10ms"], true),
@@ -129,6 +128,15 @@ fn a_time_that_ends_by_a_jump() {
         let said = told(&output);
         assert!(said.contains("ok jumps"), "{said}");
         assert_eq!(said.contains(hint), hinted, "{said}");
+        if hinted {
+            record_program(
+                &trace,
+                &[words, &["--return=stack"]].concat(),
+                &program,
+                &[],
+            );
+            assert_eq!(events(&trace).len(), 5, "{words:?}");
+        }
     }
     // What is advised shows it.
     let words = [
