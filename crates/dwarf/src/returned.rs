@@ -36,6 +36,17 @@ pub enum Returned {
     Other(String),
 }
 
+/// Who may call a function, as far as its symbols tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    /// Any code: its symbol is not local.
+    Any,
+    /// Only code that the compiler has seen: its symbol is local, or it has none.
+    Own,
+    /// Only code for which GCC has changed it: it has the symbol of a copy, such as `f.isra.0`.
+    Changed,
+}
+
 impl Debug<'_> {
     /// Returns the result of the function that contains the code at a site, not of a copy inlined
     /// there.
@@ -135,10 +146,10 @@ impl Debug<'_> {
     /// `string` of Go, or a known one of C or a pointer to it. It can be read where the function
     /// returns.
     ///
-    /// A text in two registers is one only if the function keeps to the calling convention: if it
-    /// `is_external`, or GCC has compiled it, which gives another name to functions that it changes,
-    /// or Go. LLVM drops the half of a result that no caller uses, if it knows all callers, and moves
-    /// the other half.
+    /// It is there only if the function keeps to the calling convention. A compiler that knows all
+    /// callers may change that: it drops a result, or the half of one, that no caller uses. GCC then
+    /// gives the function another name. LLVM does not; so a text is known of functions that others may
+    /// call, and of those that clang has not optimised.
     ///
     /// # Errors
     ///
@@ -146,12 +157,25 @@ impl Debug<'_> {
     pub fn returned_text(
         &self,
         site: &Site,
-        is_external: bool,
+        callers: Callers,
     ) -> Result<Option<TypedFetch>, Refusal> {
         self.begin();
         let function = self.die(site.frames[0].key)?;
         let language = function.language();
-        let is_whole = is_external || self.producer(&function).starts_with("GNU");
+        let producer = self.producer(&function);
+        let is_kept = match callers {
+            Callers::Any => true,
+            Callers::Changed => false,
+            Callers::Own => {
+                let clang = producer.contains("clang version");
+                language == Some(dw::DW_LANG_Go)
+                    || producer.starts_with("GNU")
+                    || clang && self.is_unoptimised(&function)
+            }
+        };
+        if !is_kept {
+            return Ok(None);
+        }
         let kind = match language {
             Some(dw::DW_LANG_Go) => self.first_result(&function)?,
             _ => self.type_of(&function)?,
@@ -173,12 +197,11 @@ impl Debug<'_> {
                 }
                 Some(dw::DW_LANG_Go) => return Ok(None),
                 Some(dw::DW_LANG_Rust) if size > 16 => in_memory,
-                Some(dw::DW_LANG_Rust) if is_whole => words(&[Gpr::Rax, Gpr::Rdx]),
-                Some(dw::DW_LANG_Rust) => return Ok(None),
+                Some(dw::DW_LANG_Rust) => words(&[Gpr::Rax, Gpr::Rdx]),
                 _ => match self.result_words(kind)? {
                     Words::Memory => in_memory,
-                    Words::General if is_whole => words(&[Gpr::Rax, Gpr::Rdx]),
-                    Words::General | Words::Other => return Ok(None),
+                    Words::General => words(&[Gpr::Rax, Gpr::Rdx]),
+                    Words::Other => return Ok(None),
                 },
             },
             _ => return Ok(None),

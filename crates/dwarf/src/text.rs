@@ -13,6 +13,7 @@ use super::types::Shape;
 use super::units::{Debug, DieKey};
 use super::walk::{Thing, follow, word};
 use capriole_event::{Bits, FieldType, Shown};
+use capriole_object::symbols::demangle::without_blanks;
 use capriole_prologue::{Place, Start, Sum};
 use gimli::constants as dw;
 
@@ -21,6 +22,8 @@ type Members = (&'static [&'static str], &'static [&'static str]);
 
 /// libstdc++, and libc++ in its newer and older versions.
 const CXX_STRING: &[Members] = &[(&["_M_dataplus", "_M_p"], &["_M_string_length"])];
+/// The name of `std::string` without blanks and namespaces around it.
+const USUAL_STRING: &str = "basic_string<char,std::char_traits<char>,std::allocator<char>>";
 const CXX_VIEW: &[Members] = &[
     (&["_M_str"], &["_M_len"]),
     (&["__data_"], &["__size_"]),
@@ -127,10 +130,16 @@ impl Debug<'_> {
         if self.text_layouts(key)? != CXX_STRING {
             return Ok(None);
         }
-        Ok(match self.libcxx_string(&thing)? {
-            Some(text) => Some(text),
-            None => self.old_string(&thing)?,
-        })
+        for read in [
+            Self::libcxx_string,
+            Self::old_string,
+            Self::undescribed_string,
+        ] {
+            if let Some(text) = read(self, &thing)? {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the fetch of a text of a known type, if it has the members of that type.
@@ -277,6 +286,47 @@ impl Debug<'_> {
         }
         let text = word(pointer.place, &thing.text)?;
         let length = text.clone().shift(-24);
+        let long = FieldType::number(Shown::Unsigned, 8);
+        Ok(Some(TypedFetch {
+            c_type: self.c_type(thing.kind),
+            ..counted(text, (length, long), 0)
+        }))
+    }
+
+    /// Returns the fetch of a `std::string` of libstdc++ that debug information does not describe: clang
+    /// describes a class where its constructor is, which is maybe in the library. Then it is only
+    /// declared, or the member with its pointer is. What `std::__cxx11::basic_string` consists of is
+    /// part of the library's ABI.
+    fn undescribed_string(&self, thing: &Thing) -> Result<Option<TypedFetch>, Refusal> {
+        let (Shape::Record { key, size }, Place::Memory(begin)) =
+            (self.shape(thing.kind)?, &thing.place)
+        else {
+            return Ok(None);
+        };
+        let name = self.die(key)?.text(dw::DW_AT_name).unwrap_or_default();
+        let is_usual = without_blanks(&name) == USUAL_STRING;
+        let around = self.enclosing(key)?;
+        let is_known = match size {
+            None => {
+                let names: Vec<&str> = around.0.iter().map(|part| part.name.as_str()).collect();
+                names == ["__cxx11", "std"]
+            }
+            Some(32) => match self.within(thing, &["_M_dataplus"])? {
+                Some(holder) => {
+                    matches!(self.shape(holder.kind)?, Shape::Record { size: None, .. })
+                        && self.offset(thing, &["_M_dataplus"])? == Some(0)
+                        && self.offset(thing, &["_M_string_length"])? == Some(8)
+                }
+                None => false,
+            },
+            Some(_) => false,
+        };
+        if !is_usual || !is_known {
+            return Ok(None);
+        }
+        let text = begin.clone().read();
+        let text = text.ok_or_else(|| Refusal::Computed(thing.text.clone()))?;
+        let length = begin.clone().shift(8);
         let long = FieldType::number(Shown::Unsigned, 8);
         Ok(Some(TypedFetch {
             c_type: self.c_type(thing.kind),

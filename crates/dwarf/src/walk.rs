@@ -157,11 +157,18 @@ impl<'a> Debug<'a> {
     /// True if the function is known to be compiled with optimisation: GCC records its options;
     /// LLVM marks all calls of an optimised function as described.
     fn is_optimised(&self, function: DieKey) -> bool {
-        let Ok(die) = self.die(function) else {
-            return false;
-        };
-        let dies = self.with_origins(&die);
-        let producer = self.producer(&die);
+        self.die(function).is_ok_and(|die| self.has_marks(&die))
+    }
+
+    /// True if clang has compiled the function without optimisation. It marks others only from
+    /// DWARF 4 on.
+    pub(super) fn is_unoptimised(&self, function: &Die<'a>) -> bool {
+        function.unit.unit.encoding().version >= 4 && !self.has_marks(function)
+    }
+
+    fn has_marks(&self, function: &Die<'a>) -> bool {
+        let dies = self.with_origins(function);
+        let producer = self.producer(function);
         if producer.starts_with("GNU") {
             let option = |word: &str| word.starts_with("-O") && word != "-O0";
             return producer.split(' ').any(option);

@@ -9,7 +9,9 @@ use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
 use capriole_codegen::fetch::{Case, Content, Fetch, Field, Length, Source};
 use capriole_dwarf::DebugInfo as _;
-use capriole_dwarf::{Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch};
+use capriole_dwarf::{
+    Callers, Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch,
+};
 use capriole_event::{
     Action, Aggregation, At, Base, Comparison, Element, Fetch as Asked, FetchArg, FieldType,
     Function, Gpr, Guard, KeyKind, Operand, Probe, Side,
@@ -24,6 +26,8 @@ use iced_x86::Register;
 use std::collections::HashMap;
 use std::path::PathBuf;
 
+/// Marks in the names of copies that GCC has made for some callers.
+const COPIES: [&str; 2] = [".isra.", ".constprop."];
 /// Content of a thread id or a CPU number.
 const WORD: Content = Content::Number(Width::WORD);
 
@@ -642,12 +646,20 @@ impl<'a> Reader<'a> {
         let Ok(place) = debug.site(entry, None) else {
             return Ok(None);
         };
-        let is_external = site.object.symbols().is_ok_and(|symbols| {
+        let mut callers = Callers::Own;
+        if let Ok(symbols) = site.object.symbols() {
             let function = symbols.function_starting_at(entry);
-            let mut names = function.into_iter().flat_map(|found| symbols.names(found));
-            names.any(|name| name.binding != Binding::Local)
-        });
-        let text = debug.returned_text(&place, is_external);
+            for name in function.into_iter().flat_map(|found| symbols.names(found)) {
+                let is_copy = COPIES.iter().any(|mark| name.linkage.contains(mark));
+                callers = match (callers, name.binding) {
+                    (Callers::Changed, _) => Callers::Changed,
+                    _ if is_copy => Callers::Changed,
+                    (Callers::Own, Binding::Local) => Callers::Own,
+                    _ => Callers::Any,
+                };
+            }
+        }
+        let text = debug.returned_text(&place, callers);
         text.map_err(|refusal| err!(Field, "{refusal}"))
     }
 

@@ -382,6 +382,50 @@ fn results_are_the_texts_that_were_passed() {
     }
 }
 
+/// clang describes `std::string` only where its constructors are: often it is just declared. A function
+/// that is local may have been changed for its callers, as this one is, by GCC and by clang.
+#[test]
+fn texts_without_description_are_known() {
+    let text = "a text that is longer than fifteen";
+    for (compiler, level, is_whole) in [
+        (Compiler::Clangxx, "-O0", true),
+        (Compiler::Clangxx, "-O2", false),
+        (Compiler::Gxx, "-O0", true),
+        (Compiler::Gxx, "-O2", false),
+    ] {
+        let flags = ["-g", "-std=c++17", level];
+        let Some(program) = build(compiler, "texts_undescribed.cpp", &flags) else {
+            continue;
+        };
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let words = [
+            "-e",
+            ":put text",
+            "-e",
+            "r:put :put $retval",
+            "-e",
+            "r:local :local* $retval",
+        ];
+        record_program(&trace, &words, &program, &[]);
+        let (mut puts, mut locals) = (0, 0);
+        for event in events(&trace) {
+            let arguments = &event["arguments"];
+            let found = arguments["ret"].as_str().unwrap_or_default();
+            if event["event"] == "local" {
+                locals += 1;
+                assert_eq!(found.starts_with("0x"), !is_whole, "{event}");
+            } else if let Some(found) = arguments["text"].as_str() {
+                puts += 1;
+                assert_eq!(found, text, "{event}");
+            } else {
+                assert_eq!(found, format!("{text}{text}"), "{event}");
+            }
+        }
+        assert_eq!((puts, locals), (3, 4), "{}", program.display());
+    }
+}
+
 /// Half of such a result may be missing, and the other half elsewhere: it is no text.
 #[test]
 fn a_result_in_registers_that_llvm_may_have_changed_is_no_text() {

@@ -1,0 +1,29 @@
+/* Strings of whose parts clang has no description, because no constructor of them is here. */
+#include <cstdio>
+#include <string>
+
+static std::string store[4];
+
+__attribute__((noinline)) std::string &put(int i, const std::string &text)
+{
+	store[i & 3] += text;
+	__asm__ volatile("" ::: "memory");
+	return store[i & 3];
+}
+
+/* Nobody uses the result, so LLVM may leave it out, and GCC makes a copy without it. */
+__attribute__((noinline)) static std::string &local(int i, const char *text)
+{
+	store[i & 3] = text;
+	__asm__ volatile("" ::: "memory");
+	return store[(i + 1) & 3];
+}
+
+int main()
+{
+	for (int i = 0; i < 4; i++)
+		local(i, "a text that is longer than fifteen");
+	for (int i = 0; i < 3; i++)
+		put(i, store[3]);
+	std::puts(store[0].size() ? "ok texts" : "");
+}
