@@ -234,10 +234,6 @@ fn what_has_no_duration_is_refused() {
         &["stat", "-e", "latency(:work if duration > 1ms)"],
         "latency(...) measures all calls, and has no filter by duration",
     );
-    record(
-        &["--return=stack", "-e", "r :work if duration > 1ms"],
-        "need probes at a function's exits",
-    );
 }
 
 /// Total, average, least and largest of the durations are those of the values, and lie between the
