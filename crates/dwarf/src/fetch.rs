@@ -293,6 +293,19 @@ impl<'a> Debug<'a> {
         })
     }
 
+    /// True for a type of which a string may consist: of one byte, or unknown (`void`).
+    fn may_be_character(&self, kind: Option<super::units::DieKey>) -> Result<bool, DebugError> {
+        Ok(match self.shape(kind)? {
+            Shape::Base { size, .. } | Shape::Enumeration { size, .. } => size == 1,
+            Shape::Array { element } => match self.shape(element)? {
+                Shape::Base { size, .. } => size == 1,
+                _ => false,
+            },
+            Shape::Void => true,
+            _ => false,
+        })
+    }
+
     /// Returns the fetch of a text: of a struct that is one, or of the string that a pointer points
     /// to or an array contains.
     fn as_string(&self, thing: &Thing, wanted: Option<FieldType>) -> Result<TypedFetch, Refusal> {
@@ -319,11 +332,20 @@ impl<'a> Debug<'a> {
             c_type: c_type.clone(),
             wanted: "a string",
         };
+        // Several strings are where pointers point to.
+        let several = wanted.is_some_and(|wanted| wanted.count.is_some());
         let address = match (self.shape(thing.kind)?, &thing.place) {
-            (Shape::Array { .. }, Place::Memory(sum)) => sum.clone(),
-            (Shape::Pointer { size: 8, .. } | Shape::Base { size: 8, .. }, place)
-                if thing.bits.is_none() =>
+            (Shape::Array { element }, Place::Memory(sum))
+                if several || self.may_be_character(element)? =>
             {
+                sum.clone()
+            }
+            (Shape::Pointer { size: 8, target }, place)
+                if thing.bits.is_none() && (several || self.may_be_character(target)?) =>
+            {
+                word(place.clone(), &thing.text)?
+            }
+            (Shape::Base { size: 8, .. }, place) if thing.bits.is_none() => {
                 word(place.clone(), &thing.text)?
             }
             (Shape::Record { key, .. }, _)

@@ -59,7 +59,7 @@ pub use inlined::Inlined;
 pub use lines::LinePlace;
 pub use list::Described;
 pub use origin::Origin;
-pub use returned::{Callers, Returned};
+pub use returned::{Callers, Returned, ReturnedText};
 pub use scope::{Frame, Site};
 pub use types::Enumerators;
 pub use units::Debug;

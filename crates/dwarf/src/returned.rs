@@ -47,6 +47,17 @@ pub enum Callers {
     Changed,
 }
 
+/// A function's result as a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ReturnedText {
+    /// It is none.
+    No,
+    /// It is one, of this type in the source; but the compiler may have left it out, or elsewhere.
+    Unsure(String),
+    /// It is one, and this fetches it where the function returns.
+    Text(TypedFetch),
+}
+
 impl Debug<'_> {
     /// Returns the result of the function that contains the code at a site, not of a copy inlined
     /// there.
@@ -141,10 +152,9 @@ impl Debug<'_> {
         })
     }
 
-    /// Returns the fetch of the result of the function that contains the code at a site, if that is a
-    /// text: a `std::string`, a `string_view` or a reference to them, `&str` or `String` of Rust, a
-    /// `string` of Go, or a known one of C or a pointer to it. It can be read where the function
-    /// returns.
+    /// Returns the result of the function that contains the code at a site, if that is a text: a
+    /// `std::string`, a `string_view` or a reference to them, `&str` or `String` of Rust, a `string` of
+    /// Go, or a known one of C or a pointer to it; with `through`, also if it points to one.
     ///
     /// It is there only if the function keeps to the calling convention. A compiler that knows all
     /// callers may change that: it drops a result, or the half of one, that no caller uses. GCC then
@@ -158,7 +168,8 @@ impl Debug<'_> {
         &self,
         site: &Site,
         callers: Callers,
-    ) -> Result<Option<TypedFetch>, Refusal> {
+        through: bool,
+    ) -> Result<ReturnedText, Refusal> {
         self.begin();
         let function = self.die(site.frames[0].key)?;
         let language = function.language();
@@ -173,9 +184,6 @@ impl Debug<'_> {
                     || clang && self.is_unoptimised(&function)
             }
         };
-        if !is_kept {
-            return Ok(None);
-        }
         let kind = match language {
             Some(dw::DW_LANG_Go) => self.first_result(&function)?,
             _ => self.type_of(&function)?,
@@ -187,7 +195,7 @@ impl Debug<'_> {
         let in_memory = Place::Memory(Sum::of(Start::Register(Gpr::Rax)));
         let place = match self.shape(kind)? {
             Shape::Pointer { size: 8, .. } | Shape::Reference { .. } => rax,
-            Shape::Record { size: None, .. } => return Ok(None),
+            Shape::Record { size: None, .. } => return Ok(ReturnedText::No),
             Shape::Record {
                 size: Some(size), ..
             } => match language {
@@ -195,16 +203,16 @@ impl Debug<'_> {
                 Some(dw::DW_LANG_Go) if size.is_multiple_of(8) && size <= 24 => {
                     words(&[Gpr::Rax, Gpr::Rbx, Gpr::Rcx])
                 }
-                Some(dw::DW_LANG_Go) => return Ok(None),
+                Some(dw::DW_LANG_Go) => return Ok(ReturnedText::No),
                 Some(dw::DW_LANG_Rust) if size > 16 => in_memory,
                 Some(dw::DW_LANG_Rust) => words(&[Gpr::Rax, Gpr::Rdx]),
                 _ => match self.result_words(kind)? {
                     Words::Memory => in_memory,
                     Words::General => words(&[Gpr::Rax, Gpr::Rdx]),
-                    Words::Other => return Ok(None),
+                    Words::Other => return Ok(ReturnedText::No),
                 },
             },
-            _ => return Ok(None),
+            _ => return Ok(ReturnedText::No),
         };
         let thing = self.settle(Thing {
             place,
@@ -214,7 +222,12 @@ impl Debug<'_> {
             text: "$retval".to_owned(),
             at: 0,
         })?;
-        self.as_text(&thing, false)
+        let text = self.as_text(&thing, through)?;
+        Ok(match text {
+            None => ReturnedText::No,
+            Some(text) if is_kept => ReturnedText::Text(text),
+            Some(_) => ReturnedText::Unsure(self.c_type(kind)),
+        })
     }
 }
 

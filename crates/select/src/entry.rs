@@ -1,7 +1,7 @@
 //! Values that a probe at a function's exits takes from its entry (`$entry:NAME`): a separate
 //! probe at the entry keeps them; it begins calls and records nothing.
 
-use capriole_event::{Action, At, Base, Fetch, FetchArg, FieldType, Guard, Probe, Value};
+use capriole_event::{Action, At, Base, Deref, Fetch, FetchArg, FieldType, Guard, Probe, Value};
 
 /// A value that is kept, and its requested type.
 pub type Kept = (Fetch, Option<FieldType>);
@@ -12,13 +12,23 @@ pub fn kept(argument: &FetchArg) -> Option<Kept> {
         return None;
     };
     let Value { fetch, field_type } = &**entry;
-    // A dereference at the exit starts at a kept address.
-    let wanted = match argument.fetch.derefs.is_empty() {
-        true => argument.field_type.or(*field_type),
-        false => field_type.or(Some(FieldType::X64)),
+    let wanted = match &argument.fetch.derefs[..] {
+        [] => argument.field_type.or(*field_type),
+        // What has to be kept of a text or an array depends on its type in the source.
+        [Deref { offset: 0, .. }] if is_named_memory(argument, entry) => argument.field_type,
+        // A dereference at the exit starts at a kept address.
+        _ => field_type.or(Some(FieldType::X64)),
     };
     let wanted = wanted.filter(|_| fetch.base != Base::AllArguments);
     Some((fetch.clone(), wanted))
+}
+
+/// True for `$entry:NAME:string` and the like: a variable that is asked for as a text or an array.
+fn is_named_memory(argument: &FetchArg, entry: &Value) -> bool {
+    let is_variable =
+        matches!(entry.fetch.base, Base::Variable(_)) && entry.fetch.derefs.is_empty();
+    let is_in_memory = argument.field_type.is_some_and(|of| of.is_in_memory());
+    is_variable && entry.field_type.is_none() && argument.length.is_none() && is_in_memory
 }
 
 /// Returns all values that the fields of an exit need from the entry, each once, with the field's

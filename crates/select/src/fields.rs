@@ -3,17 +3,18 @@
 use crate::advice::Advice;
 use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
+use crate::kept_memory::KeptMemory;
 use crate::slots::Area;
-use crate::{entry, enumerators, marker, names, slots};
+use crate::{entry, enumerators, kept_memory, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
 use capriole_codegen::fetch::{Case, Content, Fetch, Field, Length, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{
-    Callers, Debug, Described, Enumerators, Returned, Site as DebugSite, TypedFetch,
+    Callers, Debug, Described, Enumerators, Returned, ReturnedText, Site as DebugSite, TypedFetch,
 };
 use capriole_event::{
-    Action, Aggregation, At, Base, Comparison, Element, Fetch as Asked, FetchArg, FieldType,
+    Action, Aggregation, At, Base, Comparison, Deref, Element, Fetch as Asked, FetchArg, FieldType,
     Function, Gpr, Guard, KeyKind, Operand, Probe, Side,
 };
 use capriole_insn::ExitKind;
@@ -203,7 +204,12 @@ impl<'a> Reader<'a> {
         let mut fields = Fields::default();
         let (kept, asked) = probe.values.split_at(keeps);
         for argument in kept {
-            self.push(argument, site, &mut fields)?;
+            match argument.field_type {
+                Some(wanted) if wanted.is_in_memory() => {
+                    self.push_kept_memory(argument, site, &mut fields)?;
+                }
+                _ => self.push(argument, site, &mut fields)?,
+            }
         }
         fields.fetch.recorded = fields.fetch.fields.len();
         let names = probe.guard.as_ref().map(|filter| filter.names());
@@ -219,6 +225,23 @@ impl<'a> Reader<'a> {
         made.map_err(|error| fields.not_compiled(&error))?;
         fields.infos.truncate(fields.fetch.recorded);
         Ok(fields)
+    }
+
+    /// Adds the number that is kept of a text or an array, which its exit reads.
+    fn push_kept_memory(
+        &mut self,
+        argument: &FetchArg,
+        site: &'a Site,
+        fields: &mut Fields,
+    ) -> Result<()> {
+        let (debug, place) = self.debug(site)?;
+        let found = debug.fetch(&place, &argument.fetch, argument.field_type);
+        let field = found
+            .map_err(|error| err!(Field, "{error}"))
+            .and_then(|found| Ok(typed(&KeptMemory::of(&found)?.word, site)?.0))
+            .with_context(|| format!("field `{}`", argument.name))?;
+        fields.push(&argument.name, field, FieldType::X64);
+        Ok(())
     }
 
     /// Translates the start of an interval: its words, and the fields that the filter needs. None is
@@ -486,8 +509,7 @@ impl<'a> Reader<'a> {
             });
         }
         if argument.fetch.base == Base::Retval
-            && is_untyped_result(argument)
-            && let Some(found) = self.result_text(site)?
+            && let Some(found) = self.result_text(argument, site)?
         {
             return Ok(typed(&found, site)?.into());
         }
@@ -528,6 +550,19 @@ impl<'a> Reader<'a> {
         site: &'a Site,
     ) -> Result<Found> {
         let (call, word) = self.word(argument, site)?;
+        if let Some(wanted) = wanted.filter(|wanted| wanted.is_in_memory())
+            && matches!(fetch.base, Base::Variable(_))
+        {
+            let (debug, place) = self.debug_of_entry(site)?;
+            let found = debug.fetch(&place, fetch, Some(wanted));
+            let found = found.map_err(|error| err!(Field, "{error}"))?;
+            let kept = KeptMemory::of(&found)?;
+            let field = match kept.at_exit(&found, &Source::Kept { call, word })? {
+                Some(field) => field,
+                None => typed(&found, site)?.0,
+            };
+            return Ok((field, wanted).into());
+        }
         let mut enumerators = Vec::new();
         let kept_type = match (&fetch.base, wanted.or(fetch.default_type())) {
             (Base::Variable(_), _) => {
@@ -634,9 +669,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the fetch of the function's result at an exit, if debug information says that it is a
-    /// text.
-    fn result_text(&mut self, site: &'a Site) -> Result<Option<TypedFetch>> {
-        let Some(leaving) = &site.leaving else {
+    /// text, and it is asked for without a type or as a string.
+    fn result_text(&mut self, argument: &FetchArg, site: &'a Site) -> Result<Option<TypedFetch>> {
+        // `$retval:string` is +0($retval):string.
+        let at_it = matches!(argument.fetch.derefs[..], [Deref { offset: 0, .. }]);
+        let as_string = at_it && argument.field_type == Some(FieldType::STRING);
+        let is_asked = is_untyped_result(argument) || as_string && argument.length.is_none();
+        let Some(leaving) = site.leaving.as_ref().filter(|_| is_asked) else {
             return Ok(None);
         };
         let entry = site.object.link(leaving.function);
@@ -659,8 +698,18 @@ impl<'a> Reader<'a> {
                 };
             }
         }
-        let text = debug.returned_text(&place, callers);
-        text.map_err(|refusal| err!(Field, "{refusal}"))
+        let text = debug.returned_text(&place, callers, as_string);
+        match text.map_err(|refusal| err!(Field, "{refusal}"))? {
+            ReturnedText::Text(text) => Ok(Some(text)),
+            ReturnedText::No => Ok(None),
+            // Without a type it is a number.
+            ReturnedText::Unsure(_) if !as_string => Ok(None),
+            ReturnedText::Unsure(c_type) => bail!(
+                Field,
+                "the function returns `{c_type}`, but the compiler knew all its callers, and may have \
+                 left out or moved what none of them uses; $retval:x64 is whatever rax holds"
+            ),
+        }
     }
 
     /// Adds the fields of `$arg*`: the parameters, as debug information names them, or the
@@ -1168,10 +1217,7 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
             let case = |case: &capriole_dwarf::Case| -> Result<Case> {
                 let text = case.text.as_ref().map(|text| typed(text, site));
                 Ok(Case {
-                    bits: Width {
-                        bits: Some((case.bits.offset, case.bits.width)),
-                        ..Width::unsigned(1)
-                    },
+                    bits: kept_memory::bits(case),
                     equal: case.equal.into(),
                     text: text.transpose()?.map(|(field, _)| field),
                 })

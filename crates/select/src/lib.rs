@@ -22,6 +22,7 @@ pub mod error;
 pub mod event;
 pub mod fields;
 pub mod intervals;
+mod kept_memory;
 pub mod marker;
 pub mod message;
 pub mod names;

@@ -1,0 +1,136 @@
+//! Texts and arrays of the entry, `$entry:NAME:string`: which number is kept of them, and how the exit
+//! reads the rest.
+
+use crate::content::content;
+use crate::error::{Result, bail};
+use capriole_codegen::condition::Width;
+use capriole_codegen::fetch::{Case, Field, Length, Source};
+use capriole_dwarf::TypedFetch;
+use capriole_event::{Base, Fetch, FieldType};
+
+/// What is kept at the entry of a value in memory.
+pub struct KeptMemory {
+    /// The number: a pointer, or the register that all reads start from.
+    pub word: TypedFetch,
+    /// Number of reads that have been done for it at the entry. `None`: the value is at a fixed address,
+    /// and nothing of the entry is needed.
+    reads: Option<usize>,
+}
+
+impl KeptMemory {
+    /// Returns what to keep of a value so that the exit can read it. A pointer on the way to the whole
+    /// value is followed at the entry, its own parts are read at the exit.
+    ///
+    /// # Errors
+    /// It is not in memory, or more than one number would have to be kept.
+    pub fn of(found: &TypedFetch) -> Result<KeptMemory> {
+        let mut parts = Vec::new();
+        collect(found, &mut parts);
+        let first = parts[0];
+        let is_fixed = |part: &&TypedFetch| matches!(part.fetch.base, Base::Address(_));
+        let same = parts.iter().all(|part| part.fetch.base == first.fetch.base);
+        let word = |base, derefs: &[_]| TypedFetch {
+            fetch: Fetch {
+                base,
+                derefs: derefs.to_vec(),
+            },
+            field_type: FieldType::X64,
+            enumerators: Vec::new(),
+            length: None,
+            ..first.clone()
+        };
+        if !same && parts.iter().all(is_fixed) {
+            return Ok(KeptMemory {
+                word: word(Base::Immediate(0), &[]),
+                reads: None,
+            });
+        }
+        if !same || parts.iter().any(|part| part.fetch.derefs.is_empty()) {
+            bail!(
+                Field,
+                "it is in several registers at the entry, of which one would be kept: name its parts, \
+                 as in +0($entry:text._M_str):string[$entry:text._M_len]"
+            );
+        }
+        let mut reads = first.fetch.derefs.len() - 1;
+        for part in &parts {
+            let own = part
+                .fetch
+                .derefs
+                .split_last()
+                .map_or(&[][..], |(_, own)| own);
+            let both = first.fetch.derefs.iter().zip(own);
+            let common = both.take_while(|(one, other)| one == other).count();
+            reads = reads.min(common);
+        }
+        Ok(KeptMemory {
+            word: word(first.fetch.base.clone(), &first.fetch.derefs[..reads]),
+            reads: Some(reads),
+        })
+    }
+
+    /// Returns the field of the exit; `None` if it needs nothing of the entry. `source` is the word that
+    /// was kept.
+    ///
+    /// # Errors
+    /// The type cannot be recorded.
+    pub fn at_exit(&self, found: &TypedFetch, source: &Source) -> Result<Option<Field>> {
+        match self.reads {
+            Some(reads) => Ok(Some(left(found, reads, source)?)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Adds the fetch and all that it is fetched by.
+fn collect<'a>(found: &'a TypedFetch, parts: &mut Vec<&'a TypedFetch>) {
+    parts.push(found);
+    match found.length.as_deref() {
+        None => {}
+        Some(capriole_dwarf::Length::Number { of, .. }) => collect(of, parts),
+        Some(capriole_dwarf::Length::Cases(cases)) => {
+            for text in cases.iter().filter_map(|case| case.text.as_ref()) {
+                collect(text, parts);
+            }
+        }
+    }
+}
+
+/// Builds a field of which so many reads have been done.
+fn left(found: &TypedFetch, reads: usize, source: &Source) -> Result<Field> {
+    let derefs = found.fetch.derefs[reads..].iter();
+    let length = match found.length.as_deref() {
+        None => None,
+        Some(capriole_dwarf::Length::Number { of, less }) => Some(Length::Number {
+            of: left(of, reads, source)?,
+            less: *less,
+        }),
+        Some(capriole_dwarf::Length::Cases(cases)) => {
+            let case = |case: &capriole_dwarf::Case| -> Result<Case> {
+                let text = case.text.as_ref().map(|text| left(text, reads, source));
+                Ok(Case {
+                    bits: bits(case),
+                    equal: case.equal.into(),
+                    text: text.transpose()?,
+                })
+            };
+            Some(Length::Cases(
+                cases.iter().map(case).collect::<Result<_>>()?,
+            ))
+        }
+    };
+    Ok(Field {
+        source: source.clone(),
+        pointers: derefs.map(|deref| deref.offset).collect(),
+        length: length.map(Box::new),
+        content: content(found.field_type)?,
+    })
+}
+
+/// Returns the bits of a byte that tell which case applies.
+pub fn bits(case: &capriole_dwarf::Case) -> Width {
+    Width {
+        bits: Some((case.bits.offset, case.bits.width)),
+        ..Width::unsigned(1)
+    }
+}
