@@ -150,7 +150,8 @@ pub fn say_unseen(unseen: Unseen) {
     if unseen.missed > 0 {
         tell!(
             "capriole: MISSED the returns of {}: too many calls were open at once, or a chain of \
-             tail calls was too long; follow fewer functions",
+             tail calls was too long, or it came back to a function with values of its entry; \
+             follow fewer functions",
             units::counted(unseen.missed, "call", "calls")
         );
     }

@@ -36,6 +36,13 @@ impl Program {
         self.steps().any(|step| step[step::OP] == op::CHAIN)
     }
 
+    /// True if it reads what a call has kept since its entry, or its time.
+    #[must_use]
+    pub fn reads_call(&self) -> bool {
+        self.steps()
+            .any(|step| matches!(step[step::OP], op::LATENCY | op::KEPT))
+    }
+
     /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
         let read = |step: &[u8]| match step[step::OP] {

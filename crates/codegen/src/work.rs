@@ -228,6 +228,12 @@ impl Work {
         self.program().is_some_and(|program| program.may_call())
     }
 
+    /// True if the work reads what the call that ends here has kept since its entry, or its time.
+    #[must_use]
+    pub fn reads_call(&self) -> bool {
+        self.program().is_some_and(|program| program.reads_call())
+    }
+
     /// True if the work finds callers, for which the session needs a table, and memory for copies of the stack.
     #[must_use]
     pub fn finds_callers(&self) -> bool {

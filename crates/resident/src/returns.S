@@ -24,6 +24,7 @@
 	.long	capriole_follow
 	.long	capriole_find_fde
 	.long	capriole_returned
+	.long	capriole_follow_once
 
 	.text
 
@@ -138,6 +139,51 @@ capriole_follow:
 	inc	%rax
 	mov	%rax, 16(%rdi)
 	jmp	.Lfollowed
+
+/* The same for a function that keeps something of its entry (the time, arguments) by the place of
+ * its return address. If it is entered by a jump while it is to return there already, the new call
+ * has taken the place of the older one: only one of the two can be known, and the older one is
+ * missed. rdi = the slot, rax = its calls, rdx = one of them. */
+	.balign	64
+capriole_follow_once:
+	SAVE
+	mov	ARGUMENT(%rsp), %r8
+	lea	SITE(%rsp), %rcx
+	add	BELOW(%rsp), %rcx
+	lea	slots(%rip), %rsi
+	mov	(%rcx), %rdi
+	lea	stubs(%rip), %rdx
+	sub	%rdx, %rdi
+	cmp	$RETURNS_SLOTS * 16, %rdi
+	jae	.Lonce
+	lea	(%rsi, %rdi, 4), %rdi
+	cmpq	$0, (%rdi)
+	je	.Lonce
+	mov	16(%rdi), %rax
+	cmp	$RETURNS_MOST_CALLS, %rax
+	ja	.Lonce
+	xor	%edx, %edx
+.Lfind:
+	cmp	%rax, %rdx
+	jae	.Lonce
+	cmp	%r8, 24(%rdi, %rdx, 8)
+	je	.Lolder
+	inc	%edx
+	jmp	.Lfind
+.Lolder:
+	lea	1(%rdx), %rcx
+	cmp	%rax, %rcx
+	jae	.Lnewest
+	mov	24(%rdi, %rcx, 8), %r9
+	mov	%r9, 24(%rdi, %rdx, 8)
+	mov	%rcx, %rdx
+	jmp	.Lolder
+.Lnewest:
+	mov	%r8, 24(%rdi, %rdx, 8)
+	jmp	.Lmissed
+.Lonce:
+	RESTORE
+	jmp	capriole_follow
 
 /* `_Unwind_Find_FDE(pc = rdi, bases = rsi)` is entered: libgcc asks for the function that a
  * return address, less one (not below a signal frame), lies in. If that is a stub, it is

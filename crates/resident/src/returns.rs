@@ -64,6 +64,10 @@ const HEAD: usize = 8;
 pub struct Entries {
     /// Called at the entry of a function that is to be followed.
     pub follow: u64,
+    /// Called instead where something of the entry is kept by the place of the return address: a call
+    /// that is entered by a jump while an older one of its function is to return there takes the
+    /// older one's place.
+    pub follow_once: u64,
     /// Called when libgcc's unwinder looks up an address in its tables.
     pub find_fde: u64,
     /// Target of the stubs.
@@ -83,6 +87,7 @@ pub fn entries(base: u64) -> Entries {
         follow: at(0),
         find_fde: at(1),
         returned: at(2),
+        follow_once: at(3),
     }
 }
 
@@ -131,7 +136,12 @@ mod tests {
         assert!(CODE.len() <= (STUBS_OFFSET - CODE_OFFSET) as usize);
         let entries = entries(0x10_0000);
         let code = 0x10_0000 + CODE_OFFSET..0x10_0000 + STUBS_OFFSET;
-        for entry in [entries.follow, entries.find_fde, entries.returned] {
+        for entry in [
+            entries.follow,
+            entries.find_fde,
+            entries.returned,
+            entries.follow_once,
+        ] {
             assert!(code.contains(&entry), "{entry:#x}");
         }
         assert_eq!(SLOTS_OFFSET, 0x202000);

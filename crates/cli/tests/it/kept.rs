@@ -435,6 +435,76 @@ fn calls_that_return_together_keep_their_own_values() {
     }
 }
 
+/// A chain of tail calls that comes back to a function: its last call is known, the others are missed,
+/// and none has the values of another.
+#[test]
+fn a_chain_that_comes_back_to_a_function() {
+    let Some(program) = build(Compiler::Gcc, "jumps_back.c", &["-g"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let stack = "--return=stack";
+    // From 4 by 3, 2 and 1 to 0: `even` three times, `odd` twice; from 7 more than are followed.
+    for (from, evens, odds, last_even) in [("4", 3, 2, 0), ("7", 4, 4, 1)] {
+        let all = ["--json", stack, "-e", "r:even :even n=$arg1:s64 $retval"];
+        let both = ["-e", "r:odd :odd n=$arg1:s64 $retval"];
+        for words in [&all[..], &[&all[..], &both].concat()] {
+            let said = record_program(&trace, words, &program, &[from]);
+            let missed = json_of(&said)["returns_missed"].as_u64();
+            let functions = if words.len() > all.len() { 2 } else { 1 };
+            let expected = evens - 1 + (functions - 1) * (odds - 1);
+            assert_eq!(missed, Some(10 * expected), "{said}");
+            let events = events(&trace);
+            assert_eq!(events.len() as u64, 10 * functions, "{events:?}");
+            for event in events {
+                let last = match event["event"] == "even" {
+                    true => last_even,
+                    false => 1 - last_even,
+                };
+                assert_eq!(event["arguments"]["n"], last, "{event}");
+            }
+        }
+    }
+    // The first call waits 5 ms, and is missed: the last one is short.
+    for (event, count) in [
+        ("r:even :even if duration < 4ms", 10),
+        ("r:even :even if duration >= 4ms", 0),
+    ] {
+        record_program(&trace, &[stack, "-e", event], &program, &["4"]);
+        assert_eq!(events(&trace).len(), count, "{event}");
+    }
+    let words = [
+        "stat",
+        "--json",
+        stack,
+        "-e",
+        "latency(:even)",
+        "--",
+        text(&program),
+        "4",
+    ];
+    let output = capriole(&words);
+    assert!(output.status.success(), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let json = json_of(&said);
+    let measure = &json["groups"][0]["rows"][0]["measures"][0];
+    assert_eq!(
+        (&measure["count"], &json["returns_missed"]),
+        (&json!(10), &json!(20))
+    );
+    // Without values of the entry each call returns for itself.
+    let words = [stack, "-e", "r:even :even $retval"];
+    record_program(&trace, &words, &program, &["4"]);
+    assert_eq!(events(&trace).len(), 30);
+}
+
+/// Returns the JSON behind what a program has printed.
+fn json_of(said: &str) -> Value {
+    let line = said.lines().last().expect("JSON is the last line");
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
 #[test]
 fn totals_by_what_was_at_the_entry() {
     let Some(program) = program() else { return };

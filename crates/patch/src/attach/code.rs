@@ -483,7 +483,10 @@ fn make(probe: &Probe, compiler: &mut Compiler, region: Option<Region>) -> Resul
         let mut work = point.work.clone();
         if let (false, Some(region)) = (point.returns.is_empty(), region) {
             work.push(Work::Help {
-                routine: region.entries().follow,
+                routine: match point.returns.iter().any(Work::reads_call) {
+                    true => region.entries().follow_once,
+                    false => region.entries().follow,
+                },
                 argument: returning(point, compiler)?,
             });
         }
