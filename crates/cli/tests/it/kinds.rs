@@ -404,8 +404,20 @@ fn with(action: libc::sighandler_t, mut command: Command) -> Command {
     command
 }
 
-/// A script starts what is to run in its background with SIGINT ignored, `nohup` with SIGHUP.
-fn in_the_background(command: Command) -> Command {
+/// A script starts what is to run in its background with SIGINT ignored, `nohup` with SIGHUP; and a
+/// program may have blocked SIGINT.
+fn in_the_background(mut command: Command) -> Command {
+    let block = || {
+        // SAFETY: a set is plain bits, all of them 0 in an empty one.
+        let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: adds to a set of ours.
+        unsafe { libc::sigaddset(&raw mut mask, libc::SIGINT) };
+        // SAFETY: only changes the mask of this thread.
+        unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const mask, std::ptr::null_mut()) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec this only makes system calls.
+    unsafe { command.pre_exec(block) };
     with(libc::SIG_IGN, command)
 }
 
@@ -476,6 +488,85 @@ fn a_recording_in_the_background_ends_by_sigint_and_outlives_sighup() {
         let mask = mask.strip_prefix("SigIgn:").expect(&said);
         let mask = u64::from_str_radix(mask.trim(), 16).expect(&said);
         assert_eq!(mask & both, expected, "{said}");
+    }
+}
+
+/// What a program begins with is what its caller wants, also where the recorder, or the runtime of its
+/// language, needs something else: SIGPIPE, SIGCHLD, and signals that are blocked.
+#[test]
+fn programs_inherit_their_signals() {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let shown = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"];
+    for ignored in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
+        for blocked in [
+            None,
+            Some(libc::SIGINT),
+            Some(libc::SIGTERM),
+            Some(libc::SIGUSR2),
+        ] {
+            let prepared = |mut command: Command| {
+                let prepare = move || {
+                    // SAFETY: the action is a constant.
+                    unsafe { libc::signal(ignored, libc::SIG_IGN) };
+                    // SAFETY: a set is plain bits, all of them 0 in an empty one.
+                    let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+                    if let Some(signal) = blocked {
+                        // SAFETY: adds to a set of ours.
+                        unsafe { libc::sigaddset(&raw mut mask, signal) };
+                    }
+                    let how = libc::SIG_SETMASK;
+                    // SAFETY: only changes the mask of this thread.
+                    unsafe { libc::sigprocmask(how, &raw const mask, std::ptr::null_mut()) };
+                    Ok(())
+                };
+                // SAFETY: between fork and exec this only makes system calls.
+                unsafe { command.pre_exec(prepare) };
+                command
+            };
+            let mut plain = Command::new(shown[0]);
+            plain.args(&shown[1..]);
+            let plain = prepared(plain).output().expect("it starts");
+            let words = [&["-e", "libc:read", "--"], &shown[..]].concat();
+            let traced = prepared(recorder(&trace, &words))
+                .output()
+                .expect("it starts");
+            let said = told(&traced);
+            assert!(traced.status.success(), "{ignored} {blocked:?}: {said}");
+            let [plain, traced] =
+                [plain, traced].map(|o| String::from_utf8_lossy(&o.stdout).into_owned());
+            assert_eq!(plain, traced, "{ignored} {blocked:?}");
+        }
+    }
+    // The status is known where children end by themselves.
+    let words = ["-e", "libc:read", "--", "sh", "-c", "exit 37"];
+    let mut command = recorder(&trace, &words);
+    let ignore = || {
+        // SAFETY: the action is a constant.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec this only makes system calls.
+    unsafe { command.pre_exec(ignore) };
+    let output = command.output().expect("it starts");
+    assert_eq!(output.status.code(), Some(37), "{}", told(&output));
+}
+
+/// A recorder that is killed while it starts a program leaves nothing that says so.
+#[test]
+fn a_recorder_that_is_killed_at_the_start_is_silent() {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    for round in 0..40 {
+        let words = ["-q", "-e", "libc:clock_nanosleep", "--", "sleep", "0.01"];
+        let mut command = recorder(&trace, &words);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(5 + round));
+        child.kill().expect("a child");
+        let output = child.wait_with_output().expect("a child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("fatal runtime error"), "{round}: {said}");
     }
 }
 
