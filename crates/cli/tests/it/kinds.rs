@@ -503,7 +503,7 @@ fn programs_inherit_their_signals() {
             None,
             Some(libc::SIGINT),
             Some(libc::SIGTERM),
-            Some(libc::SIGUSR2),
+            Some(libc::SIGTRAP),
         ] {
             let prepared = |mut command: Command| {
                 let prepare = move || {

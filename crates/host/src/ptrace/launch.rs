@@ -133,6 +133,7 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     // First, because the code below fails on a 32-bit program.
     process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
+    let mask = requests::signal_mask(pid).map_err(fail("read the signals of"))?;
     let (stop, state) = stopping_place(&process)?;
     requests::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
     loop {
@@ -153,6 +154,8 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     requests::interrupt(pid).map_err(fail("interrupt"))?;
     requests::cont(pid, 0).map_err(fail("resume"))?;
     until(pid, |e| e == Event::Interrupted)?;
+    // The kernel unblocks a trap that it has to deliver.
+    requests::set_signal_mask(pid, mask).map_err(fail("set the signals of"))?;
     requests::set_options(pid, libc::PTRACE_O_TRACESYSGOOD).map_err(fail("trace"))?;
     Ok(Hold::new(pid))
 }
