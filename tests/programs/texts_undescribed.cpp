@@ -11,6 +11,16 @@ __attribute__((noinline)) std::string &put(int i, const std::string &text)
 	return store[i & 3];
 }
 
+/* Behind the throw clang puts a jump to the end of the function, which nothing reaches. */
+__attribute__((noinline)) std::string doubled(const std::string &text)
+{
+	std::string twice = text;
+	if (text.empty())
+		throw 1;
+	twice += text;
+	return twice;
+}
+
 /* Nobody uses the result, so LLVM may leave it out, and GCC makes a copy without it. */
 __attribute__((noinline)) static std::string &local(int i, const char *text)
 {
@@ -24,6 +34,6 @@ int main()
 	for (int i = 0; i < 4; i++)
 		local(i, "a text that is longer than fifteen");
 	for (int i = 0; i < 3; i++)
-		put(i, store[3]);
+		put(i, doubled(store[3]).size() ? store[3] : store[0]);
 	std::puts(store[0].size() ? "ok texts" : "");
 }

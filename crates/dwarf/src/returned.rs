@@ -195,7 +195,9 @@ impl Debug<'_> {
         let in_memory = Place::Memory(Sum::of(Start::Register(Gpr::Rax)));
         let place = match self.shape(kind)? {
             Shape::Pointer { size: 8, .. } | Shape::Reference { .. } => rax,
-            Shape::Record { size: None, .. } => return Ok(ReturnedText::No),
+            // Only a `std::string` is known although it is just declared. It has constructors, so its
+            // caller provides memory.
+            Shape::Record { size: None, .. } => in_memory,
             Shape::Record {
                 size: Some(size), ..
             } => match language {

@@ -345,7 +345,12 @@ impl Watch {
             Ok(State::Zombie | State::Dead) | Err(_) => {
                 self.all_threads_ended().then_some(Ended::Exited)
             }
-            Ok(_) => (!attached.is_mapped() && !self.has_ended()).then_some(Ended::Executed),
+            Ok(_) => {
+                let is_other = !attached.is_mapped() && !self.has_ended();
+                // One that is just ending has no memory at all.
+                let has_memory = || self.process.maps().is_ok_and(|maps| !maps.is_empty());
+                (is_other && has_memory()).then_some(Ended::Executed)
+            }
         }
     }
 }

@@ -479,10 +479,12 @@ fn texts_without_description_are_known() {
             "-e",
             "r:put :put $retval",
             "-e",
+            "r:put :doubled $retval",
+            "-e",
             "r:local :local $retval",
         ];
         record_program(&trace, &words, &program, &[]);
-        let (mut puts, mut locals) = (0, 0);
+        let (mut puts, mut results, mut locals) = (0, 0, 0);
         for event in events(&trace) {
             let arguments = &event["arguments"];
             let found = arguments["ret"].as_str().unwrap_or_default();
@@ -493,10 +495,11 @@ fn texts_without_description_are_known() {
                 puts += 1;
                 assert_eq!(found, text, "{event}");
             } else {
+                results += 1;
                 assert_eq!(found, format!("{text}{text}"), "{event}");
             }
         }
-        assert_eq!((puts, locals), (3, 4), "{}", program.display());
+        assert_eq!((puts, results, locals), (3, 6, 4), "{}", program.display());
     }
 }
 

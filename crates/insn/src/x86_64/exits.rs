@@ -389,6 +389,8 @@ impl Function<'_> {
         let mut last = None;
         let mut last_end = flow.extent().start;
         let mut leaving = Vec::new();
+        // The end of the call before the record, if that is one.
+        let mut behind_call = None;
         for (record, reached) in flow.records() {
             last_end = record.end();
             let counts = reached || unknown;
@@ -404,10 +406,16 @@ impl Function<'_> {
                     Stop::FarReturn | Stop::Never => {}
                 },
                 Kind::Jump | Kind::Conditional if counts && !self.holds(record.target) => {
-                    leaving.push(instruction);
+                    // Nothing of the function is there: clang without optimisation ends blocks so
+                    // that control never leaves, because the call throws.
+                    let is_unreachable = record.kind == Kind::Jump
+                        && record.target == flow.extent().end
+                        && behind_call == Some(at);
+                    leaving.push((instruction, is_unreachable));
                 }
                 _ => {}
             }
+            behind_call = matches!(record.kind, Kind::Call).then_some(record.end());
             runs_on = match (runs_on, goes_on(record, &instruction)) {
                 // Nops inherit from the instruction before them, unless control never reaches them.
                 (before, GoesOn::Nop) => before,
@@ -418,10 +426,11 @@ impl Function<'_> {
         }
         let runs_on = runs_on.filter(|_| !self.holds(flow.extent().end));
         let is_first = self.parts.first() == Some(&flow.extent());
-        for jump in &leaving {
+        for (jump, is_unreachable) in &leaving {
             let at = jump.ip();
             let depth = depths.at(at).filter(|_| is_first);
             match depth.is_some_and(|depth| depth != 0) {
+                true if *is_unreachable => {}
                 true => found.undecided.push(Undecided::KeepsFrame { at }),
                 false => found.add_jump(at, leaves_if(jump)),
             }

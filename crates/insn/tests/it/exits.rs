@@ -189,6 +189,13 @@ fn jumps_that_keep_the_frame_are_not_decided() {
     // push %rbx; jmp +0x40
     let (_, undecided, _) = all(&[0x53, 0xeb, 0x40]);
     assert_eq!(undecided, [Undecided::KeepsFrame { at: START + 1 }]);
+    // push %rbx; je to the ret; call +0x40; jmp to the end, so the call never returns; ret
+    let call = [0x53, 0x74, 0x07, 0xe8, 0x40, 0, 0, 0];
+    let (found, undecided, _) = all(&[&call[..], &[0xeb, 0x01, 0xc3]].concat());
+    assert_eq!((found, undecided), (vec!["10r".to_owned()], vec![]));
+    // The same, but the jump leads behind the end.
+    let (_, undecided, _) = all(&[&call[..], &[0xeb, 0x02, 0xc3]].concat());
+    assert_eq!(undecided, [Undecided::KeepsFrame { at: START + 8 }]);
     // leave; jmp +0x40: the stack depth is unknown.
     assert_eq!(all(&[0xc9, 0xeb, 0x40]), only(&["1t"]));
     // jrcxz +0x40; ret
