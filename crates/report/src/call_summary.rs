@@ -59,7 +59,7 @@ pub struct CallSummary {
     pub lost_packets: u64,
     /// Number of places in the trace that could not be read.
     pub damages: u64,
-    /// From the start of the recording to its end, in ns.
+    /// From the start of the recording to the moment at which all probes were out, in ns.
     pub duration_ns: u64,
     /// Step of the clock in ns, rounded up: the resolution of all times.
     pub clock_step_ns: u64,
@@ -289,7 +289,6 @@ impl CallSummary {
             .map(|(name, count)| count.summary(name, &scale))
             .collect();
         let sum = |part: fn(&FunctionSummary) -> u64| by_function.iter().map(part).sum();
-        let time = &document.time;
         let summary = CallSummary {
             directory: trace.directory().to_path_buf(),
             calls: sum(|function| function.calls),
@@ -303,9 +302,7 @@ impl CallSummary {
             lost_events: health.lost_events,
             lost_packets: health.lost_packets,
             damages: health.damages,
-            // While it is recorded, and after a kill, the end is that of a moment before.
-            duration_ns: (time.end_monotonic_ns.max(counter.last_time))
-                .saturating_sub(time.start_monotonic_ns),
+            duration_ns: document.time.length_ns(counter.last_time),
             clock_step_ns: document.clock.step_ns(),
             threads: counter.threads.len() as u64,
             complete: document.complete,

@@ -241,8 +241,11 @@ fn count(
     let source = Source::new(probed);
     let clock_step_ns = source.clock_step_ns();
     let mut shown = Shown::new(arguments, probed, &names);
+    let started = match arguments.run.pid {
+        Some(_) => probed.attached.since,
+        None => Instant::now(),
+    };
     let mut child = program.release();
-    let started = Instant::now();
     let mut counting = Counting {
         source: &source,
         lookup,
@@ -261,9 +264,11 @@ fn count(
         before,
         ..
     } = counting;
-    let time = started.elapsed();
-    // Calls are counted until the probes are out.
+    let seen = Instant::now();
     let detached = timed("probes removed", || probed.detach());
+    // Calls are counted until the probes are out, or have ended with the program.
+    let out = detached.as_ref().ok().and_then(|detached| detached.out);
+    let time = out.map_or(seen, |out| out.max(seen)) - started;
     let over = ended.and_then(|ended| Ok((ended, detached?)));
     let (ended, detached) = match over {
         Ok(over) => over,
