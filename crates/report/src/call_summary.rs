@@ -71,8 +71,10 @@ pub struct CallSummary {
     pub warnings: Vec<String>,
     /// The functions that were called, or had exits without a call.
     pub by_function: Vec<FunctionSummary>,
-    /// Number of functions that were never called.
+    /// Number of functions without a recorded call.
     pub silent: u64,
+    /// True if calls of functions were recorded only if they took long enough (`record --min-duration`).
+    pub only_long: bool,
     /// As in [`Summary`](crate::Summary).
     #[serde(skip)]
     pub advice_on_loss: &'static str,
@@ -308,6 +310,7 @@ impl CallSummary {
             complete: document.complete,
             warnings: document.warnings.clone(),
             silent,
+            only_long: functions.have_whole(),
             by_function,
             advice_on_loss: "",
             names: Form::default(),
@@ -402,9 +405,13 @@ impl fmt::Display for CallSummary {
             table(f, &self.by_function, self.names)?;
         }
         if self.silent > 0 {
+            let or_short = match self.only_long {
+                true => ", or no call took the minimum duration",
+                false => "",
+            };
             writeln!(
                 f,
-                "\n{} never called",
+                "\n{} never called{or_short}",
                 counted(self.silent, "function was", "functions were")
             )?;
         }

@@ -251,6 +251,7 @@ mod tests {
             warnings: Vec::new(),
             by_function: all,
             silent: 0,
+            only_long: false,
             advice_on_loss: "",
             names: Form::default(),
         }

@@ -156,6 +156,19 @@ fn short_calls_are_not_recorded() {
     let words = ["--graph", ":main", "--min-duration", "1h"];
     record_program(&trace, &words, &program, &["cancel"]);
     assert_eq!(events(&trace), [] as [Value; 0]);
+    let table = report(&trace, &["--summary"]);
+    let last = "1 function was never called, or no call took the minimum duration";
+    assert_eq!(table.lines().last(), Some(last), "{table}");
+    // With all calls recorded, it was not called.
+    let trace = directory.path().join("all");
+    let words = ["--graph", ":main", "--graph", ":jumper"];
+    record_program(&trace, &words, &program, &["cancel"]);
+    let table = report(&trace, &["--summary"]);
+    assert_eq!(
+        table.lines().last(),
+        Some("1 function was never called"),
+        "{table}"
+    );
 }
 
 /// Texts and arrays of long calls are read at the exit, through pointers kept from the entry.
