@@ -363,6 +363,18 @@ fn allocations_that_are_not_freed() {
         redis.says(&format!("SET session:{number} {}\n", "x".repeat(200)));
     });
     line(&said, &[" blocks, ", "zmalloc", "processMultibulkBuffer"]);
+    // Again of the same trace, and as if events had been lost.
+    let report = &script[script.find("capriole report").expect("a report")..];
+    let lossy = report.replacen(
+        "capriole report --json",
+        "{ echo '{\"lost_events\":3,\"cpu\":1}'; capriole report --json; \
+         echo '{\"lost_events_total\":3}'; }",
+        1,
+    );
+    assert_ne!(lossy, report);
+    let said = [report, &lossy].map(|script| answer(redis.directory.path(), script, &|| {}));
+    assert!(said[0].contains(" blocks, "), "{said:?}");
+    assert_eq!(said[0], said[1]);
 }
 
 #[test]
