@@ -704,10 +704,12 @@ fn files_that_a_compiler_opens() {
         return;
     }
     let directory = scratch();
-    std::fs::write(directory.path().join("shop.c"), "#include \"shop.h\"\n").expect("a file");
+    let source = "#include <stdio.h>\n#include \"shop.h\"\n";
+    std::fs::write(directory.path().join("shop.c"), source).expect("a file");
     std::fs::write(directory.path().join("shop.h"), "int shop;\n").expect("a file");
     let said = answer(directory.path(), &blocks(14)[0], &|| {});
     line(&said, &["cc1", "path=\"shop.c\""]);
+    line(&said, &["cc1", "path=\"/usr/include/stdio.h\""]);
     line(&said, &["cc1", "path=\"shop.h\""]);
 }
 
