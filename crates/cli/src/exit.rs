@@ -63,6 +63,17 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     })
 }
 
+/// Returns the program's exit code if the results were printed, or if their reader had closed the pipe.
+///
+/// # Errors
+/// Any other error of `printed`.
+pub fn unless_unread(printed: anyhow::Result<()>, code: ExitCode) -> anyhow::Result<ExitCode> {
+    match printed {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(code),
+    }
+}
+
 /// Returns the exit code that passes on a program's status: its own, or 128 plus the number of the
 /// signal that ended it, as shells do.
 pub fn passed_on(status: ExitStatus) -> ExitCode {

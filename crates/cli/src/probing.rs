@@ -52,7 +52,7 @@ pub struct RunFlags {
     )]
     pub pid: Option<u32>,
     /// Stop after this time, such as 500ms, 2s, 1m
-    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = parse_limit)]
     pub duration: Option<Duration>,
     #[command(flatten)]
     pub names: NamesFlag,
@@ -64,6 +64,18 @@ pub struct RunFlags {
         add = completion::program()
     )]
     pub program: Vec<OsString>,
+}
+
+/// Parses a time limit.
+fn parse_limit(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        Duration::ZERO => Err(
+            "the time must be longer than 0; without this option it goes on until the program ends \
+             or Ctrl-C"
+                .into(),
+        ),
+        limit => Ok(limit),
+    }
 }
 
 /// Options that control how sites are probed, and how returns are detected.

@@ -45,7 +45,7 @@ use capriole_ring::layout::{State, header, own};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Result of a detach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -67,6 +67,10 @@ pub struct Detached {
     pub damaged: usize,
     /// Time for which all threads were stopped.
     pub standstill: Duration,
+    /// Moment from which no process had probes any more, and no thread was in one, except for detours that a
+    /// signal handler had interrupted; `None` if there were none to remove, because the program had ended
+    /// or another process had removed them.
+    pub out: Option<Instant>,
 }
 
 /// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
@@ -160,6 +164,8 @@ fn detach_ours(
             set_restored(process, &remote, installed)?;
         }
         let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
+        // Threads that were in a detour have recorded their hits.
+        report.out.get_or_insert_with(Instant::now);
         report.standstill += stopped.elapsed();
         if !quiet {
             continue;

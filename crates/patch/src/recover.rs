@@ -685,6 +685,7 @@ fn detach_living(
         total.lingering |= one.lingering;
         total.kept |= one.kept;
         total.standstill += one.standstill;
+        total.out = total.out.max(one.out);
         if let Some(memory) = &memory {
             total.add_children(&detach_children(
                 host,
@@ -817,6 +818,7 @@ impl Detached {
         self.lingering |= children.lingering;
         self.kept |= children.kept;
         self.damaged += children.damaged;
+        self.out = self.out.max(children.out);
     }
 }
 

@@ -59,7 +59,7 @@ pub struct CallSummary {
     pub lost_packets: u64,
     /// Number of places in the trace that could not be read.
     pub damages: u64,
-    /// From the start of the recording to its end, in ns.
+    /// From the start of the recording to the moment at which all probes were out, in ns.
     pub duration_ns: u64,
     /// Step of the clock in ns, rounded up: the resolution of all times.
     pub clock_step_ns: u64,
@@ -71,8 +71,10 @@ pub struct CallSummary {
     pub warnings: Vec<String>,
     /// The functions that were called, or had exits without a call.
     pub by_function: Vec<FunctionSummary>,
-    /// Number of functions that were never called.
+    /// Number of functions without a recorded call.
     pub silent: u64,
+    /// True if calls of functions were recorded only if they took long enough (`record --min-duration`).
+    pub only_long: bool,
     /// As in [`Summary`](crate::Summary).
     #[serde(skip)]
     pub advice_on_loss: &'static str,
@@ -289,7 +291,6 @@ impl CallSummary {
             .map(|(name, count)| count.summary(name, &scale))
             .collect();
         let sum = |part: fn(&FunctionSummary) -> u64| by_function.iter().map(part).sum();
-        let time = &document.time;
         let summary = CallSummary {
             directory: trace.directory().to_path_buf(),
             calls: sum(|function| function.calls),
@@ -303,14 +304,13 @@ impl CallSummary {
             lost_events: health.lost_events,
             lost_packets: health.lost_packets,
             damages: health.damages,
-            // While it is recorded, and after a kill, the end is that of a moment before.
-            duration_ns: (time.end_monotonic_ns.max(counter.last_time))
-                .saturating_sub(time.start_monotonic_ns),
+            duration_ns: document.time.length_ns(counter.last_time),
             clock_step_ns: document.clock.step_ns(),
             threads: counter.threads.len() as u64,
             complete: document.complete,
             warnings: document.warnings.clone(),
             silent,
+            only_long: functions.have_whole(),
             by_function,
             advice_on_loss: "",
             names: Form::default(),
@@ -405,9 +405,13 @@ impl fmt::Display for CallSummary {
             table(f, &self.by_function, self.names)?;
         }
         if self.silent > 0 {
+            let or_short = match self.only_long {
+                true => ", or no call took the minimum duration",
+                false => "",
+            };
             writeln!(
                 f,
-                "\n{} never called",
+                "\n{} never called{or_short}",
                 counted(self.silent, "function was", "functions were")
             )?;
         }

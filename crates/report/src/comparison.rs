@@ -35,7 +35,7 @@ pub struct Compared {
     pub directory: PathBuf,
     /// Number of calls.
     pub calls: u64,
-    /// From the start of the recording to its end, in ns.
+    /// From the start of the recording to the moment at which all probes were out, in ns.
     pub duration_ns: u64,
     /// Hits that are not in the trace.
     pub lost_events: u64,
@@ -251,6 +251,7 @@ mod tests {
             warnings: Vec::new(),
             by_function: all,
             silent: 0,
+            only_long: false,
             advice_on_loss: "",
             names: Form::default(),
         }

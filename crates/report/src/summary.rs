@@ -27,7 +27,7 @@ pub struct Summary {
     pub lost_packets: u64,
     /// Number of places in the trace that could not be read.
     pub damages: u64,
-    /// From the start of the recording to its end, in ns.
+    /// From the start of the recording to the moment at which all probes were out, in ns.
     pub duration_ns: u64,
     /// Number of threads that hit a probe.
     pub threads: u64,
@@ -158,9 +158,7 @@ impl Summary {
         let silent = asked.values().filter(|hit| !**hit).count() as u64;
         let total: u64 = by_name.values().map(|count| count.calls).sum();
         let start = document.time.start_monotonic_ns;
-        let duration_ns = last_time
-            .max(document.time.end_monotonic_ns)
-            .saturating_sub(start);
+        let duration_ns = document.time.length_ns(last_time);
         let all_tids: HashSet<u32> = by_name
             .values()
             .flat_map(|c| c.tids.iter().copied())

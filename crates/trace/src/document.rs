@@ -77,6 +77,25 @@ pub struct Document {
     pub complete: bool,
 }
 
+impl Document {
+    /// Returns the moment at which all probes were out, in ticks, or that of the clock's last sync point if
+    /// the recorder has not noted it.
+    #[must_use]
+    pub fn end_ticks(&self) -> Option<u64> {
+        let last = self.clock.sync_points.last()?;
+        let Some(probed_ns) = self.time.probed_ns else {
+            return Some(last.tsc);
+        };
+        let out = self.time.start_monotonic_ns.saturating_add(probed_ns);
+        let later = u128::from(last.monotonic_ns.saturating_sub(out));
+        let ticks = later * u128::from(self.clock.freq_hz) / 1_000_000_000;
+        Some(
+            last.tsc
+                .saturating_sub(u64::try_from(ticks).unwrap_or(u64::MAX)),
+        )
+    }
+}
+
 /// Times at which events were lost, in ticks.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
@@ -151,6 +170,9 @@ pub struct Finish {
     pub clock: ClockModel,
     /// The name of each thread, by thread id.
     pub threads: BTreeMap<u32, String>,
+    /// Time from the start of the recording to the moment at which all probes were out or the program had
+    /// ended, in ns, if it is known.
+    pub probed_ns: Option<u64>,
     /// Pauses of the target for patching.
     pub stops: Vec<Stop>,
     /// Lost hits that are not in any packet's `discarded` count.
@@ -188,8 +210,24 @@ pub struct TimeSpan {
     pub start_realtime_ns: u64,
     /// `CLOCK_MONOTONIC` at the start, in ns.
     pub start_monotonic_ns: u64,
-    /// `CLOCK_MONOTONIC` at the end, in ns.
+    /// `CLOCK_MONOTONIC` at the end, in ns: that of the clock's last sync point, which is taken after the
+    /// probes were removed.
     pub end_monotonic_ns: u64,
+    /// Time from the start to the moment at which all probes were out or the program had ended, in ns;
+    /// `None` while it runs, after the recorder was killed, and in older traces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probed_ns: Option<u64>,
+}
+
+impl TimeSpan {
+    /// Returns the time during which hits were recorded, in ns. If the recorder has not noted it, that is
+    /// the time up to the end, or up to the last event, at `last_event_ns`, if that is later.
+    #[must_use]
+    pub fn length_ns(&self, last_event_ns: u64) -> u64 {
+        let known = self.end_monotonic_ns.max(last_event_ns);
+        self.probed_ns
+            .unwrap_or_else(|| known.saturating_sub(self.start_monotonic_ns))
+    }
 }
 
 /// Role of an event in call pairing: entry, return, tail call, or none.

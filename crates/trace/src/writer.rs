@@ -130,6 +130,7 @@ impl TraceWriter {
                 start_realtime_ns: points.first().map_or(0, |point| point.realtime_ns),
                 start_monotonic_ns: points.first().map_or(0, |point| point.monotonic_ns),
                 end_monotonic_ns: points.last().map_or(0, |point| point.monotonic_ns),
+                probed_ns: None,
             },
             events: info.events.clone(),
             threads: BTreeMap::new(),
@@ -329,6 +330,7 @@ impl TraceWriter {
         self.bring_up_to_date(finish.clock);
         let document = &mut self.document;
         document.threads = finish.threads;
+        document.time.probed_ns = finish.probed_ns;
         document.stops = finish.stops;
         document.exit = finish.exit;
         for warning in finish.warnings {

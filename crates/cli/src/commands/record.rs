@@ -32,7 +32,7 @@ use clap::ValueHint;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Record every call of functions in a running program, or in one that it starts
 #[derive(Debug, clap::Args)]
@@ -160,6 +160,9 @@ fn record(
     let names = select::shown_names(&probed.selected, arguments.run.names.form());
     probing::say_dropped(&probed, &names);
     probing::say_sites(&probed, &names);
+    if arguments.run.pid.is_none() {
+        recorder.set_start(Instant::now());
+    }
     let mut child = program.release();
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
     let detached = timed("probes removed", || probed.detach());

@@ -241,8 +241,11 @@ fn count(
     let source = Source::new(probed);
     let clock_step_ns = source.clock_step_ns();
     let mut shown = Shown::new(arguments, probed, &names);
+    let started = match arguments.run.pid {
+        Some(_) => probed.attached.since,
+        None => Instant::now(),
+    };
     let mut child = program.release();
-    let started = Instant::now();
     let mut counting = Counting {
         source: &source,
         lookup,
@@ -261,9 +264,11 @@ fn count(
         before,
         ..
     } = counting;
-    let time = started.elapsed();
-    // Calls are counted until the probes are out.
+    let seen = Instant::now();
     let detached = timed("probes removed", || probed.detach());
+    // Calls are counted until the probes are out, or have ended with the program.
+    let out = detached.as_ref().ok().and_then(|detached| detached.out);
+    let time = out.map_or(seen, |out| out.max(seen)) - started;
     let over = ended.and_then(|ended| Ok((ended, detached?)));
     let (ended, detached) = match over {
         Ok(over) => over,
@@ -272,10 +277,10 @@ fn count(
                 let aftermath = advice::told(&probed.aftermath());
                 tell!("capriole: counting stopped; {aftermath}");
             }
-            if let Some(child) = child {
-                wait_for(child)?;
-            }
-            return Err(error);
+            return match child {
+                Some(child) => exit::unless_unread(Err(error), wait_for(child)?),
+                None => Err(error),
+            };
         }
     };
     let mut whole = source.read(time, &probed.selected);
@@ -284,9 +289,10 @@ fn count(
     let mut last = whole.since(&before);
     let both = [&mut whole.groups[..], &mut last.groups[..]];
     lookup.name(probed.attached.process(), both);
-    if let Some(period) = arguments.interval {
-        shown.last_interval(&whole, &last, period)?;
-    }
+    let last_interval = match arguments.interval {
+        Some(period) => shown.last_interval(&whole, &last, period),
+        None => Ok(()),
+    };
     let folded = folding.map(|folding| folding.fold(&whole));
     let printed = match arguments.json {
         true => {
@@ -359,17 +365,15 @@ fn count(
             printed
         }
     };
-    let printed = printed.and_then(|()| match (&folded, folding, &arguments.flame) {
+    let drawn = match (&folded, folding, &arguments.flame) {
         (Some(folded), Some(folding), Some(file)) => {
             stacks::draw(folded, folding, shown.form, lookup.title(), file)
         }
         _ => Ok(()),
-    });
+    };
+    let printed = drawn.and(last_interval).and(printed);
     match child {
-        Some(child) => {
-            let code = wait_for(child)?;
-            printed.map(|()| code)
-        }
+        Some(child) => exit::unless_unread(printed, wait_for(child)?),
         None => printed.map(|()| ExitCode::SUCCESS),
     }
 }

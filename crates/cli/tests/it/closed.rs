@@ -2,11 +2,11 @@
 //! and no other file gets their numbers.
 
 use crate::programs::{Compiler, build};
-use crate::target::told;
+use crate::target::{sleeping, told};
 use crate::traces::{scratch, text};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// Runs `capriole` with one of its standard descriptors closed.
 fn without(descriptor: i32, directory: &Path, arguments: &[&str]) -> Output {
@@ -114,4 +114,74 @@ fn closed_input_and_messages_do_no_harm() {
             assert_eq!(output.stderr, b"");
         }
     }
+}
+
+/// Runs `capriole` with an output that nobody reads.
+fn unread(arguments: &[&str]) -> Output {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(writer).stderr(Stdio::piped());
+    command
+        .spawn()
+        .and_then(Child::wait_with_output)
+        .expect("capriole runs")
+}
+
+/// The status is the program's, whether or not the results were read: as of `stat ... | head -n 1`.
+#[test]
+fn an_unread_output_leaves_the_status_of_the_program() {
+    let directory = scratch();
+    let drawing = directory.path().join("flame.svg");
+    let stacks = "libc:malloc by stack";
+    let options: [&[&str]; 7] = [
+        &["-e", "libc:malloc"],
+        &["-e", "libc:malloc", "--json"],
+        &["-e", "libc:malloc", "--interval", "20ms"],
+        &["-e", "libc:malloc", "--interval", "20ms", "--json"],
+        // Only the time after the last whole interval is printed.
+        &["-e", "libc:malloc", "--interval", "1h"],
+        &["-e", stacks, "--folded"],
+        &["-e", stacks, "--flame", text(&drawing)],
+    ];
+    for options in options {
+        for (ends, status) in [("exit 200", 200), ("kill -SEGV $$", 128 + libc::SIGSEGV)] {
+            let script = format!("sleep 0.1; {ends}");
+            let words = [&["stat"], options, &["--", "sh", "-c", &script]].concat();
+            let output = unread(&words);
+            assert_eq!(
+                output.status.code(),
+                Some(status),
+                "{words:?}: {}",
+                told(&output)
+            );
+        }
+    }
+    let drawing = std::fs::read_to_string(&drawing).expect("it was drawn");
+    assert!(drawing.contains("malloc"), "{drawing}");
+
+    // Nothing was wrong in a recording that has no status of a program.
+    let mut sleeper = sleeping();
+    let pid = sleeper.id().to_string();
+    let words = [
+        "stat",
+        "-e",
+        "libc:malloc",
+        "--duration",
+        "10ms",
+        "-p",
+        &pid,
+    ];
+    assert_eq!(unread(&words).status.code(), Some(0));
+    sleeper.kill().expect("it is ours");
+    sleeper.wait().expect("it ends");
+
+    // Results that could not be written are an error.
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    command.args(["stat", "-e", "libc:malloc", "--", "sh", "-c", "exit 200"]);
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let status = command.stdout(full.expect("it exists")).status();
+    assert_eq!(status.expect("capriole runs").code(), Some(1));
 }

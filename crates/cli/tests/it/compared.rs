@@ -1,8 +1,8 @@
 //! `report --compare BEFORE AFTER`.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, told};
-use crate::traces::{record_program, scratch, text};
+use crate::target::{Running, capriole, told};
+use crate::traces::{record, record_program, scratch, text};
 use serde_json::Value;
 use std::path::Path;
 
@@ -98,5 +98,61 @@ fn traces_that_cannot_be_compared_are_refused() {
         let said = told(&output);
         assert_eq!(output.status.code(), Some(status), "{said}");
         assert!(said.contains(reason), "{words:?}: {said}");
+    }
+}
+
+/// Reports divide by the time that `record` prints, in which the probes were in, and not by one that goes
+/// on until the trace is complete.
+#[test]
+fn all_reports_have_the_time_that_record_prints() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &["-O1"]) else {
+        return;
+    };
+    let words = ["--wait", "--threads", "1", "--calls", "1000000000"];
+    let mut running = Running::start(&program, &words);
+    running.say("go");
+    let pid = running.pid.to_string();
+    let attach = ["-p", &pid, "--duration", "20ms"];
+    let launch = ["--", text(&program), "--calls", "1000"];
+    let directory = scratch();
+    for (at, subject) in [&attach[..], &launch].into_iter().enumerate() {
+        let times = ["-e", "--graph"].map(|option| {
+            let trace = directory.path().join(format!("{at}{option}"));
+            let words = [&["--json", option, ":counted_work"], subject].concat();
+            let output = record(&trace, &words);
+            assert!(output.status.success(), "{}", told(&output));
+            let said = String::from_utf8(output.stdout).expect("UTF-8");
+            let said = said.lines().last().expect("a line");
+            let said: Value = serde_json::from_str(said).expect("JSON");
+            (trace, said["duration_ns"].as_u64().expect("a number"))
+        });
+        let [(events, time), (calls, time_of_calls)] = times;
+        let table = summary(&events);
+        assert_eq!(table["duration_ns"], time, "{table}");
+        let row = &table["by_event"][0];
+        let per_second = row["calls"].as_f64().expect("a number") * 1e9 / time as f64;
+        let ratio = row["calls_per_second"].as_f64().expect("a number") / per_second;
+        assert!((ratio - 1.0).abs() < 1e-6, "{table}");
+        // Every hit is in that time, by the time stamp counter.
+        let last = row["last_ns"].as_u64().expect("a number");
+        assert!(last <= time + 100_000, "{time}: {row}");
+        assert_eq!(summary(&calls)["duration_ns"], time_of_calls);
+        let words = ["report", "--json", "--compare", text(&calls), text(&calls)];
+        assert_eq!(json(&words)["after"]["duration_ns"], time_of_calls);
+        if at == 0 {
+            assert!(time >= 20_000_000, "{time}");
+        }
+
+        // A trace of an older recorder: up to its last sync point.
+        let path = events.join("info/capriole.json");
+        let document = std::fs::read(&path).expect("a description");
+        let mut document: Value = serde_json::from_slice(&document).expect("JSON");
+        let span = document["time"].as_object_mut().expect("an object");
+        assert_eq!(span.remove("probed_ns"), Some(time.into()));
+        let number = |name: &str| span[name].as_u64().expect("a number");
+        let until_end = number("end_monotonic_ns") - number("start_monotonic_ns");
+        assert!(until_end > time, "{until_end} {time}");
+        std::fs::write(&path, document.to_string()).expect("it is ours");
+        assert_eq!(summary(&events)["duration_ns"], until_end);
     }
 }

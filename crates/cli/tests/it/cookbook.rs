@@ -363,6 +363,18 @@ fn allocations_that_are_not_freed() {
         redis.says(&format!("SET session:{number} {}\n", "x".repeat(200)));
     });
     line(&said, &[" blocks, ", "zmalloc", "processMultibulkBuffer"]);
+    // Again of the same trace, and as if events had been lost.
+    let report = &script[script.find("capriole report").expect("a report")..];
+    let lossy = report.replacen(
+        "capriole report --json",
+        "{ echo '{\"lost_events\":3,\"cpu\":1}'; capriole report --json; \
+         echo '{\"lost_events_total\":3}'; }",
+        1,
+    );
+    assert_ne!(lossy, report);
+    let said = [report, &lossy].map(|script| answer(redis.directory.path(), script, &|| {}));
+    assert!(said[0].contains(" blocks, "), "{said:?}");
+    assert_eq!(said[0], said[1]);
 }
 
 #[test]
@@ -692,10 +704,12 @@ fn files_that_a_compiler_opens() {
         return;
     }
     let directory = scratch();
-    std::fs::write(directory.path().join("shop.c"), "#include \"shop.h\"\n").expect("a file");
+    let source = "#include <stdio.h>\n#include \"shop.h\"\n";
+    std::fs::write(directory.path().join("shop.c"), source).expect("a file");
     std::fs::write(directory.path().join("shop.h"), "int shop;\n").expect("a file");
     let said = answer(directory.path(), &blocks(14)[0], &|| {});
     line(&said, &["cc1", "path=\"shop.c\""]);
+    line(&said, &["cc1", "path=\"/usr/include/stdio.h\""]);
     line(&said, &["cc1", "path=\"shop.h\""]);
 }
 

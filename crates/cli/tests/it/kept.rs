@@ -129,6 +129,46 @@ fn all_calls_are_longer_than_nothing() {
     }
 }
 
+/// Functions that are left for each other by jumps return together, and each is shown in the one that jumped
+/// to it: their time is counted once.
+#[test]
+fn a_chain_of_tail_calls_is_nested() {
+    let Some(program) = build(Compiler::Gcc, "followed.c", &["-g", "-O2", "-pthread"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let functions = ["first", "second", "third"];
+    let mut words = vec![ENDS[1], "--min-duration", "1ns"];
+    let events: Vec<String> = functions.iter().map(|name| format!(":{name}")).collect();
+    words.extend(events.iter().flat_map(|event| ["--graph", event]));
+    record_program(&trace, &words, &program, &["tail"]);
+    let calls = graph(&trace);
+    check_nesting(&calls);
+    let by_id: BTreeMap<u64, &Value> = calls.iter().map(|c| (number(&c["id"]), c)).collect();
+    for (depth, function) in functions.iter().enumerate() {
+        let own = calls.iter().filter(|call| call["function"] == *function);
+        let own: Vec<&Value> = own.collect();
+        assert_eq!(own.len(), 100, "{function}");
+        for call in own {
+            assert_eq!(number(&call["depth"]), depth as u64, "{call}");
+            assert_eq!(call["exit"], "returned", "{call}");
+            let caller = call["parent"].as_u64().map(|id| &by_id[&id]["function"]);
+            let wanted = depth.checked_sub(1).map(|at| json!(functions[at]));
+            assert_eq!(caller, wanted.as_ref(), "{call}");
+        }
+    }
+    let summary = traces::summary(&trace);
+    let rows = summary["by_function"].as_array().expect("rows").iter();
+    let sum: u64 = rows.clone().map(|row| number(&row["self_ns"])).sum();
+    let mut rows = rows.filter(|row| row["function"] == "first");
+    let first = rows.next().expect("a row");
+    // Each number is rounded down.
+    let total = number(&summary["total_ns"]);
+    assert_eq!(number(&first["total_ns"]), total, "{summary}");
+    assert!((sum..=sum + 3).contains(&total), "{summary}");
+}
+
 #[test]
 fn short_calls_are_not_recorded() {
     let Some(program) = program() else { return };
@@ -156,6 +196,19 @@ fn short_calls_are_not_recorded() {
     let words = ["--graph", ":main", "--min-duration", "1h"];
     record_program(&trace, &words, &program, &["cancel"]);
     assert_eq!(events(&trace), [] as [Value; 0]);
+    let table = report(&trace, &["--summary"]);
+    let last = "1 function was never called, or no call took the minimum duration";
+    assert_eq!(table.lines().last(), Some(last), "{table}");
+    // With all calls recorded, it was not called.
+    let trace = directory.path().join("all");
+    let words = ["--graph", ":main", "--graph", ":jumper"];
+    record_program(&trace, &words, &program, &["cancel"]);
+    let table = report(&trace, &["--summary"]);
+    assert_eq!(
+        table.lines().last(),
+        Some("1 function was never called"),
+        "{table}"
+    );
 }
 
 /// Texts and arrays of long calls are read at the exit, through pointers kept from the entry.

@@ -72,6 +72,7 @@ fn write(directory: &Path, events: Vec<EventInfo>) {
     let finish = Finish {
         clock,
         threads: BTreeMap::from([(7, "orders".to_owned())]),
+        probed_ns: None,
         stops: Vec::new(),
         lost_elsewhere: 0,
         exit: None,

@@ -37,7 +37,7 @@ pub struct Summary {
     pub damaged: u64,
     /// Number of forked children that were seen to execute another program, at least.
     pub executed_children: u64,
-    /// Time from attach to detach.
+    /// Time during which the probes were in, and the program could run.
     pub duration: Duration,
 }
 
@@ -58,6 +58,8 @@ pub struct Recorder {
     /// Number of the event for messages that others write into the session.
     texts: u32,
     reader: Option<Reader>,
+    /// Start of the recording.
+    since: Instant,
     started: Instant,
     ended: Option<Instant>,
     /// Number of forked children that were seen to execute another program.
@@ -163,6 +165,7 @@ impl Recorder {
             texts,
             reader: None,
             losses: (tsc::read(), 0),
+            since: Instant::now(),
             started: Instant::now(),
             ended: None,
             executed_children: 0,
@@ -191,8 +194,15 @@ impl Recorder {
     /// # Errors
     /// The older trace cannot be moved.
     pub fn begin(&mut self, attached: &Attached) -> Result<()> {
-        self.writer.set_start(attached.since);
+        self.set_start(attached.since);
         Ok(self.writer.begin()?)
+    }
+
+    /// Sets the start of the recording, which is else that of the attach: a program that was stopped
+    /// meanwhile runs from this moment on.
+    pub fn set_start(&mut self, since: Instant) {
+        self.since = since;
+        self.writer.set_start(since);
     }
 
     /// Removes the trace directory of a recording that did not start.
@@ -457,16 +467,19 @@ impl Recorder {
                 "{damaged} places of session memory were unreadable"
             ));
         }
+        // Without a removal, the probes have ended with the program.
+        let out = detached.and_then(|detached| detached.out).max(self.ended);
+        let duration = out.unwrap_or_else(Instant::now) - self.since;
         let finish = Finish {
             clock: self.clock.model()?,
             threads: self.threads,
+            probed_ns: Some(duration.as_nanos() as u64),
             stops,
             lost_elsewhere: lost.saturating_sub(self.writer.totals().lost_events),
             exit,
             warnings,
         };
         let totals = self.writer.finish(finish)?;
-        let duration = self.ended.unwrap_or_else(Instant::now) - self.started;
         Ok(Summary {
             events: totals.events,
             lost: totals.lost_events,

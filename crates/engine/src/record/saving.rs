@@ -187,6 +187,7 @@ impl Saver {
         writer.end(Finish {
             clock: clock.model()?,
             threads,
+            probed_ns: None,
             stops,
             lost_elsewhere,
             exit: None,

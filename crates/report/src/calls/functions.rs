@@ -172,8 +172,8 @@ impl Functions {
         parts().any(entry) && parts().any(exit) || parts().any(whole)
     }
 
-    /// True if some or all calls were recorded at their exits only.
-    pub(super) fn have_whole(&self) -> bool {
+    /// True if some or all calls were recorded at their exits only, and only those that took long enough.
+    pub(crate) fn have_whole(&self) -> bool {
         let whole = |part: &Part| matches!(part, Part::Whole { .. });
         self.parts.iter().any(whole)
     }

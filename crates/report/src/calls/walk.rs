@@ -83,8 +83,8 @@ pub fn walk(
     }
     let health = events.health();
     let (end, lost) = (events.gaps(), events.lost());
-    if let Some(point) = trace.document().clock.sync_points.last() {
-        counts.last = counts.last.max(point.tsc);
+    if let Some(end) = trace.document().end_ticks() {
+        counts.last = counts.last.max(end);
     }
     if end.are_between(&gaps, (before, counts.last), losses) || trace.document().lost_events > lost
     {

@@ -7,7 +7,9 @@
 //!
 //! Both ends of each call are certain. Calls on one stack are nested, and inner ones are at lower
 //! addresses. So a call is inside another one if it began and ended while that was open, at most
-//! 8 MiB (Go: 1 KiB) below it: unrecorded calls may take up much of the stack between them. If two
+//! 8 MiB (Go: 1 KiB) below it: unrecorded calls may take up much of the stack between them. Or at the same
+//! address: a function that was jumped to (a tail call) inherits its caller's return address, and with
+//! `--return=stack` the caller's call lasts until the return of that function. If two
 //! calls that were open at once cannot be on one stack, the limit drops to at most half of their
 //! distance: this separates the stacks of coroutines.
 
@@ -78,9 +80,16 @@ pub(super) fn coming(
             });
         }
     }
-    // Of two calls with the same start time, the outer one comes first; at the same stack pointer,
-    // the one that ended first.
-    all.sort_by_key(|call| (call.time, Reverse(call.stack_pointer), call.end));
+    // Of two calls with the same start time, the outer one comes first. At the same stack pointer, calls
+    // that ended at once come first, in the order of their ends, and the others overlap: the one that
+    // ended last is the outer one.
+    all.sort_by_key(|call| {
+        let order = match call.time == call.end.0 {
+            true => (false, call.end),
+            false => (true, (u64::MAX - call.end.0, u64::MAX - call.end.1)),
+        };
+        (call.time, Reverse(call.stack_pointer), order)
+    });
     Ok(all.into())
 }
 
@@ -99,7 +108,7 @@ fn reach(coming: &VecDeque<Coming>) -> u64 {
         let open = open.entry(call.home()).or_default();
         open.retain_back(|other| other.end.0 > call.time);
         for other in open.iter().rev().take(LOOKED_AT) {
-            let nested = other.stack_pointer > call.stack_pointer && other.end > call.end;
+            let nested = other.stack_pointer >= call.stack_pointer && other.end > call.end;
             if other.end.0 > call.time && !nested {
                 let apart = other.stack_pointer.abs_diff(call.stack_pointer);
                 reach = reach.min((apart / 2).max(LEAST_REACH));
@@ -190,7 +199,7 @@ impl Whole {
                 && (stack_pointer..=stack_pointer.saturating_add(self.reach))
                     .contains(&call.stack_pointer);
             // If another call is still open at or below this address, this call was made later.
-            let is_next = around && !self.is_open_below(home, call.stack_pointer);
+            let is_next = around && !self.is_open_below(home, call);
             match is_next.then(|| self.coming.remove(at)).flatten() {
                 Some(call) => self.begin(&call, document, visitor)?,
                 None => at += 1,
@@ -199,11 +208,15 @@ impl Whole {
         Ok(())
     }
 
-    /// True if a call is open at this stack address, or within reach below it.
-    fn is_open_below(&self, home: Option<u32>, stack_pointer: u64) -> bool {
-        let near = (stack_pointer.saturating_sub(self.reach), 0)..=(stack_pointer, u64::MAX);
+    /// True if a call is open within reach below this one, or at the same stack address if it ends earlier.
+    fn is_open_below(&self, home: Option<u32>, call: &Coming) -> bool {
+        let here = call.stack_pointer;
+        let near = (here.saturating_sub(self.reach), 0)..=(here, u64::MAX);
+        let is_inside = |(key, busy): (&Key, &Busy)| {
+            key.0 < here || busy.ends.last().is_none_or(|end| *end < call.end)
+        };
         let stacks = self.homes.get(&home);
-        stacks.is_some_and(|stacks| stacks.range(near).next().is_some())
+        stacks.is_some_and(|stacks| stacks.range(near).any(is_inside))
     }
 
     /// Begins all calls up to a time (exclusive).
@@ -234,8 +247,7 @@ impl Whole {
             false => self.reach,
         };
         let home = self.homes.entry(call.home()).or_default();
-        let near =
-            (stack_pointer.saturating_add(1), 0)..=(stack_pointer.saturating_add(reach), u64::MAX);
+        let near = (stack_pointer, 0)..=(stack_pointer.saturating_add(reach), u64::MAX);
         let around = home.range(near).take(LOOKED_AT);
         let around = around.filter(|(_, busy)| busy.ends.last().is_some_and(|e| *e > call.end));
         let key = around.map(|(key, _)| *key).next();

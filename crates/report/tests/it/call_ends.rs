@@ -219,6 +219,22 @@ fn a_call_that_was_only_entered_has_no_time() {
         let text = String::from_utf8(text).unwrap();
         let begun = "  outer(n=0); /* still open, or left by an exception; begun ";
         assert_eq!(text.contains(begun), before_end, "{text}");
+        // The clock was read for the last time after 10 s, 9 s after the probes were out.
+        let ticks = |trace: &Trace| {
+            Heard::of(trace)
+                .calls
+                .iter()
+                .find_map(|call| call.before_end)
+        };
+        let until_clock = ticks(&trace);
+        let path = directory.path().join("info/capriole.json");
+        let mut document: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        document["time"]["probed_ns"] = 1_000_000_000.into();
+        std::fs::write(&path, document.to_string()).unwrap();
+        let until_out = ticks(&Trace::open(directory.path()).unwrap());
+        let sooner = until_clock.zip(until_out).map(|(clock, out)| clock - out);
+        assert_eq!(sooner, before_end.then_some(9 * common::HZ));
     }
 }
 

@@ -114,6 +114,36 @@ fn a_call_contains_those_that_were_made_in_it() {
     ");
 }
 
+/// A function that is jumped to has its caller's stack pointer, and with `--return=stack` both return together,
+/// it first. A chain does not shorten the reach between other calls.
+#[test]
+fn a_chain_of_tail_calls_is_nested() {
+    let heard = heard(&[
+        whole(0, 0, 1000, 9000),
+        whole(0, 0x10_0000, 2000, 4002),
+        whole(1, 0x10_0000, 2100, 4001),
+        whole(2, 0x10_0000, 2200, 4000),
+        whole(2, 0x10_0040, 2500, 2600),
+        // Begun at one moment.
+        whole(0, 0x40, 5000, 6002),
+        whole(1, 0x40, 5000, 6001),
+        // One after the other.
+        whole(2, 0x40, 7000, 7100),
+        whole(2, 0x40, 7100, 7200),
+    ]);
+    insta::assert_snapshot!(heard.told(&NAMES), @r"
+    main 1000..9000 self 4796 Returned
+      main 2000..4002 self 101 Returned
+        parse 2100..4001 self 101 Returned
+          read 2200..4000 self 1700 Returned
+            read 2500..2600 self 100 Returned
+      main 5000..6002 self 1 Returned
+        parse 5000..6001 self 1001 Returned
+      read 7000..7100 self 100 Returned
+      read 7100..7200 self 100 Returned
+    ");
+}
+
 /// Two calls that overlap are on two stacks, and so are two of which the later one is above the
 /// other, or that are as far apart.
 #[test]
@@ -237,6 +267,10 @@ fn tree(random: &mut Random, step: u64, at: (u64, u64), depth: u32, calls: &mut 
     for _ in 0..random.below(4).saturating_sub(u64::from(depth / 3)) {
         let below = below + 16 * (1 + random.below(8));
         now = tree(random, step, (below, now), depth + 1, calls) + random.below(step);
+    }
+    if depth > 0 && depth < 6 && random.below(4) == 0 {
+        // A tail call.
+        now = tree(random, step, (below, now), depth + 1, calls);
     }
     let by_clock = |time: u64| time / step * step;
     calls.push(whole(depth % 3, below, by_clock(begin), by_clock(now)));

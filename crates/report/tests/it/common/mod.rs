@@ -107,6 +107,7 @@ pub fn finish() -> Finish {
             (4243, "worker \"1\"".to_string()),
             (4244, "a\tb".to_string()),
         ]),
+        probed_ns: None,
         stops: vec![Stop {
             what: "attach".to_string(),
             duration_ns: 812_345,
