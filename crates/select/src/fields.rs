@@ -699,12 +699,13 @@ impl<'a> Reader<'a> {
             }
         }
         let text = debug.returned_text(&place, callers, as_string);
-        match text.map_err(|refusal| err!(Field, "{refusal}"))? {
-            ReturnedText::Text(text) => Ok(Some(text)),
-            ReturnedText::No => Ok(None),
+        match text {
+            Ok(ReturnedText::Text(text)) => Ok(Some(text)),
+            Ok(ReturnedText::No) => Ok(None),
             // Without a type it is a number.
-            ReturnedText::Unsure(_) if !as_string => Ok(None),
-            ReturnedText::Unsure(c_type) => bail!(
+            Ok(ReturnedText::Unsure(_)) | Err(_) if !as_string => Ok(None),
+            Err(refusal) => Err(err!(Field, "{refusal}")),
+            Ok(ReturnedText::Unsure(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`, but the compiler knew all its callers, and may have \
                  left out or moved what none of them uses; $retval:x64 is whatever rax holds"
