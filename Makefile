@@ -28,7 +28,7 @@ help:
 
 demo:
 	@scripts/setup.sh demo
-	@cargo build --release -p capriole-cli
+	@cargo build --release -p capriole-cli -p capriole-bench
 	@scripts/demo.sh
 
 test:

@@ -13,6 +13,22 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
+/// The demo calls `capriole bench`, which is a program of its own: in a fresh clone it is there only if
+/// the demo builds it.
+#[test]
+fn the_demo_builds_what_it_calls() {
+    let demo = std::fs::read_to_string(root().join("scripts/demo.sh")).expect("a script");
+    assert!(demo.contains("bench hit"));
+    let mut make = Command::new("make");
+    let output = make.args(["-n", "demo"]).current_dir(root()).output();
+    let said = told(&output.expect("make is there"));
+    let builds = said.lines().find(|line| line.contains("cargo build"));
+    assert!(
+        builds.is_some_and(|line| line.contains("-p capriole-bench")),
+        "{said}"
+    );
+}
+
 /// Builds the packages of the command that is being tested, and returns their paths.
 fn packages(out: &Path) -> Vec<String> {
     let mut script = Command::new(root().join("scripts/deb.sh"));
