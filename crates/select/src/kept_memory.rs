@@ -46,10 +46,19 @@ impl KeptMemory {
             });
         }
         if !same || parts.iter().any(|part| part.fetch.derefs.is_empty()) {
+            // The members of such texts, by their types in C++, Rust and Go.
+            let parts = match found.c_type.as_str() {
+                view if view.contains("string_view") => ("_M_str", "_M_len"),
+                slice if slice.starts_with('&') => ("data_ptr", "length"),
+                slice if slice.starts_with("[]") => ("array", "len"),
+                _ => ("str", "len"),
+            };
             bail!(
                 Field,
                 "it is in several registers at the entry, of which one would be kept: name its parts, \
-                 as in +0($entry:text._M_str):string[$entry:text._M_len]"
+                 as in +0($entry:NAME.{}):string[$entry:NAME.{}]",
+                parts.0,
+                parts.1
             );
         }
         let mut reads = first.fetch.derefs.len() - 1;

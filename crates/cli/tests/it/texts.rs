@@ -4,6 +4,7 @@
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{capriole, told};
 use crate::traces::{events, record_program, scratch, text};
+use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
@@ -453,6 +454,61 @@ fn texts_of_the_entry_are_read_by_their_types() {
             assert!(said.contains(&because), "{said}");
             assert!(said.contains("cannot be recorded as a string"), "{said}");
         }
+    }
+}
+
+/// A text in two registers is refused with what to write, and that shows it.
+#[test]
+fn a_text_in_two_registers_is_kept_by_its_parts() {
+    let cases = [
+        (
+            build(Compiler::Gxx, "texts.cpp", &["-g", "-O2", "-std=c++20"]),
+            ":take",
+            "view",
+            ["_M_str", "_M_len"],
+        ),
+        (
+            build(Compiler::Rustc, "texts.rs", &["-g", "-Copt-level=2"]),
+            ":take",
+            "text",
+            ["data_ptr", "length"],
+        ),
+        (
+            build_go("texts.go", "texts_go"),
+            ":main.take",
+            "text",
+            ["str", "len"],
+        ),
+    ];
+    for (program, function, name, [pointer, length]) in cases {
+        let Some(program) = program else { continue };
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let event = format!("r {function} x=$entry:{name}:string");
+        let words = [
+            "record",
+            "-o",
+            text(&trace),
+            "-e",
+            &event,
+            "--",
+            text(&program),
+        ];
+        let said = told(&capriole(&words));
+        let advice = format!("+0($entry:NAME.{pointer}):string[$entry:NAME.{length}]");
+        assert!(said.contains(&advice), "{said}");
+        let parts = advice.replace("NAME", name);
+        let at_return = format!("r:end {function} x={parts}");
+        let at_entry = format!("p:begin {function} {name}");
+        let words = ["-e", at_return.as_str(), "-e", at_entry.as_str()];
+        record_program(&trace, &words, &program, &[]);
+        let all = events(&trace);
+        let of = |event: &str, field: &str| -> Vec<Value> {
+            let own = all.iter().filter(|e| e["event"] == event);
+            own.map(|e| e["arguments"][field].clone()).collect()
+        };
+        assert!(of("begin", name).len() >= 5);
+        assert_eq!(of("end", "x"), of("begin", name), "{}", program.display());
     }
 }
 
