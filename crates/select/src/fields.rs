@@ -8,7 +8,7 @@ use crate::slots::Area;
 use crate::{entry, enumerators, kept_memory, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
 use capriole_codegen::fetch::FetchError;
-use capriole_codegen::fetch::{Case, Content, Fetch, Field, Length, Source};
+use capriole_codegen::fetch::{Content, Fetch, Field, Length, Source};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{
     Callers, Debug, Described, Enumerators, Returned, ReturnedText, Site as DebugSite, TypedFetch,
@@ -1208,25 +1208,7 @@ fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
         false => 0,
     };
     let mut field = known(&found.fetch, found.field_type, site, bias, Area::default())?;
-    field.length = match found.length.as_deref() {
-        None => None,
-        Some(capriole_dwarf::Length::Number { of, less }) => Some(Box::new(Length::Number {
-            of: typed(of, site)?.0,
-            less: *less,
-        })),
-        Some(capriole_dwarf::Length::Cases(cases)) => {
-            let case = |case: &capriole_dwarf::Case| -> Result<Case> {
-                let text = case.text.as_ref().map(|text| typed(text, site));
-                Ok(Case {
-                    bits: kept_memory::bits(case),
-                    equal: case.equal.into(),
-                    text: text.transpose()?.map(|(field, _)| field),
-                })
-            };
-            let cases = cases.iter().map(case).collect::<Result<_>>()?;
-            Some(Box::new(Length::Cases(cases)))
-        }
-    };
+    field.length = kept_memory::length(found, &|part| Ok(typed(part, site)?.0))?;
     Ok((field, found.field_type))
 }
 

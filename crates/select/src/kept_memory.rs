@@ -8,7 +8,7 @@ use capriole_codegen::fetch::{Case, Field, Length, Source};
 use capriole_dwarf::TypedFetch;
 use capriole_event::{Base, Fetch, FieldType};
 
-/// What is kept at the entry of a value in memory.
+/// The number that is kept at the entry for a text or an array, which the exit reads.
 pub struct KeptMemory {
     /// The number: a pointer, or the register that all reads start from.
     pub word: TypedFetch,
@@ -108,38 +108,38 @@ fn collect<'a>(found: &'a TypedFetch, parts: &mut Vec<&'a TypedFetch>) {
 /// Builds a field of which so many reads have been done.
 fn left(found: &TypedFetch, reads: usize, source: &Source) -> Result<Field> {
     let derefs = found.fetch.derefs[reads..].iter();
-    let length = match found.length.as_deref() {
-        None => None,
-        Some(capriole_dwarf::Length::Number { of, less }) => Some(Length::Number {
-            of: left(of, reads, source)?,
-            less: *less,
-        }),
-        Some(capriole_dwarf::Length::Cases(cases)) => {
-            let case = |case: &capriole_dwarf::Case| -> Result<Case> {
-                let text = case.text.as_ref().map(|text| left(text, reads, source));
-                Ok(Case {
-                    bits: bits(case),
-                    equal: case.equal.into(),
-                    text: text.transpose()?,
-                })
-            };
-            Some(Length::Cases(
-                cases.iter().map(case).collect::<Result<_>>()?,
-            ))
-        }
-    };
     Ok(Field {
         source: source.clone(),
         pointers: derefs.map(|deref| deref.offset).collect(),
-        length: length.map(Box::new),
+        length: length(found, &|part| left(part, reads, source))?,
         content: content(found.field_type)?,
     })
 }
 
-/// Returns the bits of a byte that tell which case applies.
-pub fn bits(case: &capriole_dwarf::Case) -> Width {
-    Width {
-        bits: Some((case.bits.offset, case.bits.width)),
-        ..Width::unsigned(1)
-    }
+/// Translates the length of a text; `field` builds the fields that it consists of.
+pub fn length(
+    found: &TypedFetch,
+    field: &dyn Fn(&TypedFetch) -> Result<Field>,
+) -> Result<Option<Box<Length>>> {
+    Ok(match found.length.as_deref() {
+        None => None,
+        Some(capriole_dwarf::Length::Number { of, less }) => Some(Box::new(Length::Number {
+            of: field(of)?,
+            less: *less,
+        })),
+        Some(capriole_dwarf::Length::Cases(cases)) => {
+            let case = |case: &capriole_dwarf::Case| -> Result<Case> {
+                Ok(Case {
+                    bits: Width {
+                        bits: Some((case.bits.offset, case.bits.width)),
+                        ..Width::unsigned(1)
+                    },
+                    equal: case.equal.into(),
+                    text: case.text.as_ref().map(field).transpose()?,
+                })
+            };
+            let cases = cases.iter().map(case).collect::<Result<_>>()?;
+            Some(Box::new(Length::Cases(cases)))
+        }
+    })
 }
