@@ -168,7 +168,7 @@ pub enum Length {
     Number {
         /// The number.
         of: Field,
-        /// What it counts beyond the text, in bytes.
+        /// Bytes to subtract from the number: those of a header that it includes.
         less: u64,
     },
     /// A number tells where the text is and how long, as libc++ and PostgreSQL have them. The

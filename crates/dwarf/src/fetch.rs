@@ -38,7 +38,7 @@ pub enum Length {
     Number {
         /// The number.
         of: TypedFetch,
-        /// What it counts beyond the text, in bytes.
+        /// Bytes to subtract from the number: those of a header that it includes.
         less: u64,
     },
     /// The byte that is fetched tells where the text is, and how long. The first case applies whose

@@ -36,7 +36,7 @@ pub enum Returned {
     Other(String),
 }
 
-/// Who may call a function, as far as its symbols tell.
+/// The possible callers of a function, derived from its symbols.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
     /// Any code: its symbol is not local.

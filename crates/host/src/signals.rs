@@ -84,7 +84,7 @@ pub fn catch() {
     });
 }
 
-/// What a child begins with: the actions and the mask that the signals had before they were caught.
+/// Signal actions and signal mask from before [`catch`], to be restored in a child.
 #[derive(Clone)]
 pub struct Actions {
     actions: Vec<(libc::c_int, libc::sigaction)>,

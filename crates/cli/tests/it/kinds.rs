@@ -491,8 +491,8 @@ fn a_recording_in_the_background_ends_by_sigint_and_outlives_sighup() {
     }
 }
 
-/// What a program begins with is what its caller wants, also where the recorder, or the runtime of its
-/// language, needs something else: SIGPIPE, SIGCHLD, and signals that are blocked.
+/// A started program inherits the caller's ignored and blocked signals, including SIGPIPE and SIGCHLD,
+/// which the recorder changes for itself.
 #[test]
 fn programs_inherit_their_signals() {
     let directory = scratch();

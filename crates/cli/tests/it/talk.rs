@@ -156,7 +156,7 @@ fn a_time_that_ends_by_a_jump() {
     assert!(measure["avg_ns"].as_f64() > Some(19e6), "{json}");
 }
 
-/// What holds for a whole file is told once.
+/// `list --args` prints that a file has no debug information once, not for every function.
 #[test]
 fn a_program_without_debug_information() {
     let Some(program) = build(Compiler::Gcc, "jumps_away.c", &["-g0"]) else {
