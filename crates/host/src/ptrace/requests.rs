@@ -174,6 +174,14 @@ pub(crate) fn rseq_configuration(tid: i32) -> Result<Restartable, Errno> {
 /// Maximum number of pending signals that are looked at.
 const MOST_PENDING: usize = 64;
 
+/// `struct __ptrace_peeksiginfo_args` of linux/ptrace.h, which libc has for glibc only.
+#[repr(C)]
+struct PeekSiginfo {
+    off: u64,
+    flags: u32,
+    nr: i32,
+}
+
 /// True if a stopped thread has just executed a breakpoint instruction, and its SIGTRAP is about to be
 /// delivered (it is the signal that the thread has stopped for) or pending. The code of other SIGTRAPs,
 /// such as those that a process sends, is another one.
@@ -187,7 +195,7 @@ pub(crate) fn has_hit_breakpoint(tid: i32, signal: i32) -> bool {
         let got = transfer(libc::PTRACE_GETSIGINFO, tid, 0, &mut infos[0]);
         return got.is_ok() && is_breakpoint(&infos[0]);
     }
-    let all = libc::ptrace_peeksiginfo_args {
+    let all = PeekSiginfo {
         off: 0,
         flags: 0, // those of the thread, not of its process
         nr: MOST_PENDING as i32,
