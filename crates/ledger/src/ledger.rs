@@ -883,17 +883,21 @@ impl Entry {
                 }))
             }
             journal::CODE | journal::GUARD | journal::UNWINDER | journal::ACTION => {
+                let uses = Uses {
+                    back: short(journal::USES)?,
+                    // A ledger of an older version has 0 there.
+                    ahead: short(journal::USES + 2)?.max(len.into()),
+                };
+                // The program can write to its memory: sums with these must not overflow.
+                address.checked_sub(uses.back.into())?;
+                address.checked_add(uses.ahead.into())?;
                 Some(Entry::Change(Change {
                     address,
                     len: len.into(),
                     before: bytes(journal::BEFORE)?,
                     after: bytes(journal::AFTER)?,
                     detour: word(journal::DETOUR)?,
-                    uses: Uses {
-                        back: short(journal::USES)?,
-                        // A ledger of an older version has 0 there.
-                        ahead: short(journal::USES + 2)?.max(len.into()),
-                    },
+                    uses,
                     phase: *entry.get(journal::PHASE)?,
                     guard: kind != journal::CODE,
                     unwinder: kind == journal::UNWINDER,
@@ -961,5 +965,10 @@ mod tests {
         assert!(with(journal::PHASE, 255).is_some());
         assert_eq!(with(journal::LEN, 17), None);
         assert_eq!(with(journal::KIND, 5), None);
+        // The bytes it changes would end behind the end of memory.
+        let mut entry = [0; journal::SIZE];
+        entry[journal::LEN] = 5;
+        entry[journal::ADDRESS..journal::ADDRESS + 8].fill(0xff);
+        assert_eq!(Entry::read(&entry), None);
     }
 }
