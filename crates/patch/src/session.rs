@@ -652,6 +652,7 @@ fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = std::fs::File::from(open_descriptor(pid, fd).map_err(fail)?);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
+    set_size(&file, bytes.len() as u64).map_err(fail)?;
     let written = file.write_all_at(bytes, 0);
     let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     written.map_err(errno).map_err(fail)?;
@@ -666,7 +667,7 @@ fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
 fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
-    rustix::fs::ftruncate(&file, size).map_err(fail)?;
+    set_size(&file, size).map_err(fail)?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
     let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
@@ -674,11 +675,21 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     Ok(inode)
 }
 
+/// Gives a memfd its size. Fails with `FBIG` if this process may not make files of that size: it
+/// counts as a file, and the kernel would send a SIGXFSZ, which ends programs.
+fn set_size(file: impl AsFd, size: u64) -> Result<(), Errno> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit {
+        Some(limit) if limit < size => Err(Errno::FBIG),
+        _ => rustix::fs::ftruncate(file, size),
+    }
+}
+
 /// Gets our own descriptor for the target's memfd and gives the memfd its final size.
 fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
     let fail = |errno| TargetError::Share { pid, errno };
     let file = open_descriptor(pid, fd).map_err(fail)?;
-    rustix::fs::ftruncate(&file, size as u64).map_err(fail)?;
+    set_size(&file, size as u64).map_err(fail)?;
     // Prevents other processes from shortening the file, after which accesses to the mapping would
     // fault.
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
