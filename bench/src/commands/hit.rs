@@ -6,7 +6,7 @@ use crate::Usage;
 use anyhow::Context;
 use capriole::aggregate::{Keys, Source};
 use capriole::options;
-use capriole::plan::{Planned, Probed, Request};
+use capriole::plan::{Known, Planned, Probed, Request};
 use capriole::probe::{
     Action, Aggregate, Base, FieldType, Guard, KeyKind, Map, Probe as BuiltProbe, Shown, Value,
 };
@@ -15,7 +15,6 @@ use capriole_bench::{
     BenchError, Function, HitOptions, Probe as BenchProbe, Progress, Row, RowResult, TEXT,
     TargetInfo, chart, default_rows, peer_rows, run_hit, table,
 };
-use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_ring::reader::record_size;
@@ -23,7 +22,9 @@ use capriole_ring::summary;
 use capriole_select::event::Event;
 use capriole_select::select::Mode;
 use capriole_trace::write_file;
+use std::cell::RefCell;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Work of one of our own probes.
@@ -132,7 +133,12 @@ struct Ours {
     function: Function,
     kind: Kind,
     armed: Option<Armed>,
+    known: SharedKnown,
 }
+
+/// What all rows know of the files of the measured program. To find it out takes much longer than
+/// to place a probe.
+pub type SharedKnown = Rc<RefCell<Known>>;
 
 /// One of our own probes in a process.
 pub struct Armed {
@@ -147,6 +153,7 @@ impl Armed {
     /// Attaches the probes of some events, whose records have this size in bytes; `None` if they
     /// record nothing.
     pub fn new(
+        known: &SharedKnown,
         process: &Process,
         events: &[Event],
         options: &ProbeOptions,
@@ -172,7 +179,7 @@ impl Armed {
             // As the command does it.
             entries: record_bytes.is_none(),
         };
-        let planned = Planned::new(process, &request)?;
+        let planned = Planned::with(&mut known.borrow_mut(), process, &request)?;
         let geometry = planned.geometry(64 << 20);
         let mut probed = planned.attach(process, None, geometry)?;
         if let Some(reason) = probed.dropped.iter().flatten().next() {
@@ -209,7 +216,7 @@ impl Armed {
 }
 
 impl Ours {
-    fn row(name: &str, function: Function, kind: Kind) -> Row {
+    fn row(known: &SharedKnown, name: &str, function: Function, kind: Kind) -> Row {
         Row::probed(
             name,
             function,
@@ -217,6 +224,7 @@ impl Ours {
                 function,
                 kind,
                 armed: None,
+                known: known.clone(),
             }),
         )
     }
@@ -226,8 +234,8 @@ impl Ours {
         let text = match self.kind {
             Kind::Text => {
                 // The target runs this same executable, mapped elsewhere.
-                let objects = Objects::of_process(&process)?;
-                let there = resolve(&objects, &entry(self.function, 0))?.remove(0);
+                let mut known = self.known.borrow_mut();
+                let there = resolve(known.objects(&process)?, &entry(self.function, 0))?.remove(0);
                 let here = self.function.address();
                 let text = std::ptr::from_ref(&TEXT) as u64;
                 there.address.wrapping_add(text.wrapping_sub(here))
@@ -248,6 +256,7 @@ impl Ours {
         };
         let record_bytes = records.then_some(record_bytes);
         self.armed = Some(Armed::new(
+            &self.known,
             &process,
             &events,
             &options,
@@ -296,9 +305,10 @@ const ROUNDS: u32 = 7;
 fn all_rows(threads: usize) -> Vec<Row> {
     let with_threads =
         |row: &Row| row.name() != "floor.count" && !row.name().starts_with("kernel.");
-    let mut rows = rows_of_one_thread();
+    let known = SharedKnown::default();
+    let mut rows = rows_of_one_thread(&known);
     if threads > 1 {
-        let again = rows_of_one_thread().into_iter().filter(with_threads);
+        let again = rows_of_one_thread(&known).into_iter().filter(with_threads);
         let again: Vec<Row> = again.map(|row| row.on_threads(threads)).collect();
         rows.extend(again);
     }
@@ -306,7 +316,7 @@ fn all_rows(threads: usize) -> Vec<Row> {
     rows
 }
 
-fn rows_of_one_thread() -> Vec<Row> {
+fn rows_of_one_thread(known: &SharedKnown) -> Vec<Row> {
     let mut rows = default_rows();
     let at = rows
         .iter()
@@ -314,36 +324,65 @@ fn rows_of_one_thread() -> Vec<Row> {
         .unwrap_or(rows.len());
     let ours = [
         Ours::row(
+            known,
             "capriole.count",
             Function::Count,
             Kind::Count { keyed: false },
         ),
         Ours::row(
+            known,
             "capriole.count_by_key",
             Function::ByKey,
             Kind::Count { keyed: true },
         ),
-        Ours::row("capriole.sum", Function::Sum, Kind::Sum),
+        Ours::row(known, "capriole.sum", Function::Sum, Kind::Sum),
         Ours::row(
+            known,
             "capriole.hist",
             Function::Hist,
             Kind::Histogram { keyed: false },
         ),
         Ours::row(
+            known,
             "capriole.hist_by_key",
             Function::HistByKey,
             Kind::Histogram { keyed: true },
         ),
-        Ours::row("capriole.reject", Function::Reject, Kind::Reject),
-        Ours::row("capriole.record0", Function::Record0, Kind::Record(0)),
-        Ours::row("capriole.record2", Function::Record2, Kind::Record(2)),
+        Ours::row(known, "capriole.reject", Function::Reject, Kind::Reject),
+        Ours::row(
+            known,
+            "capriole.record0",
+            Function::Record0,
+            Kind::Record(0),
+        ),
+        Ours::row(
+            known,
+            "capriole.record2",
+            Function::Record2,
+            Kind::Record(2),
+        ),
         // All arguments passed in registers.
-        Ours::row("capriole.record6", Function::Record6, Kind::Record(6)),
-        Ours::row("capriole.entry_exit", Function::EntryExit, Kind::Both),
-        Ours::row("capriole.return.stack", Function::ReturnStack, Kind::Stack),
-        Ours::row("capriole.latency", Function::Latency, Kind::Time),
-        Ours::row("capriole.string", Function::Text, Kind::Text),
-        Ours::row("capriole.int3", Function::Int3, Kind::Breakpoint),
+        Ours::row(
+            known,
+            "capriole.record6",
+            Function::Record6,
+            Kind::Record(6),
+        ),
+        Ours::row(
+            known,
+            "capriole.entry_exit",
+            Function::EntryExit,
+            Kind::Both,
+        ),
+        Ours::row(
+            known,
+            "capriole.return.stack",
+            Function::ReturnStack,
+            Kind::Stack,
+        ),
+        Ours::row(known, "capriole.latency", Function::Latency, Kind::Time),
+        Ours::row(known, "capriole.string", Function::Text, Kind::Text),
+        Ours::row(known, "capriole.int3", Function::Int3, Kind::Breakpoint),
     ];
     rows.splice(at..at, ours);
     rows

@@ -3,6 +3,7 @@
 
 mod probes;
 
+use super::hit::SharedKnown;
 use super::{Arguments, Outcome, hit};
 use capriole_bench::marker::sizes::{Size, sizes};
 use capriole_bench::{MarkerRow, Subject, marker_rows, run_marker};
@@ -20,33 +21,35 @@ fn all_rows() -> Vec<MarkerRow> {
     let mut rows = marker_rows();
     let at = rows.iter().position(|row| row.name() == "lttng_ust.off");
     let at = at.unwrap_or(rows.len());
-    let record2 = |marker: &str| Ours::at(marker, Kind::Record(2));
+    let known = SharedKnown::default();
+    let ours_at = |marker: &str, kind| Ours::at(&known, marker, kind);
+    let record2 = |marker: &str| ours_at(marker, Kind::Record(2));
     let ours = [
         on(
             "marker.on.nothing",
             "nothing",
-            Ours::at("bench:nothing", Kind::Nothing),
+            ours_at("bench:nothing", Kind::Nothing),
         ),
         on(
             "marker.on.count",
             "count",
-            Ours::at("bench:count", Kind::Count),
+            ours_at("bench:count", Kind::Count),
         ),
         on("marker.on.record2", "record2", record2("bench:record2")),
         on(
             "marker.on.format2",
             "format2",
-            Ours::at("bench:format2", Kind::Record(2)),
+            ours_at("bench:format2", Kind::Record(2)),
         ),
         on(
             "marker.on.format6",
             "format6",
-            Ours::at("bench:format6", Kind::Record(6)),
+            ours_at("bench:format6", Kind::Record(6)),
         ),
         on(
             "marker.on.constant",
             "constant",
-            Ours::at("bench:constant", Kind::Record(2)),
+            ours_at("bench:constant", Kind::Record(2)),
         ),
         on(
             "marker.on.guarded_record2",
@@ -62,9 +65,13 @@ fn all_rows() -> Vec<MarkerRow> {
         ),
     ];
     rows.splice(at..at, ours);
+    let known = SharedKnown::default();
     let real = |name: &str, kind| {
-        MarkerRow::plain(name, "minigzip", Subject::MarkedMinigzip, "blocks")
-            .with(Ours::at("minigzip:block", kind))
+        MarkerRow::plain(name, "minigzip", Subject::MarkedMinigzip, "blocks").with(Ours::at(
+            &known,
+            "minigzip:block",
+            kind,
+        ))
     };
     rows.push(real("minigzip.on.count", Kind::Count));
     rows.push(real("minigzip.on.record2", Kind::Record(2)));

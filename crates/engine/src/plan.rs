@@ -106,9 +106,18 @@ impl Planned {
     /// [`ProbeOptions::keep_going`], only if none can be probed. Or there is not enough room for the
     /// tables.
     pub fn new(process: &Process, request: &Request<'_>) -> Result<Planned> {
-        let objects = Objects::of_process(process)?;
+        Planned::with(&mut Known::default(), process, request)
+    }
+
+    /// Like [`Planned::new`], for one of several plans of a process: `known` keeps what was found in
+    /// its files.
+    ///
+    /// # Errors
+    /// Those of [`Planned::new`].
+    pub fn with(known: &mut Known, process: &Process, request: &Request<'_>) -> Result<Planned> {
+        let objects = known.objects(process)?;
         let kind = Kind::Recorder;
-        Planned::of(&objects, process, request, (kind, true), Maps::default())
+        Planned::of(objects, process, request, (kind, true), Maps::default())
     }
 
     /// Does the work of [`Planned::new`] for a session of this kind, with these objects of the process,

@@ -1,6 +1,6 @@
 //! Probes on a marker: our own, or the kernel's.
 
-use super::super::hit::Armed;
+use super::super::hit::{Armed, SharedKnown};
 use anyhow::Context;
 use capriole::probe::{KeyKind, Map, Probe as BuiltProbe};
 use capriole::{ProbeOptions, Returns};
@@ -36,11 +36,12 @@ pub struct Ours {
     probe: BuiltProbe,
     kind: Kind,
     armed: Option<Armed>,
+    known: SharedKnown,
 }
 
 impl Ours {
     /// Creates a probe at `PROVIDER:NAME`.
-    pub fn at(marker: &str, kind: Kind) -> Box<dyn BenchProbe> {
+    pub fn at(known: &SharedKnown, marker: &str, kind: Kind) -> Box<dyn BenchProbe> {
         let probe = match kind {
             Kind::Nothing => at(marker),
             Kind::Count => at(marker).update(Map::Own, Vec::<KeyKind>::new(), []),
@@ -50,6 +51,7 @@ impl Ours {
             probe,
             kind,
             armed: None,
+            known: known.clone(),
         })
     }
 
@@ -60,6 +62,7 @@ impl Ours {
             Kind::Nothing | Kind::Count => None,
         };
         let armed = Armed::new(
+            &self.known,
             &process,
             &[self.probe.clone().into()],
             &ProbeOptions::default(),
