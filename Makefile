@@ -10,11 +10,12 @@ LIBDIR ?= $(PREFIX)/lib
 INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 
-.PHONY: help demo test bench bench-peers bench-chart lint stress library install install-library deb static
+.PHONY: help demo test soak bench bench-peers bench-chart lint stress library install install-library deb static
 
 help:
 	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
 	@echo 'make test      run all tests'
+	@echo 'make soak      run the tests that find defects by chance, for SOAK_SECONDS=1200'
 	@echo 'make bench     measure what a hit costs on this machine'
 	@echo 'make bench-peers   install the tools that it compares with; without them it skips them'
 	@echo 'make bench-chart   the same as bench, with a chart: docs/bench-hit.svg'
@@ -34,6 +35,10 @@ demo:
 test:
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+soak:
+	@scripts/setup.sh test
+	@scripts/soak.sh
 
 bench:
 	@scripts/setup.sh build

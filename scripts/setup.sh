@@ -22,7 +22,7 @@ servers=""
 case $for_what in
 build | library) ;;
 test)
-	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
+	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 pip3:python3-pip unshare:util-linux clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
 	servers="redis-server:redis-server /usr/sbin/nginx:nginx pg_createcluster:postgresql memcached:memcached"
 	;;
 demo)
@@ -71,4 +71,11 @@ found=$(cargo --version 2>/dev/null | awk '{ print $2 }')
 if [ -z "$found" ] || [ "$(printf '%s\n' "$version" "${found%%-*}" | sort -V | head -n 1)" != "$version" ]; then
 	say "cargo $version or later is needed (here: ${found:-none}); get it with: curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y"
 	exit 1
+fi
+
+# The static command is tested where rust has a standard library for musl.
+musl=x86_64-unknown-linux-musl
+if [ "$for_what" = test ] && [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ]; then
+	{ have rustup && timeout 300 rustup target add "$musl" >&2; } ||
+		say "going on without rust's library for $musl (the static command is not tested)"
 fi

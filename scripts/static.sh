@@ -1,6 +1,6 @@
 #!/bin/bash
-# Builds target/static/capriole: the command, linked statically with musl, stripped. With `debug` as $1
-# it is the build of the tests, with debug information, and stays where cargo puts it.
+# Builds target/static/capriole: the command, linked statically with musl, stripped. With `test` as $1
+# it is built without optimisation, for tests; it stays where cargo puts it, and the path is printed.
 set -eu
 cd "$(dirname "$0")/.."
 target=x86_64-unknown-linux-musl
@@ -15,8 +15,10 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
 		exit 1
 	}
 fi
-if [ "${1-}" = debug ]; then
-	exec cargo build -p capriole-cli --target "$target"
+if [ "${1-}" = test ]; then
+	cargo build -q -p capriole-cli --target "$target" --profile unoptimised >&2
+	echo "${CARGO_TARGET_DIR:-target}/$target/unoptimised/capriole"
+	exit
 fi
 cargo build --release -p capriole-cli --target "$target"
 built=$(scripts/binary.sh)

@@ -1,52 +1,77 @@
 //! Named steps of an attach or detach at which a test kills or stops the tracer.
 //!
-//! Between any two of them the tracer may be killed by SIGKILL and the program must run on; the
-//! test "the tracer killed at each step" sets `CAPRIOLE_DIE_AT=n` to kill it at the n-th one. With
-//! `CAPRIOLE_STOP_AT=n` it stops there, until SIGCONT. Only builds with debug assertions check for
-//! either.
+//! Between any two of them the tracer may be killed by SIGKILL and the program must run on. A test
+//! first lets the tracer write down the steps that it takes, then kills it at some of them. Only builds
+//! with debug assertions check the environment for
+//!
+//! | variable | |
+//! | --- | --- |
+//! | `CAPRIOLE_STEPS=FILE` | append the name of each step to the file, a line each |
+//! | `CAPRIOLE_DIE_AT=NAME#N` | die of SIGKILL when the step of that name is reached for the N-th time |
+//! | `CAPRIOLE_STOP_AT=NAME#N` | stop there, until SIGCONT |
 
 #[cfg(debug_assertions)]
 mod armed {
     use rustix::process::Signal;
+    use std::fs::File;
+    use std::io::Write;
     use std::sync::OnceLock;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A step, what is done there in a message, and the signal that does it.
-    type Fatal = (u64, &'static str, Signal);
-
-    static FATAL: OnceLock<Option<Fatal>> = OnceLock::new();
-    /// Number of steps so far; it publishes no other data.
-    static STEPS: AtomicU64 = AtomicU64::new(0);
-
-    pub fn taken() -> u64 {
-        STEPS.load(Ordering::Relaxed)
+    /// A step at which the process dies or stops.
+    struct Fatal {
+        name: String,
+        number: u64,
+        /// Times the step was reached; it publishes no other data.
+        reached: AtomicU64,
+        /// Verb for the message.
+        does: &'static str,
+        signal: Signal,
     }
 
+    static FATAL: OnceLock<Option<Fatal>> = OnceLock::new();
+    static LIST: OnceLock<Option<File>> = OnceLock::new();
+
     pub fn step(name: &str) {
-        let Some((at, what, signal)) = FATAL.get_or_init(fatal) else {
+        if let Some(list) = LIST.get_or_init(list) {
+            // One write a line: threads do not mix theirs.
+            let _ = { list }.write_all(format!("{name}\n").as_bytes());
+        }
+        let Some(fatal) = FATAL.get_or_init(fatal) else {
             return;
         };
-        if STEPS.fetch_add(1, Ordering::Relaxed) + 1 == *at {
-            eprintln!("capriole: {what} at step {at}, {name}");
-            let _ = rustix::process::kill_process(rustix::process::getpid(), *signal);
+        if fatal.name == name && fatal.reached.fetch_add(1, Ordering::Relaxed) + 1 == fatal.number {
+            eprintln!("capriole: {} at step {name}#{}", fatal.does, fatal.number);
+            let _ = rustix::process::kill_process(rustix::process::getpid(), fatal.signal);
         }
     }
 
-    fn fatal() -> Option<Fatal> {
-        let number = |name: &str| std::env::var(name).ok()?.parse().ok();
-        let dies = number("CAPRIOLE_DIE_AT").map(|at| (at, "dies", Signal::KILL));
-        dies.or_else(|| number("CAPRIOLE_STOP_AT").map(|at| (at, "stops", Signal::STOP)))
+    fn list() -> Option<File> {
+        let path = std::env::var_os("CAPRIOLE_STEPS")?;
+        let file = File::options().append(true).create(true).open(&path);
+        Some(file.unwrap_or_else(|error| panic!("CAPRIOLE_STEPS={}: {error}", path.display())))
     }
-}
 
-/// Returns the number of steps so far, in a build with debug assertions if one was chosen in the
-/// environment; otherwise 0.
-#[must_use]
-pub fn taken() -> u64 {
-    #[cfg(debug_assertions)]
-    return armed::taken();
-    #[cfg(not(debug_assertions))]
-    return 0;
+    fn fatal() -> Option<Fatal> {
+        let at = |variable, does, signal| {
+            let step = std::env::var(variable).ok()?;
+            let number = |number: &str| number.parse().ok().filter(|number| *number > 0);
+            let parts = step.rsplit_once('#');
+            let (name, number) = parts
+                .and_then(|(name, text)| Some((name.to_owned(), number(text)?)))
+                .unwrap_or_else(|| panic!("{variable}={step}: write NAME#N, from 1"));
+            let reached = AtomicU64::new(0);
+            Some(Fatal {
+                name,
+                number,
+                reached,
+                does,
+                signal,
+            })
+        };
+        at("CAPRIOLE_DIE_AT", "dies", Signal::KILL)
+            .or_else(|| at("CAPRIOLE_STOP_AT", "stops", Signal::STOP))
+    }
 }
 
 /// Marks the step called `name` as reached.

@@ -3,6 +3,7 @@
 //! The library inserts the probes, for tight loops ([`attach_to`], [`Recording`]), or the
 //! command does.
 
+pub use crate::effort::{is_long, rounds};
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_event::EventSpec;
@@ -44,11 +45,6 @@ pub const HAMMER: &[&str] = &[":work*", ":step"];
 
 const SECONDS: Duration = Duration::from_secs(5);
 
-/// True if the long forms of the tests are enabled (`CAPRIOLE_LONG=1`).
-pub fn long() -> bool {
-    std::env::var_os("CAPRIOLE_LONG").is_some_and(|value| value == "1")
-}
-
 /// True if the tests run as root. Otherwise notes in the summary: "skipped: only root can ...".
 pub fn is_root(can: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -56,20 +52,6 @@ pub fn is_root(can: &str) -> bool {
         println!("skipped: only root can {can}");
     }
     root
-}
-
-/// Returns `short`, or `long_form` in the long form of the tests.
-pub fn rounds(short: usize, long_form: usize) -> usize {
-    if long() { long_form } else { short }
-}
-
-/// Steps at which a test kills the command: every step in the long form, otherwise one in five,
-/// different ones from run to run. There are more than any command has; the tests' loops end
-/// earlier.
-pub fn steps_to_die_at() -> impl Iterator<Item = usize> {
-    let stride = rounds(5, 1);
-    let first = 1 + std::process::id() as usize % stride;
-    (first..100_000).step_by(stride)
 }
 
 /// A program that has printed "ready". Killed when dropped.

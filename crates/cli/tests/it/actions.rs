@@ -20,7 +20,7 @@ fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
     let mut running = Running::start(&program, how);
     // If the program keeps faulting at a site, the probe may not be written for a while.
     let mut hit = 0;
-    for round in 0..rounds(40, 400) {
+    for round in 0..rounds(10, 120, 400) {
         let directory = scratch();
         let trace = directory.path().join("trace");
         let recording = Background::attach(&trace, running.pid, events);
@@ -34,11 +34,11 @@ fn runs_among_probes(flags: &[&str], how: &[&str], events: &[&str]) {
         );
         running.assert_alive();
         hit += usize::from(!waits);
-        if hit == rounds(4, 40) {
+        if hit == rounds(2, 12, 40) {
             break;
         }
     }
-    assert_eq!(hit, rounds(4, 40));
+    assert_eq!(hit, rounds(2, 12, 40));
     running.finish();
 }
 
@@ -105,7 +105,7 @@ fn an_attempt_leaves_nothing_to_the_next() {
     let all = Probes::of(&process, &[":work", ":load"], Reach::Best);
     let guards = guards::of_process(&process).expect("guards");
     let (mut times, mut refused) = (0, 0);
-    for round in 0..rounds(60, 600) {
+    for round in 0..rounds(15, 180, 600) {
         let geometry = |journal| Geometry::for_buffer(1 << 20, 2, journal);
         let probes = all.probes.clone();
         match attach(
@@ -223,7 +223,7 @@ fn its_handlers_unwind_the_stack() {
         return;
     };
     let mut running = Running::start(&program, &[]);
-    for _ in 0..rounds(3, 30) {
+    for _ in 0..rounds(2, 9, 30) {
         is_recorded(&mut running, ":unwound_other n=$arg1");
     }
     running.finish();

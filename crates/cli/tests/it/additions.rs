@@ -9,7 +9,7 @@ use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
-use capriole_host::steps;
+use capriole_host::steps::step;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_object::symbols::OtherSymbol;
 use capriole_object::{ObjectFile, Objects};
@@ -19,11 +19,14 @@ use capriole_planner::guards;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_tactic::site::Tactic;
+use capriole_testkit::files::{scratch, text};
+use capriole_testkit::steps::{Step, chosen, few, firsts, listed};
 use iced_x86::Register;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 /// Numbers without order, the same in each run.
@@ -251,7 +254,7 @@ fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
         histories: (0..2).map(|_| History::default()).collect(),
         random: Random(0x2545_f491_4f6c_dd1d),
     };
-    changing.run(&all, rounds(200, 2000));
+    changing.run(&all, rounds(50, 600, 2000));
     running.assert_alive();
     let Changing {
         recording,
@@ -345,7 +348,7 @@ fn jumps_that_build_on_others() {
     assert_eq!(failed, builds);
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     let mut added = 0;
-    for _ in 0..rounds(200, 2000) {
+    for _ in 0..rounds(50, 600, 2000) {
         let attached = &mut recording.attached;
         let known = attached.probes();
         let chosen = random.some(0..known);
@@ -569,8 +572,33 @@ fn reference_counters_follow() {
 
 /// Variable with the task of the tracer that is killed, and its events.
 const TRACER: &str = "CAPRIOLE_TEST_TRACER";
+/// Step between the attach and what follows it.
+const ATTACHED: &str = "attached by the test";
 
-/// Not a test: the tracer of [`killed_at_each_step`], in a process of its own.
+/// Adds, disarms and arms probes.
+fn add_and_disarm(process: &Process, all: &Probes) {
+    let count = all.probes.len();
+    let one = |i: usize| as_event(all.probes[i].clone(), i);
+    let base = Probes {
+        probes: (0..count / 2).map(one).collect(),
+        names: all.names.clone(),
+        guards: all.guards.clone(),
+    };
+    let mut recording = attach_to(process, &base, 8 << 20);
+    let attached = &mut recording.attached;
+    step(ATTACHED);
+    // Some are there already, and some are new.
+    let chosen = (0..count).filter(|i| i % 2 == 0 || *i >= count / 2);
+    let added = attached.add(chosen.map(one).collect()).expect("added");
+    attached
+        .disarm(&[0, added.start, added.end - 1])
+        .expect("disarmed");
+    attached.add((0..count).map(one).collect()).expect("added");
+    attached.arm(&[0, added.end - 1]).expect("armed");
+}
+
+/// Not a test: plans probes, and forks a tracer for each line of input, `VARIABLE=VALUE` for its
+/// environment. To plan takes longer than all the rest.
 #[test]
 fn tracer() {
     let Ok(words) = std::env::var(TRACER) else {
@@ -587,39 +615,90 @@ fn tracer() {
         true => Probes::joined(&process, &events),
         false => Probes::of(&process, &events, Reach::Best),
     };
-    let count = all.probes.len();
-    let one = |i: usize| as_event(all.probes[i].clone(), i);
-    let base = Probes {
-        probes: (0..count / 2).map(one).collect(),
-        names: all.names.clone(),
-        ..Probes::default()
-    };
-    let mut recording = attach_to(&process, &base, 8 << 20);
-    let attached = &mut recording.attached;
-    println!("attached {}", steps::taken());
-    // Some are there already, and some are new.
-    let chosen = (0..count).filter(|i| i % 2 == 0 || *i >= count / 2);
-    let added = attached.add(chosen.map(one).collect()).expect("added");
-    attached
-        .disarm(&[0, added.start, added.end - 1])
-        .expect("disarmed");
-    attached.add((0..count).map(one).collect()).expect("added");
-    attached.arm(&[0, added.end - 1]).expect("armed");
-    println!("done {}", steps::taken());
+    let guards = || guards::of_process(&process).expect("guards");
+    all.guards.get_or_init(guards);
+    for line in std::io::stdin().lines() {
+        let line = line.expect("text");
+        let (name, value) = line.split_once('=').expect("a variable");
+        // SAFETY: the child uses what it inherits and nothing that another thread may hold: the only
+        // other one waits for this test.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: the child has no other thread.
+            unsafe { std::env::set_var(name, value) };
+            let run = std::panic::AssertUnwindSafe(|| add_and_disarm(&process, &all));
+            let result = std::panic::catch_unwind(run);
+            // SAFETY: ends the child, without what this process would do at its end.
+            unsafe { libc::_exit(i32::from(result.is_err())) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        eprintln!("ended {status}");
+    }
 }
 
-fn trace(running: &Running, events: &str, die_at: usize) -> Output {
-    let exe = std::env::current_exe().expect("this test");
-    let mut command = Command::new(exe);
-    command.args(["--exact", "additions::tracer", "--nocapture"]);
-    command.env(TRACER, format!("{} {events}", running.pid));
-    command.env("CAPRIOLE_DIE_AT", die_at.to_string());
-    command.output().expect("it starts")
+/// A process that has planned, and forks tracers.
+struct Tracers {
+    child: std::process::Child,
+    input: std::process::ChildStdin,
+    output: std::io::Lines<BufReader<std::process::ChildStderr>>,
 }
 
-/// The tracer of a program dies at one step after the other of adding, disarming and arming. The
-/// program goes on, and is as it was when the remains are taken out.
-fn killed_at_each_step(program: &Path, arguments: &[&str], events: &str) {
+impl Tracers {
+    fn of(running: &Running, events: &str) -> Tracers {
+        let exe = std::env::current_exe().expect("this test");
+        let mut command = Command::new(exe);
+        command.args(["--exact", "additions::tracer", "--nocapture"]);
+        command.env(TRACER, format!("{} {events}", running.pid));
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut child = command.spawn().expect("it starts");
+        Tracers {
+            input: child.stdin.take().expect("a pipe"),
+            output: BufReader::new(child.stderr.take().expect("a pipe")).lines(),
+            child,
+        }
+    }
+
+    /// Runs a tracer to its end, or death. Returns the status and what it printed.
+    fn run(&mut self, variable: &str, value: &str) -> (ExitStatus, String) {
+        writeln!(self.input, "{variable}={value}").expect("it lives");
+        let mut said = String::new();
+        loop {
+            let line = self
+                .output
+                .next()
+                .unwrap_or_else(|| panic!("no end: {said}"));
+            let line = line.expect("text");
+            if let Some(status) = line.strip_prefix("ended ") {
+                return (
+                    ExitStatus::from_raw(status.parse().expect("a number")),
+                    said,
+                );
+            }
+            said += &line;
+            said.push('\n');
+        }
+    }
+
+    fn finish(self) {
+        drop(self.input);
+        let mut child = self.child;
+        assert!(child.wait().expect("a child").success());
+    }
+}
+
+/// The tracer of a program dies at steps of adding, disarming and arming. The program goes on, and is
+/// as it was when the remains are taken out.
+fn killed_at_each_step(
+    program: &Path,
+    arguments: &[&str],
+    events: &str,
+    of: fn(&[Step]) -> Vec<Step>,
+) {
     let mut running = Running::start(program, arguments);
     let process = running.process();
     let before = looks(&process);
@@ -637,29 +716,27 @@ fn killed_at_each_step(program: &Path, arguments: &[&str], events: &str) {
         assert_text_is_the_files(&process, false);
         assert_looks(&process, &before, when);
     };
-    let whole = trace(&running, events, usize::MAX);
-    let said = told(&whole);
-    assert!(whole.status.success(), "{said}");
+    let mut tracers = Tracers::of(&running, events);
+    let directory = scratch();
+    let list = directory.path().join("steps");
+    let (status, said) = tracers.run("CAPRIOLE_STEPS", text(&list));
+    assert!(status.success(), "{said}");
     clean_up(&mut running, "after all steps");
-    let number = |word: &str| -> usize {
-        let line = said.lines().find_map(|line| line.strip_prefix(word));
-        line.and_then(|line| line.trim().parse().ok())
-            .expect("a number")
-    };
-    let (attached, done) = (number("attached "), number("done "));
-    assert!(done > attached + 20, "{said}");
-    for step in steps_to_die_at().map(|step| attached + step) {
-        if step > done {
-            break;
-        }
-        let output = trace(&running, events, step);
-        let when = format!("killed at step {step}: {}", told(&output));
-        // A few steps more or less are taken from run to run.
-        let died = output.status.signal() == Some(libc::SIGKILL);
-        assert!(died || output.status.success(), "{when}");
+    let steps = listed(&list);
+    let attached = steps.iter().position(|step| step.name == ATTACHED);
+    let steps = &steps[attached.expect("are debug assertions on?") + 1..];
+    assert!(steps.len() > 20, "{steps:?}");
+    let steps = of(steps);
+    for step in &steps {
+        let (status, said) = tracers.run("CAPRIOLE_DIE_AT", &step.to_string());
+        let when = format!("killed at step {step}: {status} {said}");
+        // A run may take a step less than another one.
+        let died = status.signal() == Some(libc::SIGKILL);
+        assert!(died || status.success(), "{when}");
         clean_up(&mut running, &when);
     }
-    println!("{} steps after the attach", done - attached);
+    println!("{} steps after the attach", steps.len());
+    tracers.finish();
     running.finish();
 }
 
@@ -669,7 +746,7 @@ fn a_tracer_killed_at_each_step() {
         return;
     };
     let events = ":work :work_short :work_nops :work_loop :work_switch :work_ret";
-    killed_at_each_step(&program, &["--threads", "2"], events);
+    killed_at_each_step(&program, &["--threads", "2"], events, chosen);
 }
 
 #[test]
@@ -677,7 +754,7 @@ fn a_tracer_of_jumps_across_pages_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "page_crossing.c", &[]) else {
         return;
     };
-    killed_at_each_step(&program, &[], ":cross_1 :cross_2 :cross_3 :cross_4");
+    killed_at_each_step(&program, &[], ":cross_1 :cross_2 :cross_3 :cross_4", few);
 }
 
 #[test]
@@ -685,7 +762,7 @@ fn a_tracer_of_shared_jumps_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "tight.c", &[]) else {
         return;
     };
-    killed_at_each_step(&program, &[], ":tight_* :tight_*%return");
+    killed_at_each_step(&program, &[], ":tight_* :tight_*%return", firsts);
 }
 
 /// Sites that are occupied when probes there are armed, added and disarmed: a word on a stack leads
@@ -876,7 +953,7 @@ fn calls_that_are_followed() {
         .attached
         .add(vec![one(1, 2), one(0, 4)])
         .expect("added");
-    for round in 0..rounds(50, 500) {
+    for round in 0..rounds(13, 150, 500) {
         let attached = &mut recording.attached;
         assert!(
             attached.outcomes().iter().all(Result::is_ok),

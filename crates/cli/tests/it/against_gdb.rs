@@ -19,7 +19,7 @@
 mod subjects;
 use crate::traces;
 
-use crate::target::{long, rounds, told};
+use crate::target::{is_long, rounds, told};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Refusal, Returned};
 use capriole_event::{Element, EventSpec, Shown};
@@ -177,7 +177,7 @@ const NOTHING: Value = Value::Null;
 
 /// Number of hits of a place that are compared.
 fn hits_of_each() -> usize {
-    rounds(4, 12)
+    rounds(4, 4, 12)
 }
 
 fn variant(refusal: &Refusal) -> String {
@@ -597,10 +597,10 @@ fn compare(build: &Build, seed: u64) -> Option<Counts> {
     let mut task = json!({
         "task": "candidates",
         "seed": seed,
-        "functions": rounds(40, 80),
-        "lines": rounds(2, 4),
+        "functions": rounds(40, 40, 80),
+        "lines": rounds(2, 2, 4),
         "names": 5,
-        "copies": rounds(12, 40),
+        "copies": rounds(12, 12, 40),
         "own": build.own(),
         "free": build.names(),
         "others": 0.8,
@@ -894,10 +894,9 @@ fn values_are_those_that_gdb_reads() {
         println!("skipped: there is no gdb to compare values with");
         return;
     }
-    let seed = std::env::var("CAPRIOLE_SEED").ok();
-    let seed: u64 = seed.map_or(1, |seed| seed.parse().expect("CAPRIOLE_SEED is a number"));
+    let seed = capriole_testkit::effort::seed();
     println!("CAPRIOLE_SEED={seed}");
-    let mut builds = if long() { all() } else { SHORT.to_vec() };
+    let mut builds = if is_long() { all() } else { SHORT.to_vec() };
     if let Ok(only) = std::env::var("CAPRIOLE_GDB_ONLY") {
         builds.retain(|build| build.name().contains(&only));
     }

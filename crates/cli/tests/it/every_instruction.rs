@@ -11,7 +11,7 @@ use crate::conversation::{Conversation, difference};
 use crate::instructions::{Plans, every_instruction, functions, objects_named};
 use crate::probed::{Hits, Wrong, probed};
 use crate::programs::{Compiler, build};
-use crate::target::{assert_no_session, assert_text_is_the_files, long};
+use crate::target::{assert_no_session, assert_text_is_the_files, is_long};
 use capriole_codegen::work::Record;
 use capriole_insn::Extent;
 use capriole_object::{Object, Objects};
@@ -19,6 +19,7 @@ use capriole_patch::attach::Probe;
 use capriole_planner::planner::Planner;
 use capriole_planner::resolve::Site;
 use capriole_proc::process::Process;
+use capriole_testkit::effort::seed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -210,23 +211,12 @@ fn executed(
 /// neighbours or fixed addresses: together they would leave no room for each other.
 const PORTION: usize = 1500;
 
-/// Returns the random seed of this run.
-fn seed() -> u64 {
-    let given = std::env::var("CAPRIOLE_SEED")
-        .ok()
-        .and_then(|s| s.parse().ok());
-    given.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(1, |t| u64::from(t.subsec_nanos()) / 1000)
-    })
-}
-
 fn check(subject: &Subject) {
     let Some((mut program, expected)) = subject.start() else {
         return;
     };
     let objects = subject.objects(&program.process());
-    let wanted = match !subject.only.is_empty() || long() && subject.all {
+    let wanted = match !subject.only.is_empty() || is_long() && subject.all {
         true => objects
             .iter()
             .map(|o| (o.clone(), subject.functions(o)))
@@ -253,14 +243,14 @@ fn check(subject: &Subject) {
     let seed = seed();
     let portions = plans.rest.len() / PORTION + 12;
     let rest: Vec<Plans> = (0..portions)
-        .filter(|n| long() || *n == seed as usize % portions)
+        .filter(|n| is_long() || *n == seed as usize % portions)
         .map(|n| Plans::of_rest(&planner, &plans.rest, n, portions))
         .collect();
     let rest: Vec<(&Plans, Vec<usize>)> = rest
         .iter()
         .flat_map(|plans| plans.batches().into_iter().map(move |b| (plans, b)))
         .collect();
-    let chosen: Vec<&(&Plans, Vec<usize>)> = match long() {
+    let chosen: Vec<&(&Plans, Vec<usize>)> = match is_long() {
         true => batches.iter().chain(&rest).collect(),
         false => {
             println!("{}: CAPRIOLE_SEED={seed}", subject.name);
@@ -314,7 +304,7 @@ fn check(subject: &Subject) {
                 }
             }
         }
-        if long() {
+        if is_long() {
             println!(
                 "{}: batch {number}, {} probes of {:?}, {:.1} s",
                 subject.name,
@@ -526,9 +516,9 @@ fn regular_expressions_and_json_of_cpython() {
     subject.only = &[
         "sre_", "_sre", "pattern_", "match_", "scanner_", "state_", "getslice", "expand_",
     ];
-    if long() && has_tests {
+    if is_long() && has_tests {
         subject.question = "tests\n".to_owned();
-    } else if long() {
+    } else if is_long() {
         println!("skipped: CPython's own tests are not installed");
     }
     check(&subject);

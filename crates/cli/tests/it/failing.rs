@@ -259,7 +259,7 @@ fn each_failure(what: Fails, program: &str, events: &[&str], reach: Reach) {
             break;
         }
         // All of the first, later ones in larger steps.
-        at += 1 + at / rounds(8, 1000);
+        at += 1 + at / rounds(2, 24, 1000);
     }
     println!("{what:?}: {failed} of {at} failed");
     assert!(failed > 0);

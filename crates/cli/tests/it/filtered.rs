@@ -295,7 +295,7 @@ fn one_that_is_attached_to_at_that_moment_lives() {
         return;
     };
     for how in ["strict", "clock"] {
-        for round in 0..rounds(12, 500) {
+        for round in 0..rounds(3, 36, 500) {
             let directory = scratch();
             let trace = directory.path().join("trace");
             let mut running = Running::start(&program, &[how, "wait"]);

@@ -121,7 +121,7 @@ fn a_program_with_four_threads() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    Hammering::of(&program, &["--threads", "4"], rounds(30, 1000)).run();
+    Hammering::of(&program, &["--threads", "4"], rounds(8, 90, 1000)).run();
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn with_breakpoints_everywhere() {
     Hammering {
         reach: Reach::Breakpoint,
         wanted: all,
-        ..Hammering::of(&program, &["--threads", "4"], rounds(30, 1000))
+        ..Hammering::of(&program, &["--threads", "4"], rounds(8, 90, 1000))
     }
     .run();
 }
@@ -143,7 +143,7 @@ fn a_static_program_without_pie() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &flags) else {
         return;
     };
-    Hammering::of(&program, &["--threads", "3"], rounds(20, 1000)).run();
+    Hammering::of(&program, &["--threads", "3"], rounds(5, 60, 1000)).run();
 }
 
 /// musl registers no restartable sequences, so this uses locked mode.
@@ -153,7 +153,12 @@ fn a_program_without_restartable_sequences() {
         let Some(program) = build(Compiler::MuslGcc, "hammer.c", flags) else {
             return;
         };
-        Hammering::of(&program, &["--threads", "3", "--signals"], rounds(15, 1000)).run();
+        Hammering::of(
+            &program,
+            &["--threads", "3", "--signals"],
+            rounds(4, 45, 1000),
+        )
+        .run();
     }
 }
 
@@ -167,7 +172,11 @@ fn a_program_with_two_hundred_threads() {
             events: &[":work_switch"],
             reach,
             wanted: all,
-            ..Hammering::of(&program, &["--threads", "200", "--signals"], rounds(2, 100))
+            ..Hammering::of(
+                &program,
+                &["--threads", "200", "--signals"],
+                rounds(2, 6, 100),
+            )
         }
         .run();
     }
@@ -187,7 +196,7 @@ fn with_signals_forks_and_faults() {
         ] {
             Hammering {
                 reach,
-                ..Hammering::of(&program, arguments, rounds(8, 1000))
+                ..Hammering::of(&program, arguments, rounds(2, 24, 1000))
             }
             .run();
         }
@@ -205,7 +214,7 @@ fn with_libraries_that_come_and_go() {
     Hammering::of(
         &program,
         &["--threads", "2", "--dlopen", &library.display().to_string()],
-        rounds(30, 1000),
+        rounds(8, 90, 1000),
     )
     .run();
 }

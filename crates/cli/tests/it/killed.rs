@@ -1,21 +1,16 @@
 //! The tracer killed at each step of attaching and of detaching, and at any time between; and stopped
 //! there while another one takes the probes out.
 //!
-//! Builds with debug assertions die of SIGKILL at the n-th step if `CAPRIOLE_DIE_AT=n` says
-//! so, and stop there with `CAPRIOLE_STOP_AT=n`. After each death the program must go on and find its results right, `capriole detach`
-//! must put back all that is there, and another recording must work.
-//!
-//! One step of five is tried, which ones changes from run to run. All of them, and many more
-//! kills at random times:
-//!
-//! ```text
-//! CAPRIOLE_LONG=1 cargo test -p capriole-cli --test it killed:: -- --nocapture
-//! ```
+//! Each of these starts with a run that writes its steps down; then the first, the middle and the last
+//! step of each name are tried, more of them in the soak. After each death the program must go on and
+//! find its results right, `capriole detach` must put back all that is there, and another recording
+//! must work.
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
 use crate::traces::{recorder, scratch, summary, until_recording};
-use std::os::unix::process::ExitStatusExt;
+use capriole_testkit::effort::Random;
+use capriole_testkit::steps::{Step, chosen, died, dies_at, few, firsts, reached, stops_at};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -26,10 +21,6 @@ struct Victim {
     directory: tempfile::TempDir,
     events: Vec<&'static str>,
     options: &'static [&'static str],
-}
-
-fn died(output: &Output) -> bool {
-    output.status.signal() == Some(libc::SIGKILL)
 }
 
 /// Waits until a child has stopped, or ended. True if it has stopped; the end is left to be waited for.
@@ -68,11 +59,8 @@ impl Victim {
         command
     }
 
-    fn record(&self, die_at: Option<usize>) -> Output {
+    fn record(&self) -> Output {
         let mut command = self.record_command("5ms");
-        if let Some(step) = die_at {
-            command.env("CAPRIOLE_DIE_AT", step.to_string());
-        }
         command.output().expect("capriole starts")
     }
 
@@ -80,12 +68,8 @@ impl Victim {
         command(&["detach", &self.running.pid.to_string()])
     }
 
-    fn detach(&self, die_at: Option<usize>) -> Output {
-        let mut command = self.detach_command();
-        if let Some(step) = die_at {
-            command.env("CAPRIOLE_DIE_AT", step.to_string());
-        }
-        command.output().expect("capriole starts")
+    fn detach(&self) -> Output {
+        self.detach_command().output().expect("capriole starts")
     }
 
     /// Checks that everything is as it was before the first attach.
@@ -100,7 +84,7 @@ impl Victim {
     /// Removes the probes with `capriole detach`, if there are any.
     fn clean_up(&mut self, when: &str) {
         self.running.assert_alive();
-        let output = self.detach(None);
+        let output = self.detach();
         let text = told(&output);
         assert!(
             output.status.success() || text.contains("has no probes of capriole"),
@@ -111,27 +95,39 @@ impl Victim {
         self.assert_untouched(when);
     }
 
-    /// Kills the recorder at one step after the other and returns the number of steps. Every other
-    /// time the next recording, not `detach`, must clean up.
-    fn killed_recorders(&mut self) -> usize {
-        for step in steps_to_die_at() {
-            let output = self.record(Some(step));
+    /// Kills the recorder at these of its steps, and returns their number. Every third time the next
+    /// recording, not `detach`, must clean up.
+    fn killed_recorders(&mut self, of: fn(&[Step]) -> Vec<Step>) -> usize {
+        let steps = self.steps_of(self.record_command("5ms"));
+        let steps = of(&steps);
+        for (index, step) in steps.iter().enumerate() {
+            let mut command = self.record_command("5ms");
+            let output = dies_at(&mut command, step).output();
+            let output = output.expect("capriole starts");
             let when = format!("killed at step {step}: {}", told(&output));
             self.running.assert_alive();
             if !died(&output) {
+                // A run may take a step less than another one.
                 assert!(output.status.success(), "{when}");
                 self.assert_untouched(&when);
-                return step - 1;
-            }
-            if step / 5 % 3 == 0 {
-                let again = self.record(None);
+            } else if index % 3 == 0 {
+                let again = self.record();
                 assert!(again.status.success(), "{when}, then {}", told(&again));
                 self.assert_untouched(&when);
             } else {
                 self.clean_up(&when);
             }
         }
-        unreachable!("a recording has fewer steps");
+        steps.len()
+    }
+
+    /// Runs a command that must succeed, and returns its steps.
+    fn steps_of(&mut self, mut command: Command) -> Vec<Step> {
+        let (steps, output) = reached(&mut command);
+        assert!(output.status.success(), "{}", told(&output));
+        assert!(!steps.is_empty(), "are debug assertions on?");
+        self.assert_untouched("after all steps");
+        steps
     }
 
     /// Records, and is killed.
@@ -143,67 +139,60 @@ impl Victim {
         recorder.wait().expect("a child");
     }
 
-    /// Leaves probes behind, and kills `detach` at one step after the other.
-    fn killed_detachers(&mut self, last_step: usize) -> usize {
-        for step in steps_to_die_at() {
-            // Kill the recorder directly: not all steps come after the last byte is written. A step in
-            // the middle of recording would do, but its number is unknown.
+    /// Leaves probes behind, and kills `detach` at these of its steps. Returns their number.
+    fn killed_detachers(&mut self, of: fn(&[Step]) -> Vec<Step>) -> usize {
+        // The recorder is killed rather than ended at a step: not all steps of `detach` come after the
+        // last byte is written, and the number of one in the middle of recording is unknown.
+        self.leave_probes();
+        let steps = self.steps_of(self.detach_command());
+        let steps = of(&steps);
+        for step in &steps {
             self.leave_probes();
-            let output = self.detach(Some(step));
+            let mut command = self.detach_command();
+            let output = dies_at(&mut command, step).output();
+            let output = output.expect("capriole starts");
             let when = format!("detach killed at step {step}: {}", told(&output));
             self.running.assert_alive();
-            if !died(&output) {
+            if died(&output) {
+                self.clean_up(&when);
+            } else {
                 assert!(output.status.success(), "{when}");
                 self.assert_untouched(&when);
-                return step - 1;
             }
-            self.clean_up(&when);
         }
-        unreachable!("more than {last_step} steps");
+        steps.len()
     }
 
     /// Stops a command at one step after the other while `detach` takes the probes out. The command
-    /// must succeed, or say what is refused. Returns the number of steps.
+    /// must succeed, or say what is refused. Returns the number of steps at which it was overtaken.
     fn overtaken(
         &mut self,
         command: impl Fn(&Victim) -> Command,
         is_refused: impl Fn(&str) -> bool,
     ) -> usize {
-        // Only at some steps is the program free, and on a busy machine at fewer: then it is done again
-        // from the first step on.
-        const MOST_PASSES: usize = 40;
-        let (mut overtaken, mut pass, mut step) = (0, 1, 0);
-        loop {
-            step += 1;
+        let steps = self.steps_of(command(self));
+        let mut overtaken = 0;
+        for step in firsts(&steps) {
             let mut command = command(self);
-            command.env("CAPRIOLE_STOP_AT", step.to_string());
+            stops_at(&mut command, &step);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             let child = command.spawn().expect("it starts");
             let is_stopped = stops(child.id());
             // While it holds the program, others wait for it.
             let is_free = is_stopped && !self.is_traced();
-            let detached = is_free.then(|| self.detach(None));
+            let detached = is_free.then(|| self.detach());
             // SAFETY: sends a signal to a child of this test that has not been waited for.
             unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
             let output = child.wait_with_output().expect("a child");
             let said = detached.as_ref().map(told).unwrap_or_default();
-            let when = format!(
-                "stopped at step {step}: {}\nmeanwhile: {said}",
-                told(&output)
-            );
+            let when = format!("stopped at {step}: {}\nmeanwhile: {said}", told(&output));
             self.running.assert_alive();
             self.assert_untouched(&when);
             let has_ended = output.status.success() || is_refused(&told(&output));
             assert!(has_ended, "{when}");
-            if is_stopped {
-                overtaken += usize::from(detached.is_some_and(|output| output.status.success()));
-            } else if overtaken > 0 {
-                return step - 1;
-            } else {
-                assert!(pass < MOST_PASSES, "never overtaken in {step} steps");
-                (pass, step) = (pass + 1, 0);
-            }
+            overtaken += usize::from(detached.is_some_and(|output| output.status.success()));
         }
+        overtaken
     }
 
     fn is_traced(&self) -> bool {
@@ -244,9 +233,9 @@ fn a_recorder_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
-    let steps = victim.killed_recorders();
+    let steps = victim.killed_recorders(chosen);
     println!("{steps} steps of record");
-    assert!(steps > 30, "only {steps}: are debug assertions on?");
+    assert!(steps > 40, "only {steps}");
     victim.finish();
 }
 
@@ -259,7 +248,7 @@ fn a_recorder_with_breakpoints_killed_at_each_step() {
     let events = &[":work_loop", ":work_ret"];
     let mut victim = Victim::new(&program, &["--threads", "2"], events);
     victim.options = &["--breakpoints"];
-    let steps = victim.killed_recorders();
+    let steps = victim.killed_recorders(few);
     println!("{steps} steps of record with breakpoints");
     victim.finish();
 }
@@ -272,7 +261,7 @@ fn a_detach_killed_at_each_step() {
     let events = &[":work $arg1", ":work_loop"];
     let mut victim = Victim::new(&program, &["--threads", "2"], events);
     victim.options = &["--breakpoints"];
-    let steps = victim.killed_detachers(0);
+    let steps = victim.killed_detachers(chosen);
     println!("{steps} steps of detach");
     victim.finish();
 }
@@ -285,8 +274,8 @@ fn shared_jumps_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
-    let steps = victim.killed_recorders();
-    let detach_steps = victim.killed_detachers(0);
+    let steps = victim.killed_recorders(firsts);
+    let detach_steps = victim.killed_detachers(few);
     println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
     victim.finish();
 }
@@ -299,8 +288,8 @@ fn jumps_across_pages_killed_at_each_step() {
     };
     let events = &[":cross_1", ":cross_2", ":cross_3", ":cross_4"];
     let mut victim = Victim::new(&program, &[], events);
-    let steps = victim.killed_recorders();
-    let detach_steps = victim.killed_detachers(0);
+    let steps = victim.killed_recorders(few);
+    let detach_steps = victim.killed_detachers(few);
     println!("{steps} steps of record, {detach_steps} of detach, with jumps across pages");
     victim.finish();
 }
@@ -312,7 +301,7 @@ fn a_recorder_of_sleepers_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &[], &[":sleep_in"]);
-    let steps = victim.killed_recorders();
+    let steps = victim.killed_recorders(few);
     println!("{steps} steps of record, of sleepers");
     victim.running.say("wake");
     assert_eq!(victim.running.line(), "woken");
@@ -323,6 +312,7 @@ fn a_recorder_of_sleepers_killed_at_each_step() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn killed_at_any_time() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
@@ -330,21 +320,19 @@ fn killed_at_any_time() {
     let arguments = &["--threads", "3", "--signals"];
     let events = &[":work* $arg1 $arg2"];
     let mut victim = Victim::new(&program, arguments, events);
-    let mut random = 0x2545_f491_4f6c_dd1du64;
-    for round in 0..rounds(30, 1000) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    let mut random = Random::new(0);
+    for round in 0..rounds(0, 100, 1000) {
+        let after = random.below(60_000);
         let mut recorder = victim.record_command("20ms");
         let mut recorder = recorder
             .stderr(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
             .expect("it starts");
-        std::thread::sleep(Duration::from_micros(random % 60_000));
+        std::thread::sleep(Duration::from_micros(after));
         let _ = recorder.kill();
         recorder.wait().expect("a child");
-        victim.clean_up(&format!("round {round}, after {} us", random % 60_000));
+        victim.clean_up(&format!("round {round}, after {after} us"));
     }
     victim.finish();
 }
@@ -391,7 +379,8 @@ fn a_recorder_overtaken_at_each_step() {
     // While the probes are put in, what is read or written is not there any more.
     let is_refused = |said: &str| !said.contains("capriole: recording 4 functions");
     let steps = victim.overtaken(|victim| victim.record_command("5ms"), is_refused);
-    println!("{steps} steps of record");
+    println!("overtaken at {steps} steps of record");
+    assert!(steps > 0);
     victim.finish();
 }
 
@@ -407,6 +396,7 @@ fn a_detach_overtaken_at_each_step() {
     };
     let is_refused = |said: &str| said.contains("has no probes of capriole");
     let steps = victim.overtaken(detach, is_refused);
-    println!("{steps} steps of detach");
+    println!("overtaken at {steps} steps of detach");
+    assert!(steps > 0);
     victim.finish();
 }

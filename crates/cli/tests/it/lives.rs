@@ -106,7 +106,7 @@ fn children_of_vfork_record_every_call_once() {
     let Some(program) = build(Compiler::Gcc, "vfork_work.c", &[]) else {
         return;
     };
-    let children = rounds(30, 600);
+    let children = rounds(8, 90, 600);
     let count = children.to_string();
     let event = ":vfork_work $arg1 $arg2";
     let directory = tempfile::tempdir().expect("a directory");
@@ -154,7 +154,7 @@ fn children_are_detached_too() {
         let mut probes = Probes::of(&process, HAMMER, reach);
         probes.keep(|name| name != "step");
         let mut children = BTreeMap::new();
-        for _ in 0..rounds(10, 500) {
+        for _ in 0..rounds(3, 30, 500) {
             let mut recording = attach_to(&process, &probes, 32 << 20);
             recording.record(Duration::from_millis(8));
             let memory = recording.attached.memory_at();
@@ -301,7 +301,7 @@ fn a_process_that_ends_meanwhile() {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
     for (how, code, signal) in ENDS {
-        for after in (0..rounds(10, 100)).map(|n| n * 4_000) {
+        for after in (0..rounds(3, 30, 100)).map(|n| n * 4_000) {
             let after = after.to_string();
             let arguments = ["--how", how, "--after-us", &after];
             let mut running = Running::start(&program, &arguments);
@@ -374,7 +374,7 @@ fn a_probed_library_that_comes_and_goes() {
     let trace = directory.path().join("trace");
     let event = format!("{}:library_work $arg1 $arg2", library.display());
     let mut recorded = 0;
-    for _ in 0..rounds(25, 1000) {
+    for _ in 0..rounds(7, 75, 1000) {
         let output = command(&["record", "-p", &pid, "-e", &event, "-e", ":work", "-o"])
             .arg(&trace)
             .args(["--duration", "10ms", "--buffer-size", "4M"])
@@ -503,7 +503,7 @@ fn a_storm_of_threads() {
         let mut running = Running::start(&program, &[]);
         let process = running.process();
         let probes = Probes::of(&process, &[":storm_work"], reach);
-        for round in 0..rounds(30, 1000) {
+        for round in 0..rounds(8, 90, 1000) {
             let mut recording = attach_to(&process, &probes, 16 << 20);
             recording.record(Duration::from_millis(1 + round as u64 % 3));
             running.assert_alive();

@@ -82,6 +82,7 @@ mod stat;
 mod stat_adds;
 mod stat_stacks;
 mod states;
+mod static_command;
 mod strange_files;
 mod symbols;
 mod talk;

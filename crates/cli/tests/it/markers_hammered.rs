@@ -89,11 +89,11 @@ fn switched(flags: &[&str], threads: &str, rounds: usize) {
 
 #[test]
 fn under_load_from_several_threads() {
-    switched(&["-O2"], "4", rounds(60, 25_000));
+    switched(&["-O2"], "4", rounds(15, 180, 25_000));
 }
 
 /// Arguments and operands are on the stack.
 #[test]
 fn in_a_program_that_is_not_optimised() {
-    switched(&["-O0"], "3", rounds(25, 2_500));
+    switched(&["-O0"], "3", rounds(7, 75, 2500));
 }

@@ -1,4 +1,4 @@
-//! Tests of everything that is installed: Debian packages, completions, and the static command.
+//! Tests of everything that is installed: Debian packages, the benchmarks in them, and completions.
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, is_root, told};
@@ -29,9 +29,22 @@ fn the_demo_builds_what_it_calls() {
     );
 }
 
+/// The benchmarks beside the command that is being tested. A build of the command alone has none.
+fn benchmarks() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_BIN_EXE_capriole")).with_file_name("capriole-bench");
+    if !path.exists() {
+        println!("skipped: no benchmarks (cargo build -p capriole-bench)");
+        return None;
+    }
+    Some(path)
+}
+
 /// Builds the packages of the command that is being tested, and returns their paths.
 fn packages(out: &Path) -> Vec<String> {
     let mut script = Command::new(root().join("scripts/deb.sh"));
+    if let Some(benchmarks) = benchmarks() {
+        script.arg("--bench").arg(benchmarks);
+    }
     script
         .args([
             "--binary",
@@ -108,12 +121,20 @@ fn debian_packages_can_be_installed_used_and_removed() {
     }
     let scratch = scratch();
     let packages = packages(&scratch.path().join("packages"));
-    let names = ["capriole", "libcapriole0", "libcapriole-dev"];
-    assert_eq!(packages.len(), names.len(), "{packages:?}");
-    for (name, path) in names.iter().zip(&packages) {
-        let field = |field: &str| run(Command::new("dpkg-deb").args(["-f", path, field]));
-        assert_eq!(field("Package").trim(), *name);
-        let version = field("Version");
+    let has_benchmarks = benchmarks().is_some();
+    let mut names = vec!["capriole", "libcapriole-dev", "libcapriole0"];
+    if has_benchmarks {
+        names.insert(1, "capriole-bench");
+    }
+    let field = |path: &str, field: &str| {
+        let said = run(Command::new("dpkg-deb").args(["-f", path, field]));
+        said.trim().to_owned()
+    };
+    let mut found: Vec<String> = packages.iter().map(|path| field(path, "Package")).collect();
+    found.sort();
+    assert_eq!(found, names);
+    for path in &packages {
+        let version = field(path, "Version");
         assert!(version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
         // Files belong to root, whoever has built them.
         let contents = run(Command::new("dpkg-deb").args(["-c", path]));
@@ -128,12 +149,12 @@ fn debian_packages_can_be_installed_used_and_removed() {
     let before = all_below(&place);
     let paths: Vec<&str> = packages.iter().map(String::as_str).collect();
     dpkg(&place, &[&["--install"], &paths[..]].concat());
-    dpkg(
-        &place,
-        &["--verify", "capriole", "libcapriole0", "libcapriole-dev"],
-    );
+    dpkg(&place, &[&["--verify"], &names[..]].concat());
     let installed = place.join("usr/bin/capriole");
     the_installed_command_works(&installed, scratch.path());
+    if has_benchmarks {
+        the_installed_benchmarks_measure(&installed);
+    }
     the_installed_pages_are_found(&place.join("usr/share/man"));
     completes_in_bash(
         &installed,
@@ -141,10 +162,7 @@ fn debian_packages_can_be_installed_used_and_removed() {
     );
     the_installed_library_works(&place, scratch.path());
 
-    dpkg(
-        &place,
-        &["--purge", "libcapriole-dev", "libcapriole0", "capriole"],
-    );
+    dpkg(&place, &[&["--purge"], &names[..]].concat());
     let left: Vec<String> = all_below(&place).difference(&before).cloned().collect();
     assert!(left.is_empty(), "{left:?}");
 }
@@ -171,8 +189,38 @@ fn the_installed_command_works(installed: &Path, directory: &Path) {
     records(installed, directory);
 }
 
+/// Symbols are stripped from installed programs; the measured functions must be found all the same.
+fn the_installed_benchmarks_measure(installed: &Path) {
+    let rows = "capriole.count,capriole.record2,capriole.return.stack,kernel.uprobe";
+    let mut command = Command::new(installed);
+    command.args(["bench", "hit", "--json", "--rounds", "7", "--round-ms", "1"]);
+    command.args(["--threads", "1", "--rows", rows]);
+    let measured: serde_json::Value = serde_json::from_str(&run(&mut command)).expect("JSON");
+    let rows = measured.as_array().expect("rows");
+    let row = |name: &str| {
+        let row = rows.iter().find(|row| row["name"] == name);
+        row.unwrap_or_else(|| panic!("no {name}: {measured}"))
+    };
+    for name in [
+        "capriole.count",
+        "capriole.record2",
+        "capriole.return.stack",
+    ] {
+        assert!(
+            row(name)["ns"].as_f64().is_some_and(|ns| ns > 0.0),
+            "{measured}"
+        );
+    }
+    let uprobe = row("kernel.uprobe");
+    let why = uprobe["skipped"].as_str().unwrap_or_default();
+    assert!(
+        uprobe["ns"].is_number() || why.contains("tracefs"),
+        "{uprobe}"
+    );
+}
+
 /// Records and counts calls of a program, with this command, and reads the trace with it.
-fn records(command: &Path, directory: &Path) {
+pub fn records(command: &Path, directory: &Path) {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
         return;
     };
@@ -484,39 +532,4 @@ fn zsh_completes() {
             "{typed}: {wanted} is not in {shown:?}"
         );
     }
-}
-
-#[test]
-fn the_static_command_records_and_reports() {
-    // Beside the build that is being tested: target/debug, and target/TARGET/debug.
-    let own = Path::new(env!("CARGO_BIN_EXE_capriole"));
-    let profile = own
-        .parent()
-        .and_then(Path::file_name)
-        .expect("target/PROFILE");
-    let target = own.ancestors().nth(2).expect("the target directory");
-    let command = target
-        .join("x86_64-unknown-linux-musl")
-        .join(profile)
-        .join("capriole");
-    let built = |path: &Path| Some(run(Command::new(path).arg("-V")));
-    if !command.exists() || built(&command) != built(own) {
-        return println!("skipped: no static command of this commit (scripts/static.sh debug)");
-    }
-    let headers = run(Command::new("objdump").arg("-p").arg(&command));
-    assert!(
-        !headers.contains("NEEDED") && !headers.contains("INTERP"),
-        "{headers}"
-    );
-    let long = run(Command::new(&command).arg("--version"));
-    assert!(
-        long.contains("\ntarget: x86_64-unknown-linux-musl\n"),
-        "{long}"
-    );
-    records(&command, scratch().path());
-    let list = run(Command::new(&command).args(["list", "--summary"]).arg(own));
-    assert_eq!(
-        list,
-        run(Command::new(own).args(["list", "--summary"]).arg(own))
-    );
 }

@@ -8,9 +8,9 @@ use crate::traces::{calls, record_program, scratch, until_recording};
 use crate::uprobe::Uprobe;
 use capriole_object::ObjectFile;
 use capriole_object::symbols::OtherSymbol;
-use std::os::unix::process::ExitStatusExt;
+use capriole_testkit::steps::{Step, died, dies_at, few, reached};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::{Command, Stdio};
 
 /// The program, and the file offsets of its functions and its counter.
 struct Watched {
@@ -54,14 +54,11 @@ fn asked(running: &mut Running, question: &str) -> String {
 const UNWATCHED: &str = "counter 0 calls 0";
 const WATCHED: &str = "counter 1 calls 100";
 
-fn record(running: &Running, event: &str, trace: &Path, die_at: Option<usize>) -> Output {
+fn record(running: &Running, event: &str, trace: &Path) -> Command {
     let pid = running.pid.to_string();
     let mut command = command(&["record", "-p", &pid, "--duration", "5ms", "-e", event]);
     command.args(["--buffer-size", "8M", "-o"]).arg(trace);
-    if let Some(step) = die_at {
-        command.env("CAPRIOLE_DIE_AT", step.to_string());
-    }
-    command.output().expect("capriole starts")
+    command
 }
 
 /// Starts a recording that goes on until it is killed.
@@ -154,48 +151,63 @@ fn a_counter_is_taken_back_once_whoever_is_killed() {
     let pid = running.pid.to_string();
     let directory = scratch();
     let trace = directory.path().join("trace");
-    let died = |output: &Output| output.status.signal() == Some(libc::SIGKILL);
     // Another tool may be watching all the time.
     let uprobe = Uprobe::counted(&watched.program, watched.other, watched.counter);
     let before = asked(&mut running, "");
-    let detach = |die_at: Option<usize>| {
-        let mut command = command(&["detach", &pid]);
-        if let Some(step) = die_at {
-            command.env("CAPRIOLE_DIE_AT", step.to_string());
-        }
-        command.output().expect("capriole starts")
+    let run = |mut command: Command| command.output().expect("capriole starts");
+    let detach = || command(&["detach", &pid]);
+    let leave = |running: &Running| {
+        let mut recorder = recording(running, &[&watched.event()], &trace);
+        recorder.kill().expect("a child");
+        recorder.wait().expect("a child");
     };
-    let (mut steps, mut counted) = (0, 0);
-    loop {
-        steps += 1;
-        let output = record(&running, &watched.event(), &trace, Some(steps));
-        let when = told(&output);
-        if !died(&output) {
-            assert!(output.status.success(), "{when}");
-            break;
-        }
-        counted += u32::from(when.contains("reference counter"));
+    let (steps, output) = reached(&mut record(&running, &watched.event(), &trace));
+    assert!(output.status.success(), "{}", told(&output));
+    leave(&running);
+    let (of_detach, output) = reached(&mut detach());
+    assert!(output.status.success(), "{}", told(&output));
+    assert_eq!(asked(&mut running, ""), before);
+    // Those around the counter, each of them, and some of the others.
+    let wanted = |steps: &[Step]| -> Vec<Step> {
+        let others = few(steps);
+        let is_wanted = |step: &&Step| step.name.contains("counter") || others.contains(step);
+        steps.iter().filter(is_wanted).cloned().collect()
+    };
+    let of_counter = |steps: &[Step]| steps.iter().filter(|s| s.name.contains("counter")).count();
+    assert!(
+        of_counter(&steps) >= 6,
+        "are debug assertions on? {steps:?}"
+    );
+    let mut cleaners = of_detach.iter().cycle();
+    for step in wanted(&steps) {
+        let mut recorder = record(&running, &watched.event(), &trace);
+        let output = dies_at(&mut recorder, &step).output();
+        let output = output.expect("capriole starts");
+        let when = format!("{step}: {}", told(&output));
+        assert!(died(&output) || output.status.success(), "{when}");
         // The cleaner is killed as well, at another step each time.
-        let cleaner = detach(Some(1 + steps % 12));
-        let again = detach(None);
-        let when = format!("{when}, then {}, then {}", told(&cleaner), told(&again));
+        let mut killed = detach();
+        let killed = dies_at(&mut killed, cleaners.next().expect("steps")).output();
+        let killed = killed.expect("capriole starts");
+        let when = format!(
+            "{when}, then {}, then {}",
+            told(&killed),
+            told(&run(detach()))
+        );
         assert_eq!(asked(&mut running, ""), before, "{when}");
         assert_no_session(&running.process());
     }
-    println!("{steps} steps");
-    assert!(counted >= 6, "only {counted}: are debug assertions on?");
-    for step in 1.. {
-        let mut recorder = recording(&running, &[&watched.event()], &trace);
-        recorder.kill().expect("a child");
-        recorder.wait().expect("a child");
-        let cleaner = detach(Some(step));
-        if !died(&cleaner) {
-            assert!(cleaner.status.success(), "{}", told(&cleaner));
-            assert_eq!(asked(&mut running, ""), before);
-            break;
-        }
-        let again = detach(None);
-        let when = format!("{}, then {}", told(&cleaner), told(&again));
+    for step in wanted(&of_detach) {
+        leave(&running);
+        let mut cleaner = detach();
+        let cleaner = dies_at(&mut cleaner, &step).output();
+        let cleaner = cleaner.expect("capriole starts");
+        assert!(
+            died(&cleaner) || cleaner.status.success(),
+            "{}",
+            told(&cleaner)
+        );
+        let when = format!("{step}: {}, then {}", told(&cleaner), told(&run(detach())));
         assert_eq!(asked(&mut running, ""), before, "{when}");
     }
     drop(uprobe);
@@ -218,7 +230,8 @@ fn what_is_no_counter_is_refused() {
         (1 << 40, "has no data there"),
     ] {
         let event = format!("{program}:{:#x}({counter:#x})", watched.function);
-        let output = record(&running, &event, &trace, None);
+        let output = record(&running, &event, &trace).output();
+        let output = output.expect("capriole starts");
         let told = told(&output);
         assert_eq!(output.status.code(), Some(1), "{told}");
         assert!(told.contains(why) && told.contains(&event), "{told}");

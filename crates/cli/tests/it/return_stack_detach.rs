@@ -9,9 +9,10 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use capriole_proc::maps::Mapping;
 use capriole_ring::layout::returns::{SLOTS, STUB_SIZE};
-use std::os::unix::process::ExitStatusExt;
+use capriole_testkit::effort::Random;
+use capriole_testkit::steps::{Step, chosen, died, dies_at, few, reached};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use traces::{Background, events, recorder, scratch};
 
@@ -27,10 +28,6 @@ const EVENTS: [&str; 8] = [
     "-e",
     "r :hot",
 ];
-
-fn died(output: &Output) -> bool {
-    output.status.signal() == Some(libc::SIGKILL)
-}
 
 /// A program whose threads recurse deeply and return on command.
 struct Stairs {
@@ -70,12 +67,18 @@ impl Stairs {
         assert_eq!(self.running.line(), "up");
     }
 
-    fn detach(&self, die_at: Option<usize>) -> Output {
-        let mut command = command(&["detach", &self.running.pid.to_string()]);
-        if let Some(step) = die_at {
-            command.env("CAPRIOLE_DIE_AT", step.to_string());
-        }
-        command.output().expect("capriole starts")
+    fn detach_command(&self) -> Command {
+        command(&["detach", &self.running.pid.to_string()])
+    }
+
+    /// Removes what is there, if anything is.
+    fn clean_up(&self, when: &str) {
+        let output = self.detach_command().output().expect("capriole starts");
+        let text = told(&output);
+        assert!(
+            output.status.success() || text.contains("has no probes of capriole"),
+            "{when}: {text}"
+        );
     }
 
     fn assert_clean(&mut self, when: &str) {
@@ -174,7 +177,7 @@ fn while_threads_come_and_go() {
     let Some(mut stairs) = Stairs::start(&["stairs", "3", "500"]) else {
         return;
     };
-    for round in 0..rounds(12, 300) {
+    for round in 0..rounds(3, 36, 300) {
         if round % 2 == 0 {
             stairs.down();
         }
@@ -213,40 +216,42 @@ fn the_memory_that_stays_is_used_again() {
     stairs.finish();
 }
 
-/// Kills a recorder at this step, after the threads have gone down if `down`. Returns true if
-/// the recorder had no such step.
-fn killed_recorder(stairs: &mut Stairs, step: usize, down: bool) -> bool {
+/// Kills a recorder at this step, the `index`-th that is tried, after the threads have gone down if
+/// `down`. Every third time the next recording, not `detach`, must clean up.
+fn killed_recorder(stairs: &mut Stairs, step: &Step, index: usize, down: bool) {
     if down {
         stairs.down();
     }
     let mut command = stairs.recorder("5ms");
-    command.env("CAPRIOLE_DIE_AT", step.to_string());
-    let output = command.output().expect("capriole starts");
+    let output = dies_at(&mut command, step).output();
+    let output = output.expect("capriole starts");
     let when = format!("killed at step {step}: {}", told(&output));
     stairs.running.assert_alive();
     if !down {
         stairs.down();
     }
     stairs.up();
-    let over = !died(&output);
-    if over {
+    if !died(&output) {
+        // A run may take a step less than another one.
         assert!(output.status.success(), "{when}");
-    } else if (step / 5).is_multiple_of(3) {
+    } else if index.is_multiple_of(3) {
         let again = stairs.recorder("5ms").output().expect("capriole starts");
         assert!(again.status.success(), "{when}, then {}", told(&again));
     } else {
         stairs.down();
-        let output = stairs.detach(None);
-        let text = told(&output);
-        assert!(
-            output.status.success() || text.contains("has no probes of capriole"),
-            "{when}: {text}"
-        );
+        stairs.clean_up(&when);
         assert_eq!(stairs.replaced(), 0, "{when}");
         stairs.up();
     }
     stairs.assert_clean(&when);
-    over
+}
+
+/// Records once, and returns the steps.
+fn steps_of_recording(stairs: &mut Stairs) -> Vec<Step> {
+    let (steps, output) = reached(&mut stairs.recorder("5ms"));
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(!steps.is_empty(), "are debug assertions on?");
+    steps
 }
 
 #[test]
@@ -254,24 +259,40 @@ fn a_recorder_killed_at_each_step() {
     let Some(mut stairs) = Stairs::start(&["stairs", "2", "300"]) else {
         return;
     };
-    let steps = steps_to_die_at().find(|step| killed_recorder(&mut stairs, *step, step % 2 == 0));
-    println!("{} steps of record", steps.expect("it ends") - 1);
-    assert!(steps > Some(30));
+    // The first recording maps the memory that stays.
+    steps_of_recording(&mut stairs);
+    let steps = steps_of_recording(&mut stairs);
+    let steps = few(&steps);
+    for (index, step) in steps.iter().enumerate() {
+        killed_recorder(&mut stairs, step, index, index % 2 == 0);
+    }
+    println!("{} steps of record", steps.len());
+    assert!(steps.len() > 12, "only {}", steps.len());
     stairs.finish();
 }
 
 /// In a program into which nothing was mapped before.
 #[test]
 fn a_first_recorder_killed_at_each_step() {
-    for step in steps_to_die_at() {
-        let Some(mut stairs) = Stairs::start(&["stairs", "1", "50"]) else {
-            return;
-        };
-        let over = killed_recorder(&mut stairs, step, false);
+    let begin = || Stairs::start(&["stairs", "1", "50"]);
+    let Some(mut stairs) = begin() else { return };
+    let steps = steps_of_recording(&mut stairs);
+    let later = steps_of_recording(&mut stairs);
+    stairs.finish();
+    let is_in = |step: &Step| {
+        later
+            .iter()
+            .any(|l| (&l.name, l.number) == (&step.name, step.number))
+    };
+    // Those that later recordings do not have, and some of those that they have.
+    let firsts: Vec<Step> = steps.iter().filter(|step| !is_in(step)).cloned().collect();
+    assert!(!firsts.is_empty());
+    let more = few(&steps);
+    let more: Vec<Step> = more.into_iter().filter(is_in).step_by(3).collect();
+    for step in chosen(&firsts).iter().chain(&more) {
+        let mut stairs = begin().expect("the compiler is still there");
+        killed_recorder(&mut stairs, step, step.at, false);
         stairs.finish();
-        if over {
-            return;
-        }
     }
 }
 
@@ -280,57 +301,56 @@ fn a_detach_killed_at_each_step() {
     let Some(mut stairs) = Stairs::start(&["stairs", "2", "300"]) else {
         return;
     };
-    for step in steps_to_die_at() {
+    // Leaves the probes of a killed recorder, and replaced return addresses.
+    let leave = |stairs: &mut Stairs| {
         let mut command = stairs.recorder("1h");
         let mut child = command.stderr(Stdio::null()).spawn().expect("it starts");
         traces::until_recording(stairs.running.pid);
         stairs.down();
         child.kill().expect("a child");
         child.wait().expect("a child");
-        let output = stairs.detach(Some(step));
+    };
+    leave(&mut stairs);
+    let (steps, output) = reached(&mut stairs.detach_command());
+    assert!(output.status.success(), "{}", told(&output));
+    stairs.up();
+    let steps = few(&steps);
+    assert!(steps.len() > 5, "only {}", steps.len());
+    for (index, step) in steps.iter().enumerate() {
+        leave(&mut stairs);
+        let mut command = stairs.detach_command();
+        let output = dies_at(&mut command, step).output();
+        let output = output.expect("capriole starts");
         let when = format!("detach killed at step {step}: {}", told(&output));
         stairs.running.assert_alive();
-        let over = !died(&output);
-        if step % 2 == 0 {
+        if index % 2 == 0 {
             // With whatever is left there now.
             stairs.up();
             stairs.down();
         }
-        if over {
-            assert!(output.status.success(), "{when}");
-        } else {
-            let output = stairs.detach(None);
-            let text = told(&output);
-            assert!(
-                output.status.success() || text.contains("has no probes of capriole"),
-                "{when}: {text}"
-            );
+        match died(&output) {
+            true => stairs.clean_up(&when),
+            false => assert!(output.status.success(), "{when}"),
         }
         stairs.assert_clean(&when);
         stairs.up();
-        if over {
-            println!("{} steps of detach", step - 1);
-            assert!(step > 10);
-            break;
-        }
     }
+    println!("{} steps of detach", steps.len());
     stairs.finish();
 }
 
 #[test]
+#[ignore = "soak"]
 fn a_recorder_killed_at_any_time() {
     let Some(mut stairs) = Stairs::start(&["stairs", "3", "200"]) else {
         return;
     };
-    let mut random = 0x2545_f491_4f6c_dd1du64;
-    for round in 0..rounds(15, 500) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
+    let mut random = Random::new(0);
+    for round in 0..rounds(0, 60, 500) {
         let mut command = stairs.recorder("20ms");
         command.stderr(Stdio::null()).stdout(Stdio::null());
         let mut child = command.spawn().expect("it starts");
-        std::thread::sleep(Duration::from_micros(random % 80_000));
+        std::thread::sleep(Duration::from_micros(random.below(80_000)));
         stairs.down();
         let _ = child.kill();
         child.wait().expect("a child");
@@ -338,12 +358,7 @@ fn a_recorder_killed_at_any_time() {
             stairs.up();
             stairs.down();
         }
-        let output = stairs.detach(None);
-        let text = told(&output);
-        assert!(
-            output.status.success() || text.contains("has no probes of capriole"),
-            "round {round}: {text}"
-        );
+        stairs.clean_up(&format!("round {round}"));
         stairs.assert_clean(&format!("round {round}"));
         stairs.up();
     }
@@ -357,7 +372,7 @@ fn hammered(program: &Path, words: &[&str], event: &str) {
     let directory = scratch();
     let trace = directory.path().join("t");
     let pid = running.pid.to_string();
-    for round in 0..rounds(6, 200) {
+    for round in 0..rounds(2, 18, 200) {
         let arguments = ["--return=stack", "--json", "--duration", "60ms", "-p", &pid];
         let mut command = recorder(&trace, &arguments);
         let output = command.args(["-e", event]).output().expect("it starts");

@@ -3,19 +3,17 @@
 //! nothing is missing: recorded plus lost events equal the calls.
 
 use crate::programs::{Compiler, build};
-use crate::target::{
-    Running, assert_no_session, capriole, command, is_root, steps_to_die_at, told,
-};
+use crate::target::{Running, assert_no_session, capriole, command, is_root, told};
 use crate::traces::{events, record, recorder, scratch, summary, text, until_recording};
 use capriole_patch::recover::find;
 use capriole_patch::session::is_session;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, header};
+use capriole_testkit::steps::{died, dies_at, firsts, reached};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -247,32 +245,29 @@ fn killed_while_it_is_saved() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    let mut ended = false;
-    for step in steps_to_die_at() {
+    let left = |case: &mut Case| {
         case.record(&["--buffer-size", "256K"]);
         case.call_and_kill((2, 300, 0), Duration::ZERO);
+        command(&["detach", &case.pid(), "-o", text(&case.trace())])
+    };
+    let (steps, output) = reached(&mut left(&mut case));
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(steps.len() > 8, "are debug assertions on? {steps:?}");
+    assert_eq!(assert_whole(&case.trace(), case.calls, "saved"), 0);
+    for step in firsts(&steps) {
+        let mut command = left(&mut case);
         let trace = case.trace();
-        let die = |words: &[&str]| {
-            let mut command = command(words);
-            command.env("CAPRIOLE_DIE_AT", step.to_string());
-            command.output().expect("capriole starts")
-        };
-        let output = die(&["detach", &case.pid(), "-o", text(&trace)]);
+        let output = dies_at(&mut command, &step).output();
+        let output = output.expect("capriole starts");
         let mut when = format!("killed at step {step}: {}", told(&output));
-        if output.status.signal() == Some(libc::SIGKILL) {
+        if died(&output) {
             let again = case.detach(&["-o", text(&trace)]);
             when += &told(&again);
             let gone = when.contains("has no probes of capriole");
             assert!(again.status.success() || gone, "{when}");
-        } else {
-            ended = true;
         }
         assert_no_session(&case.running.process());
         assert_eq!(assert_whole(&trace, case.calls, &when), 0, "{when}");
-        if ended {
-            assert!(step > 8, "only {step}: are debug assertions on?");
-            break;
-        }
     }
     case.finish();
 }

@@ -20,7 +20,7 @@ fn nobody_is_woken_by_attach_and_detach() {
         let process = running.process();
         let before = looks(&process);
         let probes = Probes::of(&process, &[":sleep_in", ":wait_*"], Reach::Best);
-        for round in 0..rounds(25, 1000) {
+        for round in 0..rounds(7, 75, 1000) {
             let recording = attach_to(&process, &probes, 1 << 20);
             if round % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(2));
@@ -56,7 +56,7 @@ fn a_stopped_program_stays_stopped() {
         threads.into_iter().map(letter).collect::<Vec<_>>()
     };
     let stopped = || state().iter().all(|letter| *letter == Some('T'));
-    for round in 0..rounds(10, 500) {
+    for round in 0..rounds(3, 30, 500) {
         running.signal(libc::SIGSTOP);
         while !stopped() {
             std::thread::yield_now();

@@ -81,7 +81,7 @@ fn in_and_out_again_and_again() {
     let mut running = Running::start(&program, &["--threads", "3"]);
     let process = running.process();
     let mut seen = 0;
-    for _ in 0..rounds(30, 3000) {
+    for _ in 0..rounds(8, 90, 3000) {
         let probes = Probes::joined(&process, EVENTS);
         let mut recording = attach_to(&process, &probes, 16 << 20);
         recording.record(Duration::from_millis(2));

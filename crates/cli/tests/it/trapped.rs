@@ -44,7 +44,7 @@ fn by_a_breakpoint() {
     let Some(program) = build(Compiler::Gcc, "trapped.c", &[]) else {
         return;
     };
-    nothing_changes(&program, &["--threads", "3"], rounds(10, 1000));
+    nothing_changes(&program, &["--threads", "3"], rounds(3, 30, 1000));
 }
 
 #[test]
@@ -53,7 +53,11 @@ fn in_a_storm_of_signals() {
         return;
     };
     for more in [&[][..], &["--stack"], &["--disarmed"]] {
-        nothing_changes(&program, &[&["--storm"], more].concat(), rounds(10, 1000));
+        nothing_changes(
+            &program,
+            &[&["--storm"], more].concat(),
+            rounds(3, 30, 1000),
+        );
     }
 }
 
@@ -65,7 +69,7 @@ fn where_the_program_handles_sigtrap() {
     };
     for more in [&[][..], &["--storm", "--stack"], &["--storm", "--disarmed"]] {
         let arguments = [&["--handler"], more].concat();
-        nothing_changes(&program, &arguments, rounds(8, 1000));
+        nothing_changes(&program, &arguments, rounds(2, 24, 1000));
     }
 }
 
@@ -81,9 +85,9 @@ fn with_access_rights_of_its_own() {
         println!("skipped: there are no protection keys here");
         return;
     }
-    nothing_changes(&program, &["--key"], rounds(10, 1000));
+    nothing_changes(&program, &["--key"], rounds(3, 30, 1000));
     let arguments = ["--key", "--storm", "--stack"];
-    nothing_changes(&program, &arguments, rounds(10, 1000));
+    nothing_changes(&program, &arguments, rounds(3, 30, 1000));
 }
 
 /// The filter kills the program if a handler ends by `rt_sigreturn`.

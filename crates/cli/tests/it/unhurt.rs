@@ -81,7 +81,7 @@ fn calls_with_a_time_limit_last_as_long_as_asked() {
         return;
     };
     let mut running = Running::start(&program, &["--milliseconds", "2500"]);
-    record_often(running.pid, &["libc:*"], rounds(3, 30));
+    record_often(running.pid, &["libc:*"], rounds(2, 9, 30));
     running.assert_alive();
     running.finish();
 }
@@ -97,7 +97,7 @@ fn a_filter_that_knows_no_restarted_call_does_not_kill() {
         return;
     };
     let mut running = Running::start(&program, &["--filter"]);
-    record_often(running.pid, &["libc:*"], rounds(3, 30));
+    record_often(running.pid, &["libc:*"], rounds(2, 9, 30));
     running.assert_alive();
     // The program also survives if the event is refused.
     let pid = running.pid.to_string();
@@ -150,7 +150,7 @@ fn a_process_with_the_same_memory_survives() {
     let mut running = Running::start(&program, &[]);
     let process = running.process();
     let before = looks(&process);
-    for round in 0..rounds(15, 1000) {
+    for round in 0..rounds(4, 45, 1000) {
         let probes = Probes::of(&process, &[":work_one", ":work_two"], Reach::Best);
         let mut recording = attach_to(&process, &probes, 1 << 20);
         recording.record(Duration::from_millis(2));
@@ -189,7 +189,7 @@ fn nothing_is_written_to_a_descriptor_that_is_not_ours() {
     let mut running = Running::start(&program, &[text(&victim)]);
     let pid = running.pid.to_string();
     let before = looks(&running.process());
-    for round in 0..rounds(20, 1000) {
+    for round in 0..rounds(5, 60, 1000) {
         let trace = scratch.path().join(format!("trace{round}"));
         // This may succeed or fail.
         let output = capriole(&[
@@ -234,7 +234,7 @@ fn nobody_is_left_waiting_to_be_started() {
         "true",
     ]);
     recorder
-        .env("CAPRIOLE_DIE_AT", "1")
+        .env("CAPRIOLE_DIE_AT", "child made#1")
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let output = recorder.output().expect("it starts");

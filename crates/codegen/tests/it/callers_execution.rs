@@ -18,6 +18,7 @@ use capriole_resident as resident;
 use capriole_resident::unwinding::{Module, chain, table};
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Memory, Reader};
+use capriole_testkit::effort::{rounds, seed};
 use iced_x86::Register;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
@@ -425,8 +426,8 @@ fn chains_are_those_of_the_rules_whatever_the_stack_contains() {
         println!("skipped: this C library keeps the thread's id elsewhere");
         return;
     }
-    let mut random = Random::new(11);
-    let count = std::env::var("CAPRIOLE_LONG").map_or(3_000, |_| 100_000);
+    let mut random = Random::new(seed() + 11);
+    let count = rounds(3_000, 9_000, 100_000) as u64;
     let cases: Vec<Case> = (0..count)
         .map(|number| random_case(&mut random, number + 1))
         .collect();

@@ -17,6 +17,7 @@ use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry, stream};
 use capriole_ring::{Memory, Reader};
+use capriole_testkit::effort::rounds;
 use iced_x86::{
     Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
@@ -454,7 +455,7 @@ fn describe(case: &Case) -> String {
 }
 
 fn cases() -> usize {
-    std::env::var("CAPRIOLE_LONG").map_or(3_000, |_| 100_000)
+    rounds(1_000, 9_000, 100_000)
 }
 
 #[test]

@@ -19,6 +19,7 @@ use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::layout::{self, Geometry};
 use capriole_ring::{Memory, Reader};
+use capriole_testkit::effort::{rounds, seed};
 use iced_x86::Register;
 use mapped::map_session;
 use std::sync::{Arc, LazyLock};
@@ -247,8 +248,8 @@ fn what_is_recorded_is_what_the_description_says() {
         println!("skipped: this C library keeps the thread's id elsewhere");
         return;
     }
-    let mut random = Random::new(7);
-    let count = std::env::var("CAPRIOLE_LONG").map_or(4_000, |_| 200_000);
+    let mut random = Random::new(seed() + 7);
+    let count = rounds(1333, 12000, 200_000) as u64;
     let cases: Vec<Case> = (0..count)
         .map(|i| random_case(&mut random, i + 1))
         .collect();

@@ -22,6 +22,7 @@ use capriole_insn::liveness::{Live, RegSet};
 use capriole_resident as resident;
 use capriole_ring::layout::{Geometry, frame, frame_index};
 use capriole_ring::{Memory, Reader};
+use capriole_testkit::effort::{rounds, seed};
 use iced_x86::Register;
 use mapped::map_session;
 use std::sync::{Arc, LazyLock};
@@ -470,8 +471,8 @@ fn what_a_call_keeps_is_recorded_at_its_exit() {
         println!("skipped: this C library keeps the thread's id elsewhere");
         return;
     }
-    let mut random = Random::new(11);
-    let count = std::env::var("CAPRIOLE_LONG").map_or(1_500, |_| 60_000);
+    let mut random = Random::new(seed() + 11);
+    let count = rounds(500, 4500, 60_000) as u64;
     let cases: Vec<Case> = (0..count)
         .map(|i| random_case(&mut random, i + 1))
         .collect();

@@ -12,6 +12,7 @@ use capriole_tactic::place::{Placer, Space};
 use capriole_tactic::site::{
     JUMP, Placed, Refusal, Shape, SiteInput, StubTo, Tactic, choose, choose_placed,
 };
+use capriole_testkit::effort::rounds;
 use iced_x86::{FlowControl, Mnemonic};
 
 /// Checks the properties of every shape, using only the bytes.
@@ -199,10 +200,7 @@ fn survey(name: &str, every_instruction: bool) -> Option<f64> {
     let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut sites, mut poor) = (0usize, 0usize);
     let empty = Placer::new(Space::around(range(&object)));
-    let every = match std::env::var_os("CAPRIOLE_LONG") {
-        Some(_) => 1,
-        None => 16,
-    };
+    let every = rounds(32, 4, 1);
     for (index, (function, extent)) in object.functions.iter().enumerate() {
         if every_instruction && index % every != 0 {
             continue;

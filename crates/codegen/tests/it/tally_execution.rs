@@ -26,6 +26,7 @@ use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, directory, frame, frame_index};
 use capriole_ring::summary;
 use capriole_ring::tables::{Shape, Table, TableReader, Tables};
+use capriole_testkit::effort::{rounds, seed};
 use iced_x86::{Code, Decoder, DecoderOptions, OpKind, Register};
 use mapped::map_session;
 use signals::step_from;
@@ -454,8 +455,8 @@ fn what_is_added_up_is_what_the_description_says() {
         println!("skipped: this C library keeps the thread's id elsewhere");
         return;
     }
-    let mut random = Random::new(11);
-    let count = std::env::var("CAPRIOLE_LONG").map_or(1_200, |_| 100_000);
+    let mut random = Random::new(seed() + 11);
+    let count = rounds(400, 3600, 100_000) as u64;
     let cases: Vec<Case> = (0..count)
         .map(|i| random_case(&mut random, i + 1))
         .collect();

@@ -126,7 +126,7 @@ fn compare_file(path: &Path, least: u64) {
     let functions = elf.functions();
     let mut counts = Counts::default();
     for text in elf.texts() {
-        let sampled = text.len() > LARGE && std::env::var_os("CAPRIOLE_LONG").is_none();
+        let sampled = text.len() > LARGE && !capriole_testkit::effort::is_long();
         let pieces = (text.start..text.end)
             .step_by(PIECE as usize)
             .map(|start| Extent::new(start, text.end.min(start + PIECE)))

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::ObjectFile;
+use capriole_testkit::effort::rounds;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{
     ExplicitModuleSectionInfo, FrameAddress, MayAllocateDuringUnwind, Module, Unwinder as _,
@@ -119,7 +120,6 @@ fn rule_at(rules: &[RuleStart], address: u64) -> FrameRule {
 
 #[test]
 fn steps_are_those_of_framehop() {
-    let long = std::env::var_os("CAPRIOLE_LONG").is_some();
     for file in files() {
         let rules = file.frame_rules();
         let unwinder = unwinder_of(&file);
@@ -127,7 +127,7 @@ fn steps_are_those_of_framehop() {
         let name = file.path().display().to_string();
         let (mut same, mut unknown, mut outermost) = (0, 0, 0);
         let frames = file.frames().expect("readable").to_vec();
-        let count = if long { 1_000_000 } else { 20_000 };
+        let count = rounds(20_000, 100_000, 1_000_000) as u64;
         for number in 0..count {
             let random = mixed(number);
             let extent = frames[random as usize % frames.len()].extent;

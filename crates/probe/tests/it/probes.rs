@@ -8,8 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 #[inline(never)]
+fn threefold(number: u64) -> u64 {
+    black_box(number) * 3
+}
+
+#[inline(never)]
 extern "C" fn triple(number: u64) -> u64 {
-    black_box(number) * 3 + black_box(1)
+    let product = threefold(number);
+    product + black_box(1)
 }
 
 /// Calls it where the compiler does not see which function that is.
@@ -197,7 +203,7 @@ fn a_source_line_is_a_place() {
     in_child("probes::a_source_line_is_a_place", || {
         let line = include_str!("probes.rs")
             .lines()
-            .position(|line| line.contains("black_box(number) * 3"))
+            .position(|line| line.contains("product = threefold"))
             .unwrap();
         let probe = Probe::line(&format!("it/probes.rs:{}", line + 1)).before(|_| {
             HITS.fetch_add(1, Relaxed);

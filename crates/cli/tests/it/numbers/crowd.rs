@@ -40,20 +40,20 @@ fn all_are_recorded(event: &str, calls: usize, pause_us: usize) {
 #[test]
 fn strings_of_all_threads_are_recorded() {
     let event = ":crowd_work text=+0($arg1):string comm=$comm n=$arg2";
-    all_are_recorded(event, rounds(2_000, 15_625), 0);
+    all_are_recorded(event, rounds(2000, 6000, 15_625), 0);
 }
 
 /// A stack takes 4 KiB, so the program must pause to let the disk keep up.
 #[test]
 fn stacks_of_all_threads_are_recorded() {
     let event = ":crowd_work text=+0($arg1):string stack";
-    all_are_recorded(event, rounds(200, 15_625), 40_000);
+    all_are_recorded(event, rounds(200, 600, 15_625), 40_000);
 }
 
 #[test]
 fn calls_of_all_threads_are_counted_by_key() {
     let Some(program) = program() else { return };
-    let calls = rounds(2_000, 15_625);
+    let calls = rounds(2000, 6000, 15_625);
     let words = [THREADS.to_string(), calls.to_string()];
     let event = ":crowd_work by text=+0($arg1):string, $comm";
     let program = program.display().to_string();

@@ -61,7 +61,11 @@ fn a_start_does_not_depend_on_luck() {
     // With another compiler's code it may be impossible at any address.
     let first = run("");
     // As under nohup: the program that finally runs has the same signal dispositions as the first.
-    for shell in ["", "trap '' HUP;"].iter().cycle().take(rounds(12, 100)) {
+    for shell in ["", "trap '' HUP;"]
+        .iter()
+        .cycle()
+        .take(rounds(12, 36, 100))
+    {
         let output = run(shell);
         let (one, other) = (told(&first), told(&output));
         assert_eq!(first.status, output.status, "{one}\n{other}");

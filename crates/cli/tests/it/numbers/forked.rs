@@ -16,7 +16,7 @@ fn parent_and_child_are_told_apart() {
     };
     let directory = scratch();
     let trace = directory.path().join("t");
-    let calls = rounds(50_000, 500_000) as u64;
+    let calls = rounds(50_000, 150_000, 500_000) as u64;
     let event = ":raw_work who=+0($arg1):string n=$arg2:u64";
     let said = record_program(&trace, &["-e", event], &program, &[&calls.to_string()]);
     let ids = said.lines().find_map(|line| line.strip_prefix("ok "));

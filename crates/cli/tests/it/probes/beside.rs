@@ -61,7 +61,7 @@ fn probes_and_recorders_come_and_go() {
     let Some((program, list)) = hammer(directory.path()) else {
         return;
     };
-    let cycles = rounds(200, 20_000).to_string();
+    let cycles = rounds(50, 600, 20_000).to_string();
     let arguments = [files::text(&list), &cycles, "1", "beside"];
     let mut child = command(&program, &arguments)
         .stdout(Stdio::piped())

@@ -55,8 +55,8 @@ fn load() {
     let Some(program) = program("probes_branches.c") else {
         return;
     };
-    let cycles = rounds(300, 100_000);
-    let seed = std::env::var("CAPRIOLE_SEED").unwrap_or_else(|_| "1".to_owned());
+    let cycles = rounds(75, 900, 100_000);
+    let seed = capriole_testkit::effort::seed().to_string();
     let patience = PATIENCE * if cycles > 1000 { 200 } else { 1 };
     let mut command = command(&program, &["load", &seed, &cycles.to_string()]);
     println!("{}", well(&output_within(&mut command, patience)));

@@ -64,8 +64,8 @@ fn probes_come_and_go() {
     let Some((program, list)) = hammer(directory.path()) else {
         return;
     };
-    let cycles = rounds(200, 100_000);
-    let seed = std::env::var("CAPRIOLE_SEED").unwrap_or_else(|_| "1".to_owned());
+    let cycles = rounds(50, 600, 100_000);
+    let seed = capriole_testkit::effort::seed().to_string();
     let arguments = [files::text(&list), &cycles.to_string(), &seed];
     let patience = PATIENCE * if cycles > 1000 { 200 } else { 1 };
     let output = output_within(&mut command(&program, &arguments), patience);
@@ -79,7 +79,7 @@ fn neighbours_come_and_go() {
     let Some(program) = program("probes_random.c") else {
         return;
     };
-    let last = rounds(20, 2000).to_string();
+    let last = rounds(5, 60, 2000).to_string();
     let patience = PATIENCE * if last.len() > 3 { 30 } else { 1 };
     let output = output_within(&mut command(&program, &["1", &last, "40"]), patience);
     println!("{}", well(&output));

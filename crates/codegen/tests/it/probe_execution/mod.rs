@@ -16,6 +16,7 @@ mod session;
 mod tally;
 mod vectors;
 
+use capriole_testkit::effort::{rounds, seed};
 use std::time::Instant;
 
 use crate::object::Object;
@@ -37,18 +38,10 @@ const LIBRARIES: [(&str, usize); 9] = [
     ("libpython3.11.so.1.0", 3),
 ];
 
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok()?.parse().ok()
-}
-
 #[test]
 fn probed_code_does_what_the_original_does() {
-    let seed = number("CAPRIOLE_SEED").unwrap_or(1);
-    let unit = if std::env::var_os("CAPRIOLE_LONG").is_some() {
-        480
-    } else {
-        16
-    };
+    let seed = seed();
+    let unit = rounds(10, 48, 480);
     let only = std::env::var("CAPRIOLE_CASE").ok();
     let only = only.as_deref().and_then(|case| case.split_once(':'));
     let tally = Tally::shared();

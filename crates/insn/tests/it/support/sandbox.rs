@@ -176,7 +176,7 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Ends this process if a run hangs: with SIGPROF after 30 s of processor time, which other load on
+/// Ends this process if a run hangs: with SIGPROF after 300 s of processor time, which other load on
 /// the machine does not use up, or with SIGALRM if it waits for something that never comes.
 fn limit_time() {
     let zero = libc::timeval {
@@ -185,10 +185,13 @@ fn limit_time() {
     };
     let limit = libc::itimerval {
         it_interval: zero,
-        it_value: libc::timeval { tv_sec: 30, ..zero },
+        it_value: libc::timeval {
+            tv_sec: 300,
+            ..zero
+        },
     };
     // SAFETY: sets a timer of this process.
-    unsafe { libc::alarm(600) };
+    unsafe { libc::alarm(1200) };
     // SAFETY: sets a timer of this process from a value that is valid during the call.
     let set = unsafe { libc::setitimer(libc::ITIMER_PROF, &limit, std::ptr::null_mut()) };
     assert_eq!(set, 0, "cannot set a timer");

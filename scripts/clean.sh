@@ -1,0 +1,44 @@
+#!/bin/bash
+# Runs a command in the environment that tests expect, whoever starts it and from where: `nohup`, a
+# shell with ignored signals, another locale, tight limits. Tests that need another one make it.
+#
+#   scripts/clean.sh COMMAND [ARGUMENT]...
+#
+# The command and all that it starts are a session of their own; what is left of it is killed when the
+# command ends. Interrupting this script interrupts the command.
+set -u
+
+unset $(compgen -e | grep -E '^(LC_|LD_|GLIBC_|MALLOC_|MAKE|MFLAGS|RUST_(BACKTRACE|LOG)|NEXTEST|CLICOLOR|DEBUGINFOD_|TZ$|LANG|NO_COLOR$|FORCE_COLOR$|COLUMNS$|LINES$|PAGER$|MANPAGER$|MANWIDTH$|MANPATH$|GREP_|CDPATH$|BASH_ENV$|ENV$|POSIXLY_CORRECT$|PYTHON|CAPRIOLE_(DIE|STOP)_AT$)')
+export LC_ALL=C.UTF-8 TERM=dumb
+umask 022
+
+# Limits as a login shell has them, where the hard ones leave room.
+limit() {
+	local hard
+	hard=$(ulimit -H "$1")
+	if [ "$hard" = unlimited ] || { [ "$2" != unlimited ] && [ "$2" -le "$hard" ]; }; then
+		ulimit -S "$1" "$2"
+	else
+		ulimit -S "$1" "$hard"
+	fi
+}
+limit -c 0
+limit -n 4096
+limit -s 8192
+for unlimited in -d -f -m -t -u -v; do limit "$unlimited" unlimited; done
+[ "$(nice)" = 0 ] || renice -n 0 -p $$ >/dev/null 2>&1
+
+# A shell without job control starts what runs in the background with an ignored SIGINT.
+setsid env --default-signal "$@" </dev/null &
+session=$!
+for signal in INT TERM HUP; do
+	trap 'kill -'"$signal"' "$session" 2>/dev/null; interrupted=1' "$signal"
+done
+# `wait` returns when a signal comes; the command then still has to end.
+while :; do
+	wait "$session"
+	status=$?
+	kill -0 "$session" 2>/dev/null || break
+done
+pkill -KILL -s "$session"
+exit "$status"
