@@ -16,8 +16,13 @@ if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
 	}
 fi
 if [ "${1-}" = test ]; then
-	cargo build -q -p capriole-cli --target "$target" --profile unoptimised >&2
-	echo "${CARGO_TARGET_DIR:-target}/$target/unoptimised/capriole"
+	# In the profile of the tests, whose macros are there already, without its optimisation.
+	plain=(--config profile.dev.opt-level=0 --config profile.dev.debug=false)
+	for package in $(sed -n 's/^\[profile\.dev\.package\.\([a-z].*\)\]$/\1/p' Cargo.toml); do
+		plain+=(--config "profile.dev.package.$package.opt-level=0")
+	done
+	cargo build -q -p capriole-cli --target "$target" "${plain[@]}" >&2
+	echo "${CARGO_TARGET_DIR:-target}/$target/debug/capriole"
 	exit
 fi
 cargo build --release -p capriole-cli --target "$target"

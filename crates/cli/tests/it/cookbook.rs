@@ -1,5 +1,6 @@
-//! The commands of `docs/cookbook.md`, on the servers that they are written for. The commands are
-//! read from the page; each test starts its own server, and checks that the output answers the question.
+//! The commands of `docs/cookbook.md`, which are read from the page: all must be understood. In the soak
+//! each is run on the server that it is written for, which the test starts, and the output must answer the
+//! question.
 
 use crate::target::{capriole, told};
 use crate::tools::{have, run};
@@ -217,6 +218,49 @@ fn every_question_has_an_answer_with_a_command() {
     assert!(!PAGE.contains("\n## 21. "), "an answer without a test");
 }
 
+/// Runs all commands of the page on a process that does not exist: options and events are checked
+/// first.
+#[test]
+fn every_command_is_understood() {
+    let directory = open_directory();
+    let path = directory.path().join("bin");
+    std::fs::create_dir(&path).expect("a directory");
+    let log = directory.path().join("log");
+    let script = format!(
+        "#!/bin/sh\nsaid=$({} \"$@\" 2>&1 </dev/null)\nprintf '%s %s: %s\\036' \"$?\" \"$*\" \"$said\" >>{}\n",
+        env!("CARGO_BIN_EXE_capriole"),
+        text(&log)
+    );
+    let wrapper = path.join("capriole");
+    std::fs::write(&wrapper, script).expect("a file");
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&wrapper, mode).expect("it is ours");
+    // Above the largest number of a process that Linux gives.
+    let nobody = 1 << 22;
+    for block in (1..=20).flat_map(blocks) {
+        let _ = std::fs::remove_file(&log);
+        // Other commands of the block are not found.
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", &on(&block, nobody)]).env("PATH", &path);
+        shell
+            .current_dir(directory.path())
+            .output()
+            .expect("sh starts");
+        let said = std::fs::read_to_string(&log).unwrap_or_default();
+        let runs: Vec<&str> = said.split_terminator('\u{1e}').collect();
+        assert!(!runs.is_empty(), "{block}");
+        let understood = |run: &&str| {
+            run.starts_with("0 ")
+                || run.contains("no process has the number")
+                || run.contains("there is no trace")
+                || run.contains("the program has ended")
+        };
+        assert!(runs.iter().any(understood), "{block}{said}");
+        let wrong = |run: &&str| run.starts_with("2 ") && !understood(run);
+        assert!(!runs.iter().any(|run| wrong(&run)), "{block}{said}");
+    }
+}
+
 /// redis-server with a socket in its directory.
 struct Redis {
     server: Server,
@@ -274,6 +318,7 @@ impl Redis {
 }
 
 #[test]
+#[ignore = "soak"]
 fn hot_keys_of_redis() {
     let Some(redis) = Redis::start(&[], 0) else {
         return;
@@ -288,6 +333,7 @@ fn hot_keys_of_redis() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn latency_by_descriptor() {
     let options = ["--appendonly", "yes", "--appendfsync", "no"];
     let Some(redis) = Redis::start(&options, 0) else {
@@ -301,6 +347,7 @@ fn latency_by_descriptor() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn slow_calls_with_arguments_and_stack() {
     let Some(redis) = Redis::start(&[], 100_000) else {
         return;
@@ -312,6 +359,7 @@ fn slow_calls_with_arguments_and_stack() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn before_a_crash() {
     let Some(redis) = Redis::start(&["--crash-memcheck-enabled", "no"], 0) else {
         return;
@@ -336,6 +384,7 @@ fn before_a_crash() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn two_traces() {
     let Some(redis) = Redis::start(&[], 50_000) else {
         return;
@@ -349,6 +398,7 @@ fn two_traces() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn allocations_that_are_not_freed() {
     if !need(&["jq"]) {
         return;
@@ -378,6 +428,7 @@ fn allocations_that_are_not_freed() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn where_a_slow_request_spends_its_time() {
     let Some(redis) = Redis::start(&[], 100_000) else {
         return;
@@ -463,6 +514,7 @@ impl Postgres {
 }
 
 #[test]
+#[ignore = "soak"]
 fn slow_statements_of_postgresql() {
     let Some(postgres) = Postgres::start() else {
         return;
@@ -482,6 +534,7 @@ fn slow_statements_of_postgresql() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn files_that_postgresql_syncs() {
     let Some(postgres) = Postgres::start() else {
         return;
@@ -590,6 +643,7 @@ fn slow_server() -> u16 {
 }
 
 #[test]
+#[ignore = "soak"]
 fn connections_by_peer() {
     let Some(nginx) = Nginx::start() else {
         return;
@@ -600,6 +654,7 @@ fn connections_by_peer() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn handshakes_and_failures() {
     let Some(nginx) = Nginx::start() else {
         return;
@@ -623,6 +678,7 @@ fn handshakes_and_failures() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn longest_requests_of_nginx() {
     let Some(nginx) = Nginx::start() else {
         return;
@@ -651,6 +707,7 @@ fn longest_requests_of_nginx() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn exceptions_with_their_texts() {
     if !need(&["g++"]) {
         return;
@@ -670,6 +727,7 @@ fn exceptions_with_their_texts() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn contended_mutexes() {
     if !need(&["cc"]) {
         return;
@@ -699,6 +757,7 @@ fn contended_mutexes() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn files_that_a_compiler_opens() {
     if !need(&["gcc"]) {
         return;
@@ -740,6 +799,7 @@ fn pools() -> Option<(Server, tempfile::TempDir)> {
 }
 
 #[test]
+#[ignore = "soak"]
 fn sizes_of_allocations_by_thread() {
     let Some((server, directory)) = pools() else {
         return;
@@ -752,6 +812,7 @@ fn sizes_of_allocations_by_thread() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn pauses_of_java() {
     let Some((server, directory)) = pools() else {
         return;
@@ -767,6 +828,7 @@ fn pauses_of_java() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn pauses_of_go() {
     let directory = scratch();
     let program = directory.path().join("shop");
@@ -794,6 +856,7 @@ fn pauses_of_go() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn pools_that_wait_for_work_and_pools_that_do_not() {
     let Some((server, directory)) = pools() else {
         return;
@@ -806,6 +869,7 @@ fn pools_that_wait_for_work_and_pools_that_do_not() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn threads_of_memcached() {
     if !need(&["memcached"]) {
         return;
@@ -832,6 +896,7 @@ fn threads_of_memcached() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn names_that_are_looked_up() {
     if !need(&["/usr/bin/python3"]) {
         return;
@@ -846,6 +911,7 @@ fn names_that_are_looked_up() {
 }
 
 #[test]
+#[ignore = "soak"]
 fn functions_of_a_running_python() {
     let python = Path::new("/usr/bin/python3");
     let markers = ["list", "usdt::python:function__return", text(python)];

@@ -274,7 +274,7 @@ fn shared_jumps_killed_at_each_step() {
         return;
     };
     let mut victim = Victim::new(&program, &[], &[":tight_*", ":tight_*%return"]);
-    let steps = victim.killed_recorders(firsts);
+    let steps = victim.killed_recorders(few);
     let detach_steps = victim.killed_detachers(few);
     println!("{steps} steps of record, {detach_steps} of detach, with shared jumps");
     victim.finish();

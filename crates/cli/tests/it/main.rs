@@ -19,6 +19,7 @@ mod apart;
 mod boundary;
 mod calls;
 mod closed;
+mod coarse_clock;
 mod compared;
 mod conditional_exits;
 mod cookbook;

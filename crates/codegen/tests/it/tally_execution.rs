@@ -540,7 +540,7 @@ fn known_keys_need_no_resident() {
 #[test]
 fn calls_are_timed() {
     let mut random = Random::new(9);
-    let cases: Vec<(u64, bool, bool, bool, bool)> = (0..600)
+    let cases: Vec<(u64, bool, bool, bool, bool)> = (0..rounds(200, 600, 6_000) as u64)
         .map(|seed| {
             (
                 seed,

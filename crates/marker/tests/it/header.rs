@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use capriole_testkit::effort::{Effort, effort};
+
 use crate::support::{Elf, compile, compiling, have, present, program, quiet, run};
 
 const C: &[&str] = &["gcc", "clang"];
@@ -50,35 +52,55 @@ fn built(compiler: &str, options: &[&str], source: &str) -> usize {
     markers.len()
 }
 
+/// Builds a program with each of these options and one of the compilers, in turn; in the soak with each
+/// compiler.
+fn built_in_turn(compilers: &[(&str, &str)], all: &[&[&str]]) {
+    for (index, options) in all.iter().enumerate() {
+        for (number, (compiler, source)) in compilers.iter().enumerate() {
+            if effort() != Effort::Test || index % compilers.len() == number {
+                built(compiler, options, source);
+            }
+        }
+    }
+}
+
 #[test]
 fn all_standards_and_levels() {
-    for compiler in present(C) {
-        for standard in ["-std=c99", "-std=c11", "-std=gnu17"] {
-            for level in ["-O0", "-O2"] {
-                built(compiler, &[standard, level], "kinds.c");
-            }
-        }
-        for level in ["-O1", "-O3", "-Os", "-Og"] {
-            built(compiler, &["-std=c99", level], "kinds.c");
-        }
-    }
-    for compiler in present(CXX) {
-        for standard in ["-std=c++11", "-std=c++20"] {
-            for level in ["-O0", "-O2"] {
-                built(compiler, &[standard, level], "kinds.cpp");
-            }
-        }
-        for level in ["-O1", "-O3", "-Os", "-Og"] {
-            built(compiler, &["-std=c++14", level], "kinds.cpp");
-        }
-    }
+    let with = |compilers: &[&'static str], source| -> Vec<(&str, &str)> {
+        let present = present(compilers).into_iter();
+        present.map(|compiler| (compiler, source)).collect()
+    };
+    let c: &[&[&str]] = &[
+        &["-std=c99", "-O0"],
+        &["-std=c11", "-O0"],
+        &["-std=c11", "-O2"],
+        &["-std=gnu17", "-O2"],
+        &["-std=gnu17", "-O0"],
+        &["-std=c99", "-O2"],
+        &["-std=c99", "-O1"],
+        &["-std=c99", "-O3"],
+        &["-std=c99", "-Os"],
+        &["-std=c99", "-Og"],
+    ];
+    built_in_turn(&with(C, "kinds.c"), c);
+    let cxx: &[&[&str]] = &[
+        &["-std=c++11", "-O0"],
+        &["-std=c++20", "-O0"],
+        &["-std=c++20", "-O2"],
+        &["-std=c++11", "-O2"],
+        &["-std=c++14", "-O1"],
+        &["-std=c++14", "-O3"],
+        &["-std=c++14", "-Os"],
+        &["-std=c++14", "-Og"],
+    ];
+    built_in_turn(&with(CXX, "kinds.cpp"), cxx);
 }
 
 /// A text is written to a file as well, if there are a text, a file and markers.
 #[test]
 fn texts_go_to_files() {
     for compiler in present(&[C, CXX].concat()) {
-        for level in ["-O0", "-O1", "-O2", "-O3"] {
+        for level in ["-O0", "-O2"] {
             for (more, written) in [
                 ("-UCAPRIOLE_MARK_NONE", "done\n"),
                 ("-DCAPRIOLE_MARK_NONE", ""),
@@ -134,18 +156,10 @@ fn kinds_of_code() {
         &["-O2", "-fcf-protection=full", "-fstack-protector-strong"],
         &["-O1", "-march=native"],
     ];
-    for (compiler, source) in C
-        .iter()
-        .map(|&c| (c, "kinds.c"))
-        .chain(CXX.iter().map(|&c| (c, "kinds.cpp")))
-    {
-        if present(&[compiler]).is_empty() {
-            continue;
-        }
-        for way in ways {
-            built(compiler, way, source);
-        }
-    }
+    let c = C.iter().map(|&compiler| (compiler, "kinds.c"));
+    let all = c.chain(CXX.iter().map(|&compiler| (compiler, "kinds.cpp")));
+    let compilers: Vec<_> = all.filter(|(c, _)| !present(&[c]).is_empty()).collect();
+    built_in_turn(&compilers, ways);
 }
 
 #[test]

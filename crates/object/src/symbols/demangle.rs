@@ -122,7 +122,7 @@ pub fn without_blanks(name: &str) -> String {
 /// which are mangled as codes.
 pub fn last_identifier(name: &str) -> Option<&str> {
     let head = &name[..Parts::of(name).start(Kind::Parameters)];
-    let head = strip_template_arguments(head)?;
+    let head = strip_template_arguments(strip_brackets(head))?;
     let start = head
         .char_indices()
         .rev()
@@ -131,6 +131,17 @@ pub fn last_identifier(name: &str) -> Option<&str> {
         .map(|(at, _)| at)?;
     let identifier = &head[start..];
     (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
+}
+
+/// Removes what is in brackets at the end: tags, as in `f[abi:cxx11]`, or the wildcards of a pattern.
+fn strip_brackets(mut name: &str) -> &str {
+    while let Some(inside) = name.trim_end().strip_suffix(']')
+        && let Some((before, _)) = inside.rsplit_once('[')
+        && !before.ends_with("operator")
+    {
+        name = before;
+    }
+    name
 }
 
 /// Reduces `f<int>` to `f`; `None` if the brackets do not match, as in `operator<`.
@@ -219,6 +230,9 @@ mod tests {
             ("alloc::vec::Vec<T>::push", Some("push")),
             ("<a::B as c::D>::run", Some("run")),
             ("f", Some("f")),
+            ("f[abi:cxx11]", Some("f")),
+            ("ns::Foo::operator[](int)", None),
+            ("some_nam[e]", Some("some_nam")),
             ("", None),
         ];
         for (name, expected) in cases {
