@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub use capriole_testkit::files::{scratch, text};
+use capriole_testkit::waiting::{is_untraced, until};
 
 /// Returns the output of `report --summary --json` for a trace.
 pub fn summary(trace: &Path) -> Value {
@@ -90,30 +90,32 @@ pub fn counted(said: &str) -> u64 {
     number.trim().parse().expect("a number")
 }
 
-/// Waits until a recorder that was just started has its probes in `pid`.
+/// Waits until a tracer that was just started has its probes in `pid`: their bytes are written, the
+/// stop in which that is done is over, and a recorder has put its trace in its place.
+#[track_caller]
 pub fn until_recording(pid: u32) {
     let process = capriole_proc::process::Process::open(pid).expect("it runs");
-    let started = Instant::now();
-    loop {
-        let maps = process.maps().expect("maps");
-        let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
-        let armed = session.is_some_and(|m| {
-            let mut state = [0; 4];
-            let at = m.start + capriole_ring::layout::header::STATE as u64;
-            process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
-                && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
-        });
-        if armed && has_begun(&process) {
-            break;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "nobody attached"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The state becomes armed just before the bytes are written, in the same stop.
-    std::thread::sleep(Duration::from_millis(100));
+    until("probes in the program", || {
+        is_probed(&process) && is_untraced(pid) && has_begun(&process)
+    });
+}
+
+/// True if a living tracer has written to its journal that bytes of the program, rather than those of
+/// guards, are changed, and they are. The journal is written just before the bytes, in the same stop.
+fn is_probed(process: &capriole_proc::process::Process) -> bool {
+    let host = capriole_host::ptrace::host(process);
+    let sessions = capriole_patch::recover::find(&*host).unwrap_or_default();
+    let armed = sessions.iter().filter(|session| {
+        session.owner.is_some() && session.state == capriole_ring::layout::State::Armed
+    });
+    let mut changes = armed.flat_map(|session| &session.installed.changes);
+    changes.any(|change| {
+        let mut now = vec![0; change.len];
+        let is_read = process.read_memory(change.address, &mut now);
+        !change.guard
+            && is_read.is_ok_and(|n| n == change.len)
+            && now != change.before[..change.len]
+    })
 }
 
 /// True if no recorder of the process still has its trace open under a temporary name.
