@@ -6,6 +6,7 @@ use crate::target::{capriole, told};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -84,6 +85,35 @@ pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Records the example of markers, which serves requests until it is told to end: as soon as the trace is
+/// such.
+pub fn record_shop(
+    trace: &Path,
+    arguments: &[&str],
+    program: &Path,
+    mut is_enough: impl FnMut(&Path) -> bool,
+) {
+    // So many seconds, or until SIGALRM.
+    let mut command = recorder(
+        trace,
+        &[arguments, &["--", text(program), "100000"]].concat(),
+    );
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("capriole starts");
+    let mut printed = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    printed.read_line(&mut line).expect("text");
+    let pid = line.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    let pid: i32 = pid.unwrap_or_else(|| panic!("{line:?}"));
+    until("the trace has enough", || {
+        trace.join("metadata").exists() && is_enough(trace)
+    });
+    // SAFETY: sends a signal to the program, which its recorder waits for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGALRM) }, 0);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", told(&output));
+}
+
 /// Returns the number of calls that a program has counted and printed at its end: `ok calls=N`.
 pub fn counted(said: &str) -> u64 {
     let (_, number) = said.rsplit_once("calls=").expect("it counts");
@@ -132,6 +162,22 @@ fn has_begun(process: &capriole_proc::process::Process) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         !(name.starts_with('.') && name.ends_with(".new"))
     })
+}
+
+/// Waits until a recorder has looked at the program's threads and children once more: as it does before
+/// it brings the trace's description up to date, about each second. The first of two such moments may
+/// have followed an earlier look.
+pub fn until_looked(trace: &Path) {
+    let description = trace.join("info/capriole.json");
+    let modified = || {
+        std::fs::metadata(&description)
+            .and_then(|file| file.modified())
+            .ok()
+    };
+    for _ in 0..2 {
+        let before = modified();
+        until("the trace is described anew", || modified() != before);
+    }
 }
 
 /// A recorder that has attached to a process and records in the background.
