@@ -268,7 +268,7 @@ static void outlive_parent(void)
 	if (fork())
 		_exit(0);
 	struct pollfd end = { connection(), POLLIN, 0 };
-	CHECK(poll(&end, 1, 20000) == 1 && end.revents & POLLHUP);
+	CHECK(poll(&end, 1, PATIENCE) == 1 && end.revents & POLLHUP);
 }
 
 /* The helper ends with the process that it is for, also if a child has the connection as well. */
