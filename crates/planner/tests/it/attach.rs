@@ -188,7 +188,7 @@ fn record(attached: &Attached) -> BTreeMap<u64, Vec<u64>> {
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
     let mut calls: Vec<(u64, u64, u64)> = Vec::new();
-    let mut take = |calls: &mut Vec<_>, p: capriole_ring::Packet<'_>| -> Result<(), ()> {
+    let take = |calls: &mut Vec<_>, p: capriole_ring::Packet<'_>| -> Result<(), ()> {
         let mut last = 0;
         for record in p.content.chunks(32) {
             let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("8"));
