@@ -59,6 +59,7 @@ void passes(const uint64_t *in, uint64_t *out);
 extern char the_call[], the_jump[], the_return[];
 
 static volatile int over;
+static int round_count;
 static unsigned long calls, signals, hits, posts;
 
 static unsigned long now(unsigned long *counter)
@@ -131,7 +132,7 @@ static void branches(void)
 	CHECK(!sigaction(SIGALRM, &action, NULL));
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, passes_always, NULL));
-	for (int round = 0; round < rounds(12, 60, 600); round++) {
+	for (int round = 0; round < round_count; round++) {
 		for (int i = 0; i < 3; i++) {
 			probes[i] = (struct capriole_probe){ .address = places[i], .pre = pre, .post = post };
 			probes[i].flags = round % 4 == 3 ? CAPRIOLE_NO_OPTIMIZE : 0;
@@ -153,6 +154,7 @@ static void branches(void)
 
 int main(int argc, char **argv)
 {
+	round_count = argc > 2 ? atoi(argv[2]) : 12;
 	static const struct part parts[] = {
 		{ "branches", branches },
 		{ NULL, NULL },

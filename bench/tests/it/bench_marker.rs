@@ -214,6 +214,9 @@ fn uprobes(pid: u32) -> String {
         .collect()
 }
 
+/// True if a moment has come in a benchmark whose files are in this directory.
+type Moment = fn(&Path) -> bool;
+
 /// True if the benchmark has begun to build its programs.
 fn builds(files: &Path) -> bool {
     fs::read_dir(files).is_ok_and(|mut files| files.next().is_some())
@@ -229,8 +232,7 @@ fn measures(files: &Path) -> bool {
 #[test]
 fn interrupted_it_leaves_nothing() {
     // Build only the programs needed for the loops, so that there is soon something to interrupt.
-    let moments: [(_, fn(&Path) -> bool); 2] =
-        [(None, builds), (Some(["cc", "as", "ld"]), measures)];
+    let moments: [(_, Moment); 2] = [(None, builds), (Some(["cc", "as", "ld"]), measures)];
     for (path, has_come) in moments {
         let (files, programs) = (scratch(), scratch());
         let arguments = ["--rounds", "1000", "--rows", "marker,kernel"];
