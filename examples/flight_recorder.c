@@ -1,6 +1,6 @@
 /*
  * A flight recorder: each thread keeps its latest calls of two functions, in records of 64 bytes in
- * a ring of its own. The rings are written at the end, and on SIGUSR1.
+ * a ring of its own. The rings are written at the end, which SIGTERM brings, and on SIGUSR1.
  *
  *   cc -O2 -g -pthread -o flight_recorder flight_recorder.c $(pkg-config --cflags --libs capriole)
  *   ./flight_recorder 10 & sleep 1; kill -USR1 $!
@@ -71,7 +71,7 @@ static void dump(const char *why, unsigned latest)
 }
 
 /* The program: clerks who take orders and ship them. */
-static volatile sig_atomic_t closing, asked;
+static volatile sig_atomic_t closing, asked, ended;
 #define STEP __attribute__((noinline, noclone))
 STEP void order_take(long id, long customer) { __asm__ volatile("" : : "r"(id), "r"(customer)); }
 STEP void order_ship(long id, long cents) { __asm__ volatile("" : : "r"(id), "r"(cents)); }
@@ -88,12 +88,19 @@ static void *clerk(void *number)
 	return NULL;
 }
 
-static void ask(int signal) { asked = signal; }
+static void ask(int signal)
+{
+	if (signal == SIGUSR1)
+		asked = 1;
+	else
+		ended = 1;
+}
 
 int main(int argc, char **argv)
 {
 	pthread_t threads[THREADS];
 	signal(SIGUSR1, ask);
+	signal(SIGTERM, ask);
 	if (capriole_probes_register(probes, 2) < 0) {
 		fprintf(stderr, "%s\n", capriole_error());
 		return 1;
@@ -102,11 +109,12 @@ int main(int argc, char **argv)
 		if (pthread_create(&threads[i], NULL, clerk, (void *)i) != 0)
 			return 1;
 	double seconds = argc > 1 ? atof(argv[1]) : 1;
-	for (struct timespec tick = { 0, 10000000 }; seconds > 0; seconds -= 0.01) {
+	for (struct timespec tick = { 0, 10000000 }; seconds > 0 && !ended; seconds -= 0.01) {
 		nanosleep(&tick, NULL);
-		if (asked)
+		if (asked) {
+			asked = 0;
 			dump("asked for", 3);
-		asked = 0;
+		}
 	}
 	closing = 1;
 	for (long i = 0; i < THREADS; i++)

@@ -29,7 +29,7 @@
 #include <sys/auxv.h>
 #include <time.h>
 
-#define VERSION 4
+#define VERSION 5
 #define STACK (64 << 10)
 #define HELPER_FILES 20
 /* Waits for the first answer of the helper, in nanoseconds, and their numbers: 0.1 s, then 30 s. */
@@ -275,6 +275,8 @@ HIDDEN int start_helper(void)
 		return 0;
 	if (connection >= 0)
 		stop_helper();	/* of the process that we were forked from */
+	/* An earlier one ends with its connection, but not at once: the new one waits for that. */
+	long earlier = owner == SYS0(SYS_getpid) ? helper : 0;
 	/* It inherits the limit, and raises its own one up to the hard limit. */
 	struct rlimit limit;
 	if (SYS4(SYS_prlimit64, 0, RLIMIT_NOFILE, NULL, &limit) == 0 && limit.rlim_max < HELPER_FILES)
@@ -313,6 +315,7 @@ HIDDEN int start_helper(void)
 	new_message(&hello, HELLO);
 	put(&hello, VERSION);
 	put(&hello, (u64)owner);
+	put(&hello, (u64)earlier);
 	put(&hello, (u64)capriole_hit);
 	put(&hello, (u64)capriole_hit_flags);
 	put(&hello, (u64)capriole_hit_after);

@@ -30,9 +30,12 @@ NOINLINE void sleeper_work(void)
 		pause();
 }
 
+/* Says that all others have ended, and waits until a byte comes on standard input. */
 NOINLINE void main_work(void)
 {
-	usleep(500000);
+	char byte;
+	if (write(1, "ended\n", 6) != 6 || read(0, &byte, 1) != 1)
+		_exit(1);
 	__asm__ volatile("" ::: "memory");
 }
 

@@ -31,8 +31,9 @@ static void *take(void *number)
 		CHECK(!sched_setaffinity(0, sizeof one, &one));
 	}
 	for (unsigned long n = own; n < rounds; n += 2) {
-		while (__atomic_load_n(&turn, __ATOMIC_ACQUIRE) != n)
-			if (CPU_COUNT(&allowed) < 2)
+		/* The other one may be waiting for its processor: then somebody else can have this one. */
+		for (int tries = 1; __atomic_load_n(&turn, __ATOMIC_ACQUIRE) != n; tries++)
+			if (CPU_COUNT(&allowed) < 2 || tries % 10000 == 0)
 				sched_yield();
 		handover_taken(n);
 		__atomic_store_n(&turn, n + 1, __ATOMIC_RELEASE);

@@ -3,6 +3,7 @@
  * intervals script STEP...   one step after the other:
  *   b3 f3      begin, or finish, request 3; b3@2 does it in thread 2
  *   n          a request without a key: the pointer cannot be followed
+ *   W          waits for a byte on standard input, or its end
  *   F STEP     forks; the child makes this step and ends
  * intervals queue THREADS REQUESTS   threads begin requests, other threads finish them; prints for each
  *   kind of request: KIND COUNT INSIDE AROUND, the times in ns from behind `begin` to before `finish`, and
@@ -77,6 +78,7 @@ static void step(const char *word)
 	case 't': tick(id); break;
 	case 'n': begin((struct request *)8, 0, 0); break;
 	case 'N': finish((struct request *)8, 0); break;
+	case 'W': getchar(); break;
 	}
 }
 

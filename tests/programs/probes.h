@@ -29,8 +29,25 @@
 			BAD("%s is %ld (%#lx), not %ld", #value, is_, is_, wanted_); \
 	} while (0)
 
-/* Time in milliseconds within which jumps are written, also on a busy machine. */
-#define PATIENCE 20000
+/* Time in milliseconds within which jumps are written, on the busiest machine. */
+#define PATIENCE 300000
+
+/* Waits until something is so, which another thread or process does: its test kills this program if it
+ * never is. */
+#define UNTIL(condition) \
+	do { \
+		while (!(condition)) \
+			usleep(500); \
+	} while (0)
+
+/* Number of rounds: in `make test`, in the soak, and in the long form of a test. */
+__attribute__((unused)) static int rounds(int test, int soak, int long_form)
+{
+	const char *is_long = getenv("CAPRIOLE_LONG"), *is_soak = getenv("CAPRIOLE_SOAK");
+	if (is_long && !strcmp(is_long, "1"))
+		return long_form;
+	return is_soak && !strcmp(is_soak, "1") ? soak : test;
+}
 
 struct part {
 	const char *name;

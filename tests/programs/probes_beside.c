@@ -861,13 +861,12 @@ static void under_load(void)
 	struct command recorder;
 	pthread_t threads[THREADS];
 	long sum = results();
-	const char *long_form = getenv("CAPRIOLE_LONG");
-	int rounds = long_form && *long_form ? 200 : 8;
+	int count_of = rounds(8, 40, 200);
 	OK(capriole_probe_register(&p));
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, work, (void *)(uintptr_t)sum));
 	unsigned long events = 0;
-	for (int round = 0; round < rounds; round++) {
+	for (int round = 0; round < count_of; round++) {
 		start_recorder(&recorder, round % 3 ? ":recorded $arg1" : "libc:getuid", NULL);
 		for (int i = 0; i < 10; i++) {
 			struct capriole_probe s = { .object = "libc", .symbol = "getpgrp", .pre = count };
@@ -888,6 +887,9 @@ static void under_load(void)
 		}
 		if (!said(&recorder, "recording"))
 			BAD("not recorded: %s", recorder.text);
+		/* So many calls that one thread at least has called all functions. */
+		unsigned long before = hits;
+		UNTIL(__atomic_load_n(&hits, __ATOMIC_RELAXED) > before + 2 * N * THREADS);
 		if (round % 4 == 1)
 			kill_recorder(&recorder);
 		else
@@ -900,7 +902,7 @@ static void under_load(void)
 	CHECK(events && calls);
 	OK(capriole_probe_unregister(&p));
 	OK(capriole_finish());
-	printf("%d recorders, %lu events, %lu calls\n", rounds, events, calls);
+	printf("%d recorders, %lu events, %lu calls\n", count_of, events, calls);
 	if (is_mapped("capriole-ledger"))
 		detach(1, "");
 	IS(is_mapped("memfd:capriole"), 0);

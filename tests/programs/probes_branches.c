@@ -1280,6 +1280,11 @@ static __thread struct counts *own = &counts[THREADS];
 static volatile int over;
 static unsigned long other_posts;
 
+static unsigned long now(unsigned long *counter)
+{
+	return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
 static void call_once(uint64_t i)
 {
 	uint64_t result = load_work(i * 0x123456789abcdefu, i);
@@ -1392,7 +1397,14 @@ static void load(void)
 			OK(capriole_optimization(1));
 		}
 	}
-	usleep(100000);
+	/* This thread may have had the processor all the time: now the others get it. */
+	struct capriole_probe last = { .address = (void *)load_places[9], .post = load_post_other };
+	unsigned long posts_before = now(&other_posts);
+	OK(capriole_probe_register(&last));
+	UNTIL(now(&other_posts) > posts_before);
+	OK(capriole_probe_unregister(&last));
+	for (size_t i = 0; i < THREADS; i++)
+		UNTIL(now(&counts[i].signals));
 	over = 1;
 	for (size_t i = 0; i < THREADS; i++)
 		CHECK(!pthread_join(threads[i], NULL));

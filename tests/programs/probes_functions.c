@@ -468,8 +468,7 @@ static void states(void)
 	int state = capriole_probe_status(&p, why, sizeof why);
 	CHECK(state == CAPRIOLE_OPTIMIZED || (state == CAPRIOLE_WAITING && strstr(why, "until it is proved")));
 	/* By itself, soon. */
-	for (int i = 0; i < PATIENCE && capriole_probe_status(&p, NULL, 0) != CAPRIOLE_OPTIMIZED; i++)
-		usleep(1000);
+	UNTIL(capriole_probe_status(&p, NULL, 0) == CAPRIOLE_OPTIMIZED);
 	is_in_state(&p, CAPRIOLE_OPTIMIZED, "a jump (");
 	/* As much as there is room for. */
 	memset(why, 'x', sizeof why);
@@ -481,13 +480,13 @@ static void states(void)
 	OK(capriole_probe_register(&p));
 	is_in_state(&p, CAPRIOLE_BREAKPOINT, "a breakpoint; the probe is not to be optimized");
 	IS(capriole_optimize(PATIENCE), 0);
-	usleep(200000);
+	usleep(50000);
 	is_in_state(&p, CAPRIOLE_BREAKPOINT, "a breakpoint; the probe is not to be optimized");
 	/* One that allows it does not change what another one wants ... */
 	struct capriole_probe other = { AT(add), .pre = count };
 	OK(capriole_probe_register(&other));
 	IS(capriole_optimize(PATIENCE), 0);
-	usleep(200000);
+	usleep(50000);
 	is_in_state(&other, CAPRIOLE_BREAKPOINT, "");
 	hits = 0;
 	IS(add(1, 1), 3);
@@ -520,7 +519,7 @@ static void optimization(void)
 	is_in_state(&p, CAPRIOLE_BREAKPOINT, "optimization is off");
 	OK(capriole_probe_register(&q));
 	is_in_state(&q, CAPRIOLE_BREAKPOINT, "optimization is off");
-	usleep(200000);
+	usleep(50000);
 	capriole_optimize(10);
 	is_in_state(&p, CAPRIOLE_BREAKPOINT, "optimization is off");
 	is_in_state(&q, CAPRIOLE_BREAKPOINT, "optimization is off");

@@ -59,7 +59,13 @@ void passes(const uint64_t *in, uint64_t *out);
 extern char the_call[], the_jump[], the_return[];
 
 static volatile int over;
+static int round_count;
 static unsigned long calls, signals, hits, posts;
+
+static unsigned long now(unsigned long *counter)
+{
+	return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
 
 static void pass(uint64_t seed)
 {
@@ -115,7 +121,7 @@ static void *passes_always(void *nothing)
 
 static void branches(void)
 {
-	enum { THREADS = 4, ROUNDS = 60 };
+	enum { THREADS = 4 };
 	struct capriole_probe probes[3];
 	char *const places[] = { the_call, the_jump, the_return };
 	pthread_t threads[THREADS];
@@ -126,14 +132,15 @@ static void branches(void)
 	CHECK(!sigaction(SIGALRM, &action, NULL));
 	for (int i = 0; i < THREADS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, passes_always, NULL));
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < round_count; round++) {
 		for (int i = 0; i < 3; i++) {
 			probes[i] = (struct capriole_probe){ .address = places[i], .pre = pre, .post = post };
 			probes[i].flags = round % 4 == 3 ? CAPRIOLE_NO_OPTIMIZE : 0;
 			OK(capriole_probe_register(&probes[i]));
 		}
 		OK(capriole_optimize(300));
-		usleep(20000);
+		unsigned long hits_before = now(&hits), signals_before = now(&signals);
+		UNTIL(now(&hits) > hits_before + 100 && now(&signals) > signals_before);
 		for (int i = 0; i < 3; i++)
 			OK(capriole_probe_unregister(&probes[i]));
 	}
@@ -147,6 +154,7 @@ static void branches(void)
 
 int main(int argc, char **argv)
 {
+	round_count = argc > 2 ? atoi(argv[2]) : 12;
 	static const struct part parts[] = {
 		{ "branches", branches },
 		{ NULL, NULL },

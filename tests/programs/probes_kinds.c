@@ -290,7 +290,7 @@ static void replacements(void)
 		r.probe.flags = CAPRIOLE_NO_OPTIMIZE;
 		OK(capriole_replace(&r));
 		IS(capriole_optimize(PATIENCE), 0);
-		usleep(100000);
+		usleep(20000);
 		IS(capriole_replacement_status(&r, why, sizeof why), CAPRIOLE_BREAKPOINT);
 		IS(add(1, 2), -3);
 		OK(capriole_restore(&r));

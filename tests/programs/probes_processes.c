@@ -268,7 +268,7 @@ static void outlive_parent(void)
 	if (fork())
 		_exit(0);
 	struct pollfd end = { connection(), POLLIN, 0 };
-	CHECK(poll(&end, 1, 20000) == 1 && end.revents & POLLHUP);
+	CHECK(poll(&end, 1, PATIENCE) == 1 && end.revents & POLLHUP);
 }
 
 /* The helper ends with the process that it is for, also if a child has the connection as well. */
@@ -524,9 +524,27 @@ static pid_t helper(void)
 	return atoi(text);
 }
 
+/* Set by the main thread when it calls the library next. */
+static volatile int calls_the_library;
+
+/* Waits until the main thread waits in the library for its helper: until it sleeps in a system call. */
+static void until_main_waits(void)
+{
+	char name[64], text[512], state = 0;
+	UNTIL(calls_the_library);
+	snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)getpid());
+	while (state != 'S') {
+		usleep(1000);
+		FILE *file = fopen(name, "r");
+		CHECK(file && fgets(text, sizeof text, file));
+		fclose(file);
+		state = strrchr(text, ')')[2];
+	}
+}
+
 static void *kills(void *nothing)
 {
-	usleep(200000);
+	until_main_waits();
 	CHECK(!kill(helper(), SIGKILL));
 	return nothing;
 }
@@ -550,7 +568,9 @@ static void helper_killed_in_a_registration(void)
 		pthread_t thread;
 		OK(capriole_start());
 		CHECK(!kill(helper(), SIGSTOP));
+		calls_the_library = 0;
 		CHECK(!pthread_create(&thread, NULL, kills, NULL));
+		calls_the_library = 1;
 		int failed = i % 3 == 0 ? capriole_probe_register(&named)
 			: i % 3 == 1 ? capriole_return_probe_register(&returns) : capriole_replace(&replaced);
 		if (failed != -EPIPE || !strstr(capriole_error(), "has ended"))
@@ -567,6 +587,41 @@ static void helper_killed_in_a_registration(void)
 			OK(capriole_probe_unregister(&named));
 			FAILS(capriole_replace(&replaced), EINVAL, "by itself");
 		}
+	}
+}
+
+static pid_t late;
+
+static void *goes_on_late(void *nothing)
+{
+	until_main_waits();
+	CHECK(!kill(late, SIGCONT));
+	return nothing;
+}
+
+/* The helper whose connection was closed has not noticed that yet when the next one comes. */
+static void earlier_helper_leaves_late(void)
+{
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	for (int round = 0; round < 2; round++) {
+		pthread_t thread;
+		struct capriole_probe other = { .symbol = "add", .pre = count };
+		OK(capriole_probe_register(&probe));
+		optimize(&probe);
+		late = helper();
+		CHECK(!kill(late, SIGSTOP));
+		CHECK(syscall(SYS_close_range, 3, ~0u, 0) == 0);
+		calls_the_library = 0;
+		CHECK(!pthread_create(&thread, NULL, goes_on_late, NULL));
+		calls_the_library = 1;
+		OK(capriole_probe_register(&other));
+		CHECK(!pthread_join(thread, NULL));
+		is_hit(2);
+		OK(capriole_probe_unregister(&other));
+		OK(capriole_probe_unregister(&probe));
+		OK(capriole_finish());
+		while (waitpid(-1, NULL, __WALL) > 0)
+			;
 	}
 }
 
@@ -591,7 +646,7 @@ static void *is_in_a_handler(void *nothing)
 
 static void *lets_return(void *nothing)
 {
-	usleep(200000);
+	until_main_waits();
 	may_return = 1;
 	return nothing;
 }
@@ -626,10 +681,17 @@ static void helper_killed_while_a_handler_runs(void)
 			FAILS(capriole_probe_register(&page), EAGAIN, "still runs a handler");
 			IS(goes_on, 0);
 		}
+		calls_the_library = 0;
 		CHECK(!pthread_create(&lets, NULL, lets_return, NULL));
+		calls_the_library = 1;
 		if (round == 3)
 			CHECK(!pthread_join(thread, NULL));
-		OK(capriole_probe_register(&page));
+		/* On a busy machine the handler may take longer to return than the library waits. */
+		int registered;
+		do
+			registered = capriole_probe_register(&page);
+		while (registered == -EAGAIN);
+		OK(registered);
 		if (round < 3)
 			CHECK(!pthread_join(thread, NULL));
 		CHECK(!pthread_join(lets, NULL));
@@ -852,7 +914,7 @@ static void called_in_signal_handlers(void)
 	raise(SIGALRM);
 	IS(done, 1);
 	CHECK(!setitimer(ITIMER_REAL, &often, NULL));
-	for (int i = 0; i < 2000 && (refused < 20 || i < 50); i++) {
+	for (int i = 0; refused < 20 || i < 50; i++) {
 		OK(capriole_probe_register(&probe));
 		OK(capriole_probe_unregister(&probe));
 	}
@@ -878,6 +940,7 @@ int main(int argc, char **argv)
 		{ "daemonized", daemonized },
 		{ "helper_ends", helper_ends },
 		{ "helper_killed_in_a_registration", helper_killed_in_a_registration },
+		{ "earlier_helper_leaves_late", earlier_helper_leaves_late },
 		{ "helper_killed_while_a_handler_runs", helper_killed_while_a_handler_runs },
 		{ "helper_killed_while_a_replacement_runs", helper_killed_while_a_replacement_runs },
 		{ "helper_killed_with_a_replacement", helper_killed_with_a_replacement },

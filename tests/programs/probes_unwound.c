@@ -88,7 +88,8 @@ int main(int argc, char **argv)
 	IS(capriole_optimize(PATIENCE), 0);
 	stop_on_sigterm();
 	ready();
-	while (!stop_asked) {
+	/* After the signal, which comes when the debugger has gone, some more. */
+	for (int left = 20; left > 0; left -= stop_asked) {
 		if (calls_through)
 			IS(through(5, "text"), 5 + 't');
 		else

@@ -3,8 +3,9 @@
  *
  * Answers each line "THREADS CALLS PAUSE", once all is done, with "done": as many new threads,
  * each with a number of its own, call `saved_work` so often with (thread, seq, text), and sleep
- * so many microseconds behind each call. `fork` in place of a line forks a child that answers
- * nothing and calls as child 1000, 100 times, 1 ms apart, and then sleeps until its parent is gone.
+ * so many microseconds behind each call. `fork` in place of a line forks a child that calls as
+ * thread 1000, 100 times, 1 ms apart, and then sleeps until its parent is gone; `join` waits until it
+ * has called.
  */
 #include "common.h"
 
@@ -42,6 +43,8 @@ static void *run(void *argument)
 int main(void)
 {
 	char line[256];
+	int called[2];
+	CHECK(pipe(called) == 0);
 	ready();
 	while (fgets(line, sizeof line, stdin)) {
 		int threads;
@@ -53,10 +56,17 @@ int main(void)
 				pause_us = 1000;
 				for (uint64_t i = 0; i < 100; i++)
 					call(1000, i);
+				CHECK(write(called[1], "", 1) == 1);
 				while (getppid() == parent)
 					usleep(10000);
 				_exit(0);
 			}
+			printf("done\n");
+			fflush(stdout);
+			continue;
+		}
+		if (!strcmp(line, "join\n")) {
+			CHECK(read(called[0], line, 1) == 1);
 			printf("done\n");
 			fflush(stdout);
 			continue;

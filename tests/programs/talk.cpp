@@ -28,14 +28,17 @@ __attribute__((noinline)) int fib(int n)
 
 } // namespace talk
 
+/* Each child says so when it has called, and lives until a byte comes on standard input. */
 static void fork_children()
 {
 	for (int i = 0; i < 2; i++) {
 		pid_t child = fork();
 
 		if (child == 0) {
+			char byte;
 			talk::work(100);
-			usleep(300000);
+			if (write(1, "called\n", 7) != 7 || read(0, &byte, 1) != 1)
+				_exit(1);
 			_exit(0);
 		}
 		waitpid(child, nullptr, 0);
@@ -60,7 +63,8 @@ int main(int argc, char **argv)
 		signal(SIGINT, SIG_IGN);
 		printf("ready %d\n", getpid());
 		fflush(stdout);
-		for (int i = 0; i < 6000; i++) {
+		/* Until it is killed; but not for ever, if nobody is left to do that. */
+		for (int i = 0; i < 60000; i++) {
 			talk::work(100);
 			labs(-i);
 			usleep(10000);

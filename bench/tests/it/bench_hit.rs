@@ -5,8 +5,10 @@
 //! Other tools are run only with `CAPRIOLE_BENCH_PEERS=1`.
 
 use crate::command;
+use capriole_testkit::effort::rounds;
 use capriole_testkit::files::{scratch, text};
 use capriole_testkit::target::told;
+use capriole_testkit::waiting::until;
 use roxmltree::Document;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -15,7 +17,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const KERNEL: [&str; 7] = [
     "kernel.uprobe",
@@ -36,7 +38,6 @@ const PEERS: [&str; 6] = [
 ];
 /// Set in the environment of the command and of all processes that it starts.
 const TOKEN: &str = "CAPRIOLE_TEST_TOKEN";
-const SECONDS: Duration = Duration::from_secs(20);
 
 /// Returns the command with a directory for its files, which must be empty afterwards.
 fn bench(arguments: &[&str], files: &Path) -> Command {
@@ -132,7 +133,9 @@ fn no_row_vanishes_without_its_tool() {
     let (files, path) = (scratch(), only(&[]));
     let svg = path.path().join("chart.svg");
     let arguments = ["--rounds", "7", "--round-ms", "1", "--svg", text(&svg)];
-    let output = bench(&arguments, files.path())
+    // The rows with several threads take half of the time; a few of them are in the next test.
+    let one = &["--threads", "1"][..rounds(2, 0, 0)];
+    let output = bench(&[&arguments, one].concat(), files.path())
         .env("PATH", path.path())
         .output();
     let rows = rows(&output.expect("capriole starts"));
@@ -163,7 +166,8 @@ fn no_row_vanishes_without_its_tool() {
     let with_threads = &found[expected.len()..found.len() - PEERS.len()];
     let cpus = std::thread::available_parallelism().expect("CPUs").get();
     let again = ["bare", "floor.rdtsc", "floor.record"];
-    let again = again.iter().chain(&ours).filter(|_| cpus > 1);
+    let again = again.iter().chain(&ours);
+    let again = again.filter(|_| cpus > 1 && one.is_empty());
     let again: Vec<String> = again.map(|name| format!("{name}@{cpus}")).collect();
     assert_eq!(with_threads, again);
     for row in &rows[rows.len() - PEERS.len()..] {
@@ -203,6 +207,16 @@ fn rows_and_threads_can_be_chosen() {
         "capriole.count",
     ];
     assert_eq!(names(&rows), expected);
+    // By default as many threads as processors as well.
+    let chosen = ["--rows", "floor.rdtsc"];
+    let output = bench(&[&arguments[..4], &chosen].concat(), files.path()).output();
+    let rows = self::rows(&output.expect("capriole starts"));
+    rows.iter().for_each(assert_shape);
+    let cpus = std::thread::available_parallelism().expect("CPUs").get();
+    let expected = [String::new(), format!("@{cpus}")].into_iter().take(cpus);
+    let expected =
+        expected.flat_map(|of| ["bare", "floor.rdtsc"].map(|name| name.to_owned() + &of));
+    assert_eq!(names(&rows), expected.collect::<Vec<_>>());
     let output = bench(&["--threads", "1000000"], files.path()).output();
     assert_eq!(output.expect("capriole starts").status.code(), Some(2));
 }
@@ -222,14 +236,6 @@ fn started(files: &Path) -> Vec<PathBuf> {
     };
     let processes = fs::read_dir("/proc").expect("processes").flatten();
     processes.map(|entry| entry.path()).filter(has_it).collect()
-}
-
-fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !holds() {
-        assert!(started.elapsed() < SECONDS, "waited for: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 fn signal(child: &Child, signal: &str) {
@@ -253,7 +259,7 @@ fn a_tool_that_does_nothing_ends_with_the_interrupt() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = bench.spawn().expect("capriole starts");
-    wait_until("the tool starts", || {
+    until("the tool starts", || {
         sign.exists() || child.try_wait().expect("a child").is_some()
     });
     if !sign.exists() {
@@ -271,7 +277,7 @@ fn a_tool_that_does_nothing_ends_with_the_interrupt() {
     assert_eq!(output.status.code(), Some(1), "{}", told(&output));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("stopped by signal 2"), "{said}");
-    wait_until("all have ended", || started(files.path()).is_empty());
+    until("all have ended", || started(files.path()).is_empty());
     assert_empty(files.path());
 }
 
@@ -382,14 +388,14 @@ fn interrupted_or_killed_peers_leave_nothing() {
             let output = child.wait_with_output().expect("it ends");
             assert!(!output.status.success(), "{}", told(&output));
             let what = format!("all of {peer} have ended after {how}");
-            wait_until(&what, || started(files.path()).is_empty());
+            until(&what, || started(files.path()).is_empty());
             assert_eq!(surroundings(), before, "{peer} {how}");
             if how == "-INT" {
                 assert_empty(files.path());
                 // Another test may run GDB at the same time. What a killed one leaves is not counted
                 // before its process has been waited for, maybe with the next peer.
                 if peer.starts_with("gdb.") {
-                    wait_until("its socket is removed", || sockets() <= sockets_before);
+                    until("its socket is removed", || sockets() <= sockets_before);
                 }
             }
         }

@@ -5,6 +5,7 @@
 use crate::command;
 use capriole_testkit::files::scratch;
 use capriole_testkit::target::told;
+use capriole_testkit::waiting::until;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +13,6 @@ use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 const TIMED: [&str; 24] = [
     "bare",
@@ -214,10 +214,26 @@ fn uprobes(pid: u32) -> String {
         .collect()
 }
 
+/// True if a moment has come in a benchmark whose files are in this directory.
+type Moment = fn(&Path) -> bool;
+
+/// True if the benchmark has begun to build its programs.
+fn builds(files: &Path) -> bool {
+    fs::read_dir(files).is_ok_and(|mut files| files.next().is_some())
+}
+
+/// True if it runs a program that it has built.
+fn measures(files: &Path) -> bool {
+    let processes = fs::read_dir("/proc").expect("processes").flatten();
+    let mut programs = processes.filter_map(|entry| fs::read_link(entry.path().join("exe")).ok());
+    programs.any(|program| program.starts_with(files))
+}
+
 #[test]
 fn interrupted_it_leaves_nothing() {
     // Build only the programs needed for the loops, so that there is soon something to interrupt.
-    for (path, wait) in [(None, 1500), (Some(["cc", "as", "ld"]), 700)] {
+    let moments: [(_, Moment); 2] = [(None, builds), (Some(["cc", "as", "ld"]), measures)];
+    for (path, has_come) in moments {
         let (files, programs) = (scratch(), scratch());
         let arguments = ["--rounds", "1000", "--rows", "marker,kernel"];
         let mut bench = bench(&arguments, files.path());
@@ -233,20 +249,13 @@ fn interrupted_it_leaves_nothing() {
         }
         let bench = bench.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = bench.spawn().expect("capriole starts");
-        std::thread::sleep(Duration::from_millis(wait));
+        until("the moment of the interrupt", || has_come(files.path()));
         assert!(child.try_wait().expect("a child").is_none(), "it is over");
         let asked = Command::new("kill")
             .args(["-INT", &child.id().to_string()])
             .status();
         assert!(asked.expect("kill runs").success());
-        let started = Instant::now();
-        while child.try_wait().expect("a child").is_none() {
-            assert!(
-                started.elapsed() < Duration::from_secs(20),
-                "it does not end"
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("its end", || child.try_wait().expect("a child").is_some());
         let pid = child.id();
         let output = child.wait_with_output().expect("it ended");
         assert_eq!(output.status.code(), Some(1), "{}", told(&output));

@@ -6,9 +6,14 @@ use std::process::{Command, Stdio};
 
 use capriole_bench::floor::{self, EVENT_ID, Record};
 use capriole_bench::{Function, function};
+use capriole_testkit::effort::rounds;
 
 const THREADS: u64 = 8;
-const CALLS: u64 = 300_000;
+
+/// Calls of each thread.
+fn calls() -> u64 {
+    rounds(50_000, 300_000, 3_000_000) as u64
+}
 
 /// Runs `test` of this program in a child process, so that a crash is reported as a failure.
 fn in_child(test: &str) {
@@ -42,20 +47,21 @@ fn threads_and_signals_lose_and_tear_nothing() {
 #[test]
 #[ignore = "run in a child process by threads_and_signals_lose_and_tear_nothing"]
 fn hammered_by_threads() {
-    let Some(floor) = floor_with(THREADS * CALLS * floor::RECORD_BYTES) else {
+    let calls = calls();
+    let Some(floor) = floor_with(THREADS * calls * floor::RECORD_BYTES) else {
         return;
     };
     interrupt_often();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| function::call(Function::FloorRecord, CALLS));
+            scope.spawn(move || function::call(Function::FloorRecord, calls));
         }
     });
-    assert_eq!(floor.committed(), THREADS * CALLS);
+    assert_eq!(floor.committed(), THREADS * calls);
     let packets = floor.records();
     assert_eq!(
         packets.iter().map(|p| p.len() as u64).sum::<u64>(),
-        THREADS * CALLS
+        THREADS * calls
     );
     let mut by_thread: HashMap<u32, Vec<Record>> = HashMap::new();
     for packet in &packets {
@@ -66,7 +72,7 @@ fn hammered_by_threads() {
             assert_eq!(record.id, EVENT_ID, "{record:?}");
             assert_eq!(
                 record.arguments[0] + record.arguments[1],
-                CALLS,
+                calls,
                 "{record:?}"
             );
             by_thread.entry(record.tid).or_default().push(*record);
@@ -75,7 +81,7 @@ fn hammered_by_threads() {
     assert_eq!(by_thread.len() as u64, THREADS);
     for (tid, mut records) in by_thread {
         records.sort_by_key(|record| record.arguments[0]);
-        assert_eq!(records.len() as u64, CALLS, "thread {tid}");
+        assert_eq!(records.len() as u64, calls, "thread {tid}");
         for (sequence, record) in records.iter().enumerate() {
             assert_eq!(
                 record.arguments[0], sequence as u64,
@@ -94,20 +100,21 @@ fn full_packets_are_counted() {
 #[test]
 #[ignore = "run in a child process by full_packets_are_counted"]
 fn hammered_with_small_packets() {
+    let calls = calls();
     let Some(floor) = floor_with(16 * floor::RECORD_BYTES) else {
         return;
     };
     interrupt_often();
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(|| function::call(Function::FloorRecord, CALLS));
+            scope.spawn(move || function::call(Function::FloorRecord, calls));
         }
     });
-    assert_eq!(floor.committed(), THREADS * CALLS);
+    assert_eq!(floor.committed(), THREADS * calls);
     for record in floor.records().iter().flatten() {
         assert_eq!(
             (record.id, record.arguments[0] + record.arguments[1]),
-            (EVENT_ID, CALLS)
+            (EVENT_ID, calls)
         );
     }
 }

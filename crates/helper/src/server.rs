@@ -32,6 +32,8 @@ use std::time::{Duration, Instant};
 const BATCH: Duration = Duration::from_millis(50);
 /// Interval of what a session needs.
 const UPKEEP: Duration = Duration::from_millis(100);
+/// Time in which a helper that has lost its connection ends.
+const LEAVING: Duration = Duration::from_secs(20);
 /// Records that are kept until the program reads them.
 const KEPT: usize = 100_000;
 
@@ -83,6 +85,8 @@ pub struct Server {
     host: Option<Arc<Volunteer>>,
     /// The thread that waits for an answer.
     tid: i32,
+    /// The helper that the program had before; 0: none.
+    earlier: u32,
     session: Option<Session>,
     /// Addresses of the routines in the library, in the order of `library/helper.c`.
     routines: [u64; 3],
@@ -157,6 +161,7 @@ impl Server {
             host: None,
             known: RefCell::default(),
             tid: 0,
+            earlier: 0,
             process: Process::open(pid).ok(),
             session: None,
             routines: [0; 3],
@@ -280,10 +285,22 @@ impl Server {
                 ..ProbeOptions::default()
             };
             let host = self.host()?;
+            self.await_earlier();
             Session::part(&*host)?;
             self.session = Some(Session::attach_by(host, options)?);
         }
         self.session.as_mut().ok_or_else(|| Malformed.into())
+    }
+
+    /// Waits until the helper that the program had before is gone, whose session would be taken for one
+    /// in use. It ends when it notices that its connection is closed: on a busy machine not at once.
+    fn await_earlier(&self) {
+        let until = Instant::now() + LEAVING;
+        let is_there =
+            || is_helper(self.earlier) && Process::open(self.earlier).is_ok_and(|p| p.is_alive());
+        while self.earlier != 0 && is_there() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn answer(&mut self, request: Request) -> Answered {
@@ -367,6 +384,7 @@ impl Server {
                 ),
             ));
         }
+        self.earlier = u32::try_from(request.word()?).unwrap_or(0);
         self.check_proc()?;
         for routine in &mut self.routines {
             *routine = request.word()?;

@@ -4,6 +4,7 @@
 //! command does.
 
 pub use crate::effort::{is_long, rounds};
+use crate::waiting::{HANGS, until};
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_event::EventSpec;
@@ -172,9 +173,9 @@ pub fn sleeping() -> Child {
     let child = child.expect("sleep starts");
     let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.id()));
     let sleep = format!("{} ", libc::SYS_clock_nanosleep);
-    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("it sleeps", || {
+        call().is_ok_and(|call| call.starts_with(&sleep))
+    });
     child
 }
 
@@ -379,6 +380,31 @@ impl Recording {
         }
     }
 
+    /// Collects records until the calls are such, however long that takes.
+    ///
+    /// # Panics
+    /// If they never are.
+    #[track_caller]
+    pub fn record_until(&mut self, what: &str, mut are_such: impl FnMut(&[Call]) -> bool) {
+        until(what, || {
+            let calls = &mut self.calls;
+            self.reader
+                .collect_committed::<()>(|p| {
+                    take(calls, p);
+                    Ok(())
+                })
+                .expect("the sink never fails");
+            are_such(&self.calls)
+        });
+    }
+
+    /// Collects records until so many further calls were recorded.
+    #[track_caller]
+    pub fn record_calls(&mut self, more: usize) {
+        let wanted = self.calls.len() + more;
+        self.record_until("further calls", |calls| calls.len() >= wanted);
+    }
+
     /// Takes the probes out and returns the calls in time order, or `None` if the buffer was too
     /// small for all of them.
     pub fn detach(self) -> Option<Vec<Call>> {
@@ -398,15 +424,14 @@ impl Recording {
     /// Removes the memory that a signal handler on a busy machine may still return
     /// into, as `capriole detach` does, once the handler has returned.
     fn sweep(&self) {
-        for _ in 0..300 {
-            match capriole_patch::recover::detach_all(&*self.attached.host) {
-                Ok(report) if report.lingering => {}
-                Ok(_) | Err(capriole_host::error::TargetError::NothingAttached { .. }) => return,
+        until(
+            "all memory is unmapped",
+            || match capriole_patch::recover::detach_all(&*self.attached.host) {
+                Ok(report) => !report.lingering,
+                Err(capriole_host::error::TargetError::NothingAttached { .. }) => true,
                 Err(error) => panic!("sweep: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("memory stays mapped");
+            },
+        );
     }
 
     /// Like [`Recording::detach`], after the probes have been taken out.
@@ -524,7 +549,7 @@ pub fn looks(process: &Process) -> Looks {
 /// arrived.
 pub fn assert_looks(process: &Process, before: &Looks, when: &str) {
     let started = Instant::now();
-    while looks(process) != *before && started.elapsed() < SECONDS * 4 {
+    while looks(process) != *before && started.elapsed() < HANGS {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(looks(process), *before, "{when}");

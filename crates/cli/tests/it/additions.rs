@@ -21,13 +21,13 @@ use capriole_ring::layout::Geometry;
 use capriole_tactic::site::Tactic;
 use capriole_testkit::files::{scratch, text};
 use capriole_testkit::steps::{Step, chosen, few, firsts, listed};
+use capriole_testkit::waiting::until;
 use iced_x86::Register;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 /// Numbers without order, the same in each run.
 struct Random(u64);
@@ -160,6 +160,17 @@ impl Changing {
         }
     }
 
+    /// Collects records until the threads have called the first event often enough that some calls of
+    /// them lie between two others: see [`assert_exact`].
+    fn record_some(&mut self) {
+        let (from, since) = (self.recording.calls.len(), now());
+        let is_one = |call: &&Call| call.event == 0 && call.thread < 10_000 && call.time > since;
+        self.recording
+            .record_until("calls of the first event", |calls| {
+                calls[from..].iter().filter(is_one).count() >= 16
+            });
+    }
+
     fn run(&mut self, all: &Probes, count: usize) {
         let mut armed: BTreeSet<usize> = (0..self.names.len()).collect();
         self.open(&armed);
@@ -215,7 +226,7 @@ impl Changing {
                 );
             }
             self.open(&armed);
-            self.recording.record(Duration::from_millis(2));
+            self.record_some();
         }
         self.close();
         println!(
@@ -229,8 +240,7 @@ fn change(arguments: &[&str], functions: &[&str], reach: Reach) {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    // Behind this test, which has to take what it makes.
-    let mut running = Running::last(&program, arguments);
+    let mut running = Running::start(&program, arguments);
     let process = running.process();
     let before = looks(&process);
     let mut all = Probes::of(&process, HAMMER, reach);
@@ -364,7 +374,7 @@ fn jumps_that_build_on_others() {
             _ => drop(attached.optimise().expect("it lives")),
         }
         // Nobody reads the records, which are far too many.
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(std::time::Duration::from_millis(1));
         running.assert_alive();
     }
     println!("{added} added");
@@ -468,7 +478,7 @@ fn a_second_attach_by_the_same_process_is_refused() {
         8 << 20,
     );
     second.detach();
-    recording.record(Duration::from_millis(5));
+    recording.record_calls(10);
     assert!(recording.attached.is_mapped());
     let calls = recording.detach().expect("nothing is lost");
     assert!(!assert_gap_free(&probes.names, &calls).is_empty());
@@ -562,7 +572,6 @@ fn reference_counters_follow() {
     says("counter 0 calls 0");
     assert_eq!(attached.arm(&[1, 2]).expect("armed"), []);
     says("counter 1 calls 100");
-    recording.record(Duration::from_millis(5));
     let calls = recording.detach().expect("nothing is lost");
     let count = |event| calls.iter().filter(|call| call.event == event).count();
     assert_eq!([count(0), count(1), count(2)], [400, 300, 300]);
@@ -810,7 +819,6 @@ fn at_sites_that_are_occupied() {
             .start;
         assert_eq!(state(attached, second), SiteState::StandIn, "{what}");
         assert_eq!(state(attached, which), SiteState::StandIn, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
         running.assert_alive();
         assert_eq!(
             attached.disarm(&[which]).expect("disarmed"),
@@ -834,12 +842,9 @@ fn at_sites_that_are_occupied() {
             assert_eq!(running.line(), line);
         }
         attached.arm(&everything).expect("armed");
-        for _ in 0..200 {
-            if attached.optimise().expect("it lives") == 0 {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("no site waits", || {
+            attached.optimise().expect("it lives") == 0
+        });
         for probe in [which, first, second] {
             assert_eq!(state(attached, probe), SiteState::Final, "{what}");
         }
@@ -912,7 +917,6 @@ fn a_child_has_the_probes_of_the_fork() {
     assert_eq!(attached.arm(&[0, 1, 2]).expect("armed"), []);
     assert_text_is_the_files(&child, true);
     both("go", some, some);
-    recording.record(Duration::from_millis(5));
     let calls = recording.detach().expect("nothing is lost");
     let count = |event| calls.iter().filter(|call| call.event == event).count();
     // Of parent and child: fork, go, go; and of the parent the last.
@@ -960,11 +964,24 @@ fn calls_that_are_followed() {
             "{:?}",
             attached.outcomes()
         );
-        match round % 2 {
-            0 => assert_eq!(attached.disarm(&[1, 2]).expect("disarmed"), [1, 2]),
-            _ => assert_eq!(attached.arm(&[2, 1]).expect("armed"), []),
-        }
-        recording.record(Duration::from_millis(2));
+        let wanted = match round % 2 {
+            0 => {
+                assert_eq!(attached.disarm(&[1, 2]).expect("disarmed"), [1, 2]);
+                &[0][..]
+            }
+            _ => {
+                assert_eq!(attached.arm(&[2, 1]).expect("armed"), []);
+                &[0, 2, 4]
+            }
+        };
+        let before = recording.calls.len();
+        recording.record_until("calls of all armed events", |calls| {
+            let count = |event: &u32| {
+                let new = calls[before..].iter();
+                new.filter(|call| call.event == *event).count()
+            };
+            wanted.iter().all(|event| count(event) >= 30)
+        });
         running.assert_alive();
     }
     let calls = recording.detach().expect("nothing is lost");

@@ -4,8 +4,9 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Output;
+use std::process::{Output, Stdio};
 
 fn program() -> PathBuf {
     let here = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/../../include");
@@ -419,21 +420,34 @@ fn a_file_defines_intervals() {
 /// Starts that were lost are known at the end: before, some are just being written.
 #[test]
 fn times_between_have_no_lost_starts() {
-    let words = ["--json", "--interval", "1ms", "-e"];
-    let event = "latency(:begin r=$arg1 -> :finish r=$arg1)";
-    let output = run(&[&words[..], &[event]].concat(), &["script", "b1", "f1"]);
-    assert!(output.status.success(), "{}", told(&output));
-    let lines = String::from_utf8(output.stdout).expect("UTF-8");
-    let lines = lines.lines().filter(|line| line.starts_with('{'));
-    let parse = |line| serde_json::from_str::<Value>(line).expect("JSON");
-    let mut lines: Vec<Value> = lines.map(parse).collect();
-    let whole = lines.pop().expect("the totals");
+    let words = ["stat", "--json", "--interval", "1ms", "-e"];
+    let mut command = crate::target::command(&words);
+    command.arg("latency(:begin r=$arg1 -> :finish r=$arg1)");
+    command.arg("--").arg(program());
+    command.args(["script", "b1", "f1", "W"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("capriole starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+    let mut line = || -> Option<Value> {
+        let line = lines.next()?.expect("text");
+        Some(serde_json::from_str(&line).expect("JSON"))
+    };
+    let started = |line: &Value| {
+        let intervals = &line["groups"][0]["intervals"];
+        assert!(intervals["lost"].is_null(), "{line}");
+        intervals["started"].as_u64().expect("a number")
+    };
+    while started(&line().expect("times between")) == 0 {}
+    // The program goes on when its input ends.
+    drop(child.stdin.take());
+    let mut last = Vec::new();
+    while let Some(line) = line() {
+        last.push(line);
+    }
+    let whole = last.pop().expect("the totals");
     assert_eq!(counts(&whole["groups"][0]), [1, 0, 0, 0, 0, 0], "{whole}");
-    assert!(!lines.is_empty());
-    let intervals = lines.iter().map(|line| &line["groups"][0]["intervals"]);
-    assert!(intervals.clone().all(|one| one["lost"].is_null()));
-    let started = intervals.map(|one| one["started"].as_u64().expect("a number"));
-    assert_eq!(started.sum::<u64>(), 1);
+    assert_eq!(last.iter().map(started).sum::<u64>(), 0);
+    assert!(child.wait().expect("it ends").success());
 }
 
 /// Without restartable sequences the same.

@@ -9,11 +9,14 @@ use crate::traces;
 use crate::programs::{Compiler, build};
 use capriole_host::ptrace;
 use capriole_patch::outside::sessions;
+use capriole_testkit::effort::{Effort, effort, rounds};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use target::{Running, assert_no_session, capriole, told};
-use traces::{Background, events, record_program, scratch, summary, text, until_recording};
+use traces::{
+    Background, events, record_program, record_shop, scratch, summary, text, until_recording,
+};
 
 const INCLUDE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include");
 
@@ -46,18 +49,18 @@ fn shop() -> Option<PathBuf> {
 fn every_text_is_there_once_and_nothing_of_the_program_is_missing() {
     const WRITERS: usize = 3;
     const THREADS: u64 = 4;
-    const CALLS: u64 = 200_000;
-    const TEXTS: usize = 25;
+    let each = rounds(50_000, 200_000, 1_000_000) as u64;
+    let texts_each = rounds(8, 25, 100);
     for tunables in ["glibc.pthread.rseq=0", "glibc.pthread.rseq=1"] {
         let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
             return;
         };
         let directory = scratch();
         let trace = directory.path().join("t");
-        let (threads, each) = (THREADS.to_string(), CALLS.to_string());
+        let (threads, calls) = (THREADS.to_string(), each.to_string());
         let mut running = Running::of(
             Command::new(&program)
-                .args(["--wait", "--threads", &threads, "--calls", &each])
+                .args(["--wait", "--threads", &threads, "--calls", &calls])
                 .env("GLIBC_TUNABLES", tunables),
         );
         let pid = running.pid;
@@ -67,17 +70,17 @@ fn every_text_is_there_once_and_nothing_of_the_program_is_missing() {
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 scope.spawn(move || {
-                    for number in 0..TEXTS {
+                    for number in 0..texts_each {
                         let output = mark(pid, &[&format!("writer {writer}"), &number.to_string()]);
                         assert!(output.status.success(), "{}", told(&output));
                     }
                 });
             }
         });
-        let wanted = THREADS * CALLS;
+        let wanted = THREADS * each;
         assert_eq!(running.line(), format!("ok calls={}", wanted + 3));
         let said = recorder.end();
-        let all = wanted + (WRITERS * TEXTS) as u64;
+        let all = wanted + (WRITERS * texts_each) as u64;
         assert_eq!((&said["events"], &said["lost"]), (&json!(all), &json!(0)));
         let summary = summary(&trace);
         assert_eq!(summary["damages"], 0, "{summary}");
@@ -89,7 +92,7 @@ fn every_text_is_there_once_and_nothing_of_the_program_is_missing() {
             assert_eq!(text, format!("writer {writer} {}", next[writer]));
             next[writer] += 1;
         }
-        assert_eq!(next, [TEXTS; WRITERS]);
+        assert_eq!(next, [texts_each; WRITERS]);
         running.say("end");
         assert!(running.child.wait().expect("it ends").success());
     }
@@ -102,17 +105,24 @@ fn texts_of_the_program_are_recorded_unasked() {
     };
     let directory = scratch();
     let trace = directory.path().join("t");
-    let own = || (String::from("a hundred requests in vain"), true);
-    // The message follows the thousandth request.
-    record_program(&trace, &["-e", "usdt::shop:reply"], &program, &["2"]);
-    let found = texts(&trace);
-    assert!(found == [own()] || found.is_empty(), "{found:?}");
-    let replies = |trace: &Path| {
-        let is_reply = |event: &&Value| event["event"] == "shop:reply";
-        events(trace).iter().filter(is_reply).count()
-    };
-    assert!(replies(&trace) > 100);
-    assert_eq!(found.is_empty(), replies(&trace) < 990, "{found:?}");
+    // The first message follows the 990th request.
+    record_shop(&trace, &["-e", "usdt::shop:reply"], &program, |trace| {
+        !texts(trace).is_empty()
+    });
+    let replies = events(&trace);
+    let replies = replies
+        .iter()
+        .filter(|event| event["event"] == "shop:reply");
+    let (mut missing, mut messages) = (0, 0);
+    for number in 1..=replies.count() {
+        missing += usize::from(number % 10 == 0);
+        if missing % 100 == 99 {
+            messages += 1;
+            missing += 1;
+        }
+    }
+    let own = (String::from("a hundred requests in vain"), true);
+    assert_eq!(texts(&trace), vec![own; messages]);
 }
 
 /// A user who records messages through an event gets that event's fields, and nothing more.
@@ -199,15 +209,19 @@ fn killed_at_any_moment_it_leaves_nothing() {
         child.wait().expect("it ends");
         !ended
     };
-    let in_time = (0..150).filter(|number| killed(*number)).count();
-    assert!(in_time > 0, "all were faster than their end");
+    let count = rounds(20, 150, 1000) as u64;
+    let in_time = (0..count).filter(|number| killed(number * 131)).count();
+    // On a busy machine each of a few may end before this test gets a processor again.
+    if effort() != Effort::Test {
+        assert!(in_time > 0, "all were faster than their end");
+    }
     let output = mark(pid, &["the last"]);
     assert!(output.status.success(), "{}", told(&output));
     recorder.end();
     let found = texts(&trace);
     assert_eq!(found.last(), Some(&("the last".to_owned(), false)));
     assert!(
-        found.len() <= 151 && found.len() + in_time >= 151,
+        found.len() as u64 <= count + 1 && (found.len() + in_time) as u64 > count,
         "{}",
         found.len()
     );

@@ -72,7 +72,9 @@ fn markers_of_the_header_are_recorded_by_their_format() {
         };
         let directory = scratch();
         let trace = directory.path().join("trace");
-        record_program(&trace, &["-e", "usdt::shop:*"], &program, &["1"]);
+        traces::record_shop(&trace, &["-e", "usdt::shop:*"], &program, |trace| {
+            events(trace).len() > 63
+        });
         let requests = fields(&trace, "shop:request");
         let replies = fields(&trace, "shop:reply");
         assert!(requests.len() > 20, "{requests:?}");
@@ -526,7 +528,7 @@ fn bpftrace_sees_the_same() {
     }
     std::fs::write(&script, program_text).expect("a file");
     let output = Command::new("timeout")
-        .args(["30", "bpftrace", "-c"])
+        .args(["300", "bpftrace", "-c"])
         .arg(format!("{path} 3"))
         .arg(&script)
         .output();

@@ -15,17 +15,18 @@ use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach
 use capriole_planner::guards;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
+use capriole_testkit::waiting::{HANGS, until, until_stopped};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};
 
-/// Time limit for a thread to reach a place.
-const WAY: Duration = Duration::from_millis(500);
+/// Time for which a thread runs that does not come to a place: enough for thousands of its rounds.
+const WAY: Duration = Duration::from_millis(50);
 
 /// Stops the program with one thread at `address`. `false`: no thread reached it.
 fn park(running: &Running, address: u64) -> bool {
     let parked = bring_to(running, address, 0);
     if parked {
-        wait_until_stopped(&running.process());
+        until_stopped(running.pid);
     }
     parked
 }
@@ -48,6 +49,9 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
         requests::set_hardware_breakpoint(tid, Some(address)).expect("a breakpoint");
         requests::cont(tid, pending).expect("go on");
         let started = Instant::now();
+        let before = time_on_processor(&process, tid);
+        // It may have to wait for a processor much longer than that.
+        let is_late = || time_on_processor(&process, tid) - before > WAY;
         loop {
             match requests::wait(tid, false).expect("wait") {
                 Some(Event::Signal(other)) => {
@@ -57,12 +61,15 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
                     // One of our breakpoints, or one of the program's own signals.
                     requests::cont(tid, other).expect("go on");
                 }
-                Some(_) if started.elapsed() <= WAY => requests::cont(tid, 0).expect("go on"),
+                Some(_) if !is_late() => requests::cont(tid, 0).expect("go on"),
                 Some(_) => break,
-                None if started.elapsed() > WAY => {
+                None if is_late() => {
                     let _ = requests::interrupt(tid);
                 }
-                None => std::thread::yield_now(),
+                None => {
+                    assert!(started.elapsed() < HANGS, "thread {tid} does not run");
+                    std::thread::sleep(Duration::from_micros(50));
+                }
             }
         }
         let arrived = requests::registers(tid).expect("registers").rip == address;
@@ -78,14 +85,10 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
     false
 }
 
-fn wait_until_stopped(process: &Process) {
-    let stopped = |tid: u32| {
-        let stat = std::fs::read_to_string(process.proc_path(&format!("task/{tid}/stat")));
-        stat.is_ok_and(|s| s[s.rfind(')').expect("a name") + 2..].starts_with('T'))
-    };
-    while !process.threads().expect("threads").into_iter().all(stopped) {
-        std::thread::yield_now();
-    }
+/// Time that a thread has been on a processor.
+fn time_on_processor(process: &Process, tid: i32) -> Duration {
+    let ran = process.time_on_processor(tid as u32);
+    Duration::from_nanos(ran.expect("the kernel counts it"))
 }
 
 /// The functions of `tight`, from entry to exit.
@@ -93,9 +96,9 @@ const TIGHT: &[&str] = &[":tight_*", ":tight_*%return"];
 
 /// Attaches with the program as it stands, resumes it, records, and detaches.
 fn attach_and_go_on(running: &mut Running, process: &Process, probes: &Probes) {
-    let mut recording = attach_to(process, probes, 4 << 20);
+    let mut recording = attach_to(process, probes, 16 << 20);
     running.signal(libc::SIGCONT);
-    recording.record(Duration::from_millis(2));
+    recording.record_calls(100);
     running.assert_alive();
     if let Some(calls) = recording.detach() {
         assert_gap_free(&probes.names, &calls);
@@ -201,7 +204,7 @@ fn at_each_instruction_of_a_detour() {
                 places += usize::from(parked);
                 recording.detach();
                 if parked {
-                    wait_until_stopped(&process);
+                    until_stopped(running.pid);
                     running.signal(libc::SIGCONT);
                 }
                 running.assert_alive();
@@ -252,7 +255,7 @@ fn way_back(process: &Process, detour: u64) -> Vec<u64> {
 
 /// Attaches to `trapped`, with a breakpoint; returns that, and each instruction of the way back.
 fn trapped(running: &Running, probes: &Probes) -> (Recording, Vec<u64>) {
-    let recording = attach_to(&running.process(), probes, 64 << 20);
+    let recording = attach_to(&running.process(), probes, 256 << 20);
     let site = recording.attached.outcome(0).expect("a site");
     let ips = way_back(&running.process(), site.detour);
     assert!(ips.len() > 25, "{ips:x?}");
@@ -278,7 +281,7 @@ fn at_each_instruction_of_the_way_back_from_a_breakpoint() {
             "nobody comes to instruction {number}"
         );
         recording.detach();
-        wait_until_stopped(&process);
+        until_stopped(running.pid);
         running.signal(libc::SIGCONT);
         running.assert_alive();
         assert_no_session(&process);
@@ -297,19 +300,23 @@ fn a_signal_at_each_instruction_of_the_way_back_from_a_breakpoint() {
         let mut running = Running::start(&program, arguments);
         let probes = Probes::of(&running.process(), &[":trapped_work"], Reach::Breakpoint);
         let (mut recording, ips) = trapped(&running, &probes);
+        let in_handlers = |calls: &[Call]| calls.iter().filter(|call| call.thread > 1000).count();
         for (number, address) in ips.iter().enumerate() {
+            let before = recording.calls.len();
             assert!(
                 bring_to(&running, *address, libc::SIGUSR1),
                 "{arguments:?}: nobody comes to instruction {number}"
             );
-            recording.record(Duration::from_millis(1));
+            // Two of each signal, but the last ones may come after the probe has gone.
+            recording.record_until("a call in the handler", |calls| {
+                in_handlers(&calls[before..]) > 0
+            });
             running.assert_alive();
         }
         if let Some(calls) = recording.detach() {
             assert_gap_free(&probes.names, &calls);
-            // Two of each signal, but the last ones may have come after the probe had gone.
-            let in_handlers = calls.iter().filter(|call| call.thread > 1000).count();
-            assert!(in_handlers > ips.len(), "{arguments:?}: {in_handlers}");
+            let found = in_handlers(&calls);
+            assert!(found >= ips.len(), "{arguments:?}: {found}");
         }
         running.assert_alive();
         assert_no_session(&running.process());
@@ -392,14 +399,6 @@ fn in_handler(process: &Process) -> bool {
     process.threads().expect("threads").into_iter().any(maps_to)
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !is_so() {
-        assert!(started.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn at_each_instruction_of_regions_of_every_shape() {
     let Some(mut running) = regions() else { return };
@@ -439,7 +438,7 @@ fn a_signal_handler_returns_to_each_instruction() {
             bring_to(&running, address, libc::SIGUSR1),
             "{what}: nobody comes"
         );
-        wait_until("no handler", || in_handler(&process));
+        until("a thread is in the handler", || in_handler(&process));
         let mut attached = attached_to(&process, &probes);
         for (number, outcome) in attached.outcomes().iter().enumerate() {
             let covered = probes.probes[number].shape.covered;
@@ -452,11 +451,11 @@ fn a_signal_handler_returns_to_each_instruction() {
         }
         running.assert_alive();
         running.signal(libc::SIGUSR2);
-        wait_until("the handler stays", || !in_handler(&process));
+        until("the handler returns", || !in_handler(&process));
         std::thread::sleep(Duration::from_millis(2));
         running.assert_alive();
         // A stale word on a stack may still look like an address.
-        wait_until("the site stays", || {
+        until("no site waits", || {
             attached.optimise().expect("optimise") == 0
         });
         assert_reached(&attached.outcome(which), probe, &what);

@@ -3,6 +3,7 @@
 
 use capriole_testkit::files::{directory, scratch, text};
 use capriole_testkit::target::told;
+use capriole_testkit::waiting::{found, until};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -240,24 +241,44 @@ fn assert_flight(lines: &[String]) {
     assert_ne!(threads[0], threads[3], "{lines:?}");
 }
 
+/// Waits until each of the program's two other threads, which begin after the registration, has called
+/// both functions some times. It sleeps between two calls.
+fn until_clerks_have_worked(pid: u32) {
+    let slept = |tid: u32| -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        count.trim().parse().ok()
+    };
+    let clerks = found("two threads", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+        let tids: Vec<u32> = tids.filter(|tid| *tid != pid).collect();
+        (tids.len() == 2).then_some(tids)
+    });
+    for clerk in clerks {
+        let before = slept(clerk).expect("it runs");
+        until("calls", || {
+            slept(clerk).is_some_and(|now| now > before + 20)
+        });
+    }
+}
+
 #[test]
 fn a_flight_recorder_has_the_latest_calls() {
     let Some(mut command) = example("flight_recorder") else {
         return;
     };
     let mut child = command
-        .arg("2")
+        .arg("3600")
         .stdout(Stdio::piped())
         .spawn()
         .expect("it starts");
-    // Until the program's threads run, which is after the registration.
-    let tasks = format!("/proc/{}/task", child.id());
-    while std::fs::read_dir(&tasks).expect("it runs").count() < 3 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    let pid = child.id();
+    until_clerks_have_worked(pid);
     // SAFETY: the child has not been waited for.
-    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
+    let send = |signal| assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    send(libc::SIGUSR1);
     let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
     let mut lines = Vec::new();
     for _ in 0..7 {
@@ -267,6 +288,7 @@ fn a_flight_recorder_has_the_latest_calls() {
     }
     assert_eq!(lines[0], "asked for:\n");
     assert_flight(&lines[1..]);
+    send(libc::SIGTERM);
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("text");
     assert!(child.wait().expect("it ends").success());

@@ -9,16 +9,21 @@ use capriole_patch::recover::find;
 use capriole_patch::session::is_session;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{Geometry, header};
-use capriole_testkit::steps::{died, dies_at, firsts, reached};
+use capriole_testkit::effort::{Effort, Random, effort, rounds};
+use capriole_testkit::steps::{Step, died, dies_at, few, firsts, reached, stops_at};
+use capriole_testkit::waiting::{until, until_stopped};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const EVENT: &str = ":saved_work thread=$arg1:u64 seq=$arg2:u64 text=+0($arg3):string";
+
+/// Numbers of threads and of their calls, and microseconds behind each call.
+type Work = (u64, u64, u64);
 
 /// The program and its recorder.
 struct Case {
@@ -60,13 +65,47 @@ impl Case {
     }
 
     /// Makes each thread of the program do this many calls, with a pause of this many microseconds
-    /// after each, and kills the recorder after some time. Returns when all calls are done.
-    fn call_and_kill(&mut self, (threads, calls, pause): (u64, u64, u64), after: Duration) {
+    /// after each.
+    fn ask(&mut self, (threads, calls, pause): Work) {
         self.running.say(&format!("{threads} {calls} {pause}"));
+        self.calls += threads * calls;
+    }
+
+    fn call(&mut self, work: Work) {
+        self.ask(work);
+        assert_eq!(self.running.line(), "done");
+    }
+
+    /// Lets the recorder stand still: it writes nothing from here on.
+    fn freeze(&self) {
+        let recorder = self.recorder.as_ref().expect("a recorder").id();
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(recorder as i32, libc::SIGSTOP) }, 0);
+        until_stopped(recorder);
+    }
+
+    /// Kills the recorder while these calls are made, of which it has written none. Returns when all
+    /// are done.
+    fn call_and_kill(&mut self, work: Work) {
+        self.freeze();
+        self.ask(work);
+        self.kill();
+        assert_eq!(self.running.line(), "done");
+    }
+
+    /// Kills the recorder some time after these calls began.
+    fn call_and_kill_after(&mut self, work: Work, after: Duration) {
+        self.ask(work);
         std::thread::sleep(after);
         self.kill();
         assert_eq!(self.running.line(), "done");
-        self.calls += threads * calls;
+    }
+
+    /// Waits until all calls are in the trace.
+    fn until_written(&self) {
+        until("all calls are written", || {
+            summary(&self.trace())["events"] == self.calls
+        });
     }
 
     fn kill(&mut self) {
@@ -79,7 +118,7 @@ impl Case {
     fn killed() -> Option<Case> {
         let mut case = Case::start()?;
         case.record(&[]);
-        case.call_and_kill((2, 500, 0), Duration::from_millis(50));
+        case.call_and_kill((2, 500, 0));
         Some(case)
     }
 
@@ -131,49 +170,69 @@ fn assert_whole(trace: &Path, calls: u64, when: &str) -> u64 {
     lost
 }
 
-/// Returns a source of moments that differ from run to run.
-fn moments() -> impl FnMut(u64) -> Duration {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ u64::from(std::process::id());
-    move |most| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        Duration::from_micros(state % (most * 1000))
-    }
+/// Returns a source of moments: a different sequence for each number, and with each seed.
+fn moments(number: u64) -> impl FnMut(u64) -> Duration {
+    let mut random = Random::new(number);
+    move |most| Duration::from_micros(random.below(most * 1000))
 }
 
-const FAST: (u64, u64, u64) = (2, 10_000, 0);
+const FAST: Work = (2, 10_000, 0);
 /// Takes about a second and a half, so packets are handed over in parts meanwhile.
-const SLOW: (u64, u64, u64) = (3, 150, 10_000);
+const SLOW: Work = (3, 150, 10_000);
+
+/// Records killed at different moments, each with what the recorder had written by then: nothing,
+/// whole packets, parts of a packet; in the soak killed at random moments as well. `check` is called
+/// after each.
+fn killed_at_moments(case: &mut Case, number: u64, mut check: impl FnMut(&mut Case, &str)) {
+    let written: [(&str, &[Work]); 3] = [
+        ("nothing", &[]),
+        ("packets", &[FAST]),
+        ("parts of a packet", &[(3, 20, 0), (3, 1, 0)]),
+    ];
+    for (what, works) in written {
+        case.record(&[]);
+        for work in works {
+            case.call(*work);
+            case.until_written();
+        }
+        case.call_and_kill(match works {
+            [] | [_] => FAST,
+            _ => (3, 50, 0),
+        });
+        check(case, &format!("killed after {what} was written"));
+    }
+    if effort() == Effort::Test {
+        return;
+    }
+    let mut moment = moments(number);
+    for (work, most) in [
+        (FAST, 30),
+        (SLOW, 1400),
+        (FAST, 3),
+        (SLOW, 1400),
+        (FAST, 10),
+    ] {
+        case.record(&[]);
+        let after = moment(most);
+        case.call_and_kill_after(work, after);
+        check(case, &format!("killed after {after:?}"));
+    }
+}
 
 #[test]
 fn detach_saves_what_a_killed_recorder_has_not_written() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    let mut moment = moments();
-    for (round, (work, most)) in [
-        (FAST, 30),
-        (SLOW, 1400),
-        (FAST, 3),
-        (SLOW, 1400),
-        (FAST, 10),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        case.record(&[]);
-        let after = moment(most);
-        case.call_and_kill(work, after);
-        assert_eq!(summary(&case.trace())["complete"], false);
-        let told = case.detach_and_save();
-        let when = format!("round {round}, killed after {after:?}: {told}");
+    killed_at_moments(&mut case, 1, |case, when| {
+        assert_eq!(summary(&case.trace())["complete"], false, "{when}");
+        let when = format!("{when}: {}", case.detach_and_save());
         assert!(
-            told.contains("that the killed recorder had not written ->"),
+            when.contains("that the killed recorder had not written ->"),
             "{when}"
         );
         assert_eq!(assert_whole(&case.trace(), case.calls, &when), 0, "{when}");
-    }
+    });
     case.finish();
 }
 
@@ -183,23 +242,15 @@ fn what_was_lost_after_the_kill_is_counted() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    let mut moment = moments();
-    for round in 0..3 {
+    for round in 0..rounds(1, 5, 20) {
         case.record(&["--buffer-size", "128K"]);
-        let after = moment(20);
-        case.call_and_kill(FAST, after);
-        // On a busy machine all calls may have been made, and collected, before the kill. The calls
-        // that follow fill the buffer in any case; of the last ones some find room in a packet that
-        // is not quite full.
-        for (threads, calls, pause) in [FAST, (2, 10, 0)] {
-            case.calls += threads * calls;
-            case.running.say(&format!("{threads} {calls} {pause}"));
-            assert_eq!(case.running.line(), "done");
+        case.call_and_kill(FAST);
+        // The calls that follow fill the buffer; of the last ones some find room in a packet that is
+        // not quite full.
+        for work in [FAST, (2, 10, 0)] {
+            case.call(work);
         }
-        let when = format!(
-            "round {round}, killed after {after:?}: {}",
-            case.detach_and_save()
-        );
+        let when = format!("round {round}: {}", case.detach_and_save());
         let lost = assert_whole(&case.trace(), case.calls, &when);
         assert!(lost > 0 && when.contains("LOST"), "{when}");
     }
@@ -211,30 +262,22 @@ fn the_next_recorder_saves_it_before_the_trace_is_put_aside() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    let mut moment = moments();
     let old = case.directory.path().join("trace.old");
-    for (round, (work, most)) in [(FAST, 30), (SLOW, 1400), (FAST, 5)]
-        .into_iter()
-        .enumerate()
-    {
-        case.record(&[]);
-        let after = moment(most);
-        case.call_and_kill(work, after);
-        let calls = case.calls;
-        let output = recorder(&case.trace(), &["-e", EVENT, "--duration", "20ms", "-p"])
+    killed_at_moments(&mut case, 2, |case, when| {
+        let output = recorder(&case.trace(), &["-e", EVENT, "--duration", "1ms", "-p"])
             .arg(case.pid())
             .output()
             .expect("capriole starts");
-        let when = format!("round {round}, killed after {after:?}: {}", told(&output));
+        let when = format!("{when}: {}", told(&output));
         assert!(output.status.success(), "{when}");
         assert!(
             when.contains("that the killed recorder had not written ->"),
             "{when}"
         );
-        assert_eq!(assert_whole(&old, calls, &when), 0, "{when}");
+        assert_eq!(assert_whole(&old, case.calls, &when), 0, "{when}");
         assert_eq!(assert_whole(&case.trace(), 0, &when), 0, "{when}");
         assert_no_session(&case.running.process());
-    }
+    });
     case.finish();
 }
 
@@ -247,7 +290,7 @@ fn killed_while_it_is_saved() {
     };
     let left = |case: &mut Case| {
         case.record(&["--buffer-size", "256K"]);
-        case.call_and_kill((2, 300, 0), Duration::ZERO);
+        case.call_and_kill((2, 300, 0));
         command(&["detach", &case.pid(), "-o", text(&case.trace())])
     };
     let (steps, output) = reached(&mut left(&mut case));
@@ -273,33 +316,59 @@ fn killed_while_it_is_saved() {
 }
 
 /// Two recorders killed one after the other: the second before, while, and after it saves the
-/// data that the first one left.
+/// data that the first one left; in the soak also at random moments.
 #[test]
 fn killed_twice() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    let mut moment = moments();
-    for _ in 0..4 {
+    let first_killed = |case: &mut Case| {
         case.record(&[]);
-        case.call_and_kill((2, 2000, 0), moment(10));
-        let calls = case.calls;
+        case.call_and_kill((2, 2000, 0));
         let id = uuid(&case.trace()).expect("a trace");
-        let second = recorder(&case.trace(), &["-e", EVENT, "-p"])
-            .arg(case.pid())
-            .stderr(Stdio::null())
-            .spawn();
-        case.recorder = Some(second.expect("capriole starts"));
-        let after = moment(600);
-        std::thread::sleep(after);
-        case.kill();
+        let mut second = recorder(&case.trace(), &["-e", EVENT, "-p"]);
+        second.arg(case.pid());
+        (id, second)
+    };
+    let second_killed = |case: &Case, id: &Value, when: &str| {
         let output = case.detach(&["-o", text(&case.trace())]);
         assert_no_session(&case.running.process());
         let old = case.directory.path().join("trace.old");
         let mut places = [case.trace(), old].into_iter();
-        let first = places.find(|place| uuid(place) == Some(id.clone()));
-        let when = format!("killed after {after:?}: {}", told(&output));
-        assert_eq!(assert_whole(&first.expect("it is there"), calls, &when), 0);
+        let first = places.find(|place| uuid(place).as_ref() == Some(id));
+        let when = format!("{when}: {}", told(&output));
+        let first = first.expect("it is there");
+        assert_eq!(assert_whole(&first, case.calls, &when), 0);
+    };
+    for name in [
+        "session found",
+        "packet noted",
+        "packet saved",
+        "trace ended",
+        "ledger begun",
+        "all sites written",
+    ] {
+        let (id, mut second) = first_killed(&mut case);
+        let step = Step {
+            name: name.to_owned(),
+            number: 1,
+            at: 1,
+        };
+        let output = dies_at(&mut second, &step).output();
+        let output = output.expect("capriole starts");
+        let when = format!("killed at step {step}: {}", told(&output));
+        assert!(died(&output), "are debug assertions on? {when}");
+        second_killed(&case, &id, &when);
+    }
+    let mut moment = moments(3);
+    for _ in 0..rounds(0, 4, 40) {
+        let (id, mut second) = first_killed(&mut case);
+        let second = second.stderr(Stdio::null()).spawn();
+        case.recorder = Some(second.expect("capriole starts"));
+        let after = moment(600);
+        std::thread::sleep(after);
+        case.kill();
+        second_killed(&case, &id, &format!("killed after {after:?}"));
     }
     case.finish();
 }
@@ -322,7 +391,7 @@ fn a_refused_recording_leaves_older_traces_where_they_are() {
     let pid = case.pid();
     let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
     for _ in 0..2 {
-        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
+        let arguments = ["-e", EVENT, "--duration", "1ms", "-p", &pid];
         let output = record(&trace, &arguments);
         assert!(output.status.success(), "{}", told(&output));
     }
@@ -351,8 +420,8 @@ fn a_refused_recording_leaves_older_traces_where_they_are() {
     case.finish();
 }
 
-/// At whatever moment a recorder is interrupted: either its recording has begun, or it changes
-/// nothing.
+/// At whatever step a recorder is interrupted: either its recording has begun, or it changes nothing.
+/// In the soak also at random moments.
 #[test]
 fn an_interrupted_recording_has_begun_or_changes_nothing() {
     let Some(case) = Case::start() else {
@@ -360,24 +429,26 @@ fn an_interrupted_recording_has_begun_or_changes_nothing() {
     };
     let pid = case.pid();
     let (trace, old) = (case.trace(), case.directory.path().join("trace.old"));
-    let mut moment = moments();
-    for _ in 0..2 {
-        let arguments = ["-e", EVENT, "--duration", "20ms", "-p", &pid];
-        let output = record(&trace, &arguments);
-        assert!(output.status.success(), "{}", told(&output));
-    }
-    for round in 0..20 {
-        let before = (uuid(&trace), uuid(&old));
-        let arguments = ["-e", EVENT, "-e", "libc:str*", "-p", &pid];
+    let command = |more: &[&str]| {
+        let arguments = [&["-e", EVENT, "-e", "libc:str*", "-p", &pid], more].concat();
         let mut command = recorder(&trace, &arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = command.spawn().expect("capriole starts");
-        let after = moment(400);
-        std::thread::sleep(after);
-        let number = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(number, rustix::process::Signal::INT).expect("a child");
+        command
+    };
+    let (steps, output) = reached(&mut command(&["--duration", "1ms"]));
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(steps.len() > 20, "are debug assertions on? {steps:?}");
+    let output = command(&["--duration", "1ms"]).output().expect("it starts");
+    assert!(output.status.success(), "{}", told(&output));
+    let send = |child: &Child, signal: i32| {
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+    };
+    let interrupted = |child: Child, before: (Option<Value>, Option<Value>), when: &str| {
+        send(&child, libc::SIGINT);
+        send(&child, libc::SIGCONT);
         let output = child.wait_with_output().expect("a child");
-        let when = format!("round {round}, after {after:?}: {}", told(&output));
+        let when = format!("{when}: {}", told(&output));
         match output.status.success() {
             true => {
                 assert_eq!(uuid(&old), before.0, "{when}");
@@ -386,6 +457,26 @@ fn an_interrupted_recording_has_begun_or_changes_nothing() {
             false => assert_eq!((uuid(&trace), uuid(&old)), before, "{when}"),
         }
         assert_no_session(&case.running.process());
+    };
+    // Those of the attach; a recording that nobody interrupts does not come to others.
+    let attach = steps
+        .iter()
+        .position(|step| step.name == "all sites written");
+    let steps = &steps[..=attach.expect("it attaches")];
+    for step in few(steps) {
+        let before = (uuid(&trace), uuid(&old));
+        let child = stops_at(&mut command(&[]), &step).spawn();
+        let child = child.expect("capriole starts");
+        until_stopped(child.id());
+        interrupted(child, before, &format!("at step {step}"));
+    }
+    let mut moment = moments(4);
+    for round in 0..rounds(0, 20, 100) {
+        let before = (uuid(&trace), uuid(&old));
+        let child = command(&[]).spawn().expect("capriole starts");
+        let after = moment(400);
+        std::thread::sleep(after);
+        interrupted(child, before, &format!("round {round}, after {after:?}"));
     }
     case.finish();
 }
@@ -399,8 +490,9 @@ fn what_a_forked_child_records_is_saved_with_it() {
     case.record(&[]);
     case.running.say("fork");
     assert_eq!(case.running.line(), "done");
-    case.call_and_kill((1, 100, 0), Duration::from_millis(30));
-    std::thread::sleep(Duration::from_millis(1000));
+    case.call_and_kill((1, 100, 0));
+    case.running.say("join");
+    assert_eq!(case.running.line(), "done");
     let when = case.detach_and_save();
     assert_whole(&case.trace(), case.calls + 100, &when);
     case.finish();
@@ -475,7 +567,7 @@ fn nothing_is_saved_into_what_is_not_the_trace() {
                 case.detach(&[]);
                 fs::rename(case.trace(), &other).expect("renamed");
                 case.record(&[]);
-                case.call_and_kill((1, 10, 0), Duration::ZERO);
+                case.call_and_kill((1, 10, 0));
                 refused(&case, &other, "is the trace of another recording");
             }
             _ => {
@@ -572,15 +664,9 @@ fn half_a_packet_is_cut_off_and_taken_again() {
             return;
         };
         case.record(&[]);
-        case.running.say("1 20 0");
-        assert_eq!(case.running.line(), "done");
-        let started = Instant::now();
-        while summary(&case.trace())["events"] != 20 {
-            assert!(started.elapsed() < Duration::from_secs(60));
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        case.calls = 20;
-        case.call_and_kill((2, 50, 0), Duration::ZERO);
+        case.call((1, 20, 0));
+        case.until_written();
+        case.call_and_kill((2, 50, 0));
         let (path, len) = largest(&case.trace());
         let file = OpenOptions::new().write(true).open(path).expect("a stream");
         file.set_len(len - cut).expect("cut");
@@ -595,9 +681,10 @@ fn a_damaged_stream_is_left_alone() {
     let Some(mut case) = Case::start() else {
         return;
     };
-    // So small that packets are soon full, and written.
-    case.record(&["--buffer-size", "128K"]);
-    case.call_and_kill(FAST, Duration::from_millis(500));
+    case.record(&[]);
+    case.call((2, 10, 0));
+    case.until_written();
+    case.call_and_kill((2, 10, 0));
     let (path, _) = largest(&case.trace());
     let file = OpenOptions::new().write(true).open(path).expect("a stream");
     file.write_all_at(&[0; 4], 0).expect("written");
@@ -670,8 +757,8 @@ fn a_header_that_was_written_over_is_an_error_and_the_probes_go() {
 /// Random numbers in the data that locates records damage only their own trace.
 #[test]
 fn noise_in_session_memory_spoils_its_own_trace_only() {
-    let mut state = 0x2545_f491_4f6c_dd1d_u64 ^ u64::from(std::process::id());
-    for round in 0..5 {
+    let mut random = Random::new(0x0153);
+    for round in 0..rounds(3, 10, 50) {
         let Some(case) = Case::killed() else {
             return;
         };
@@ -684,9 +771,7 @@ fn noise_in_session_memory_spoils_its_own_trace_only() {
         let (memory, base) = session(&process);
         let geometry = Geometry::for_buffer(64 << 20, 2, 1);
         for _ in 0..2000 {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
+            let state = random.number();
             // Free packets, controls and streams, but not the header.
             let at = 256 + state % (geometry.streams() as u64 - 256) / 8 * 8;
             let value = [0, 1, u64::MAX, state % 64, state][state as usize % 5];

@@ -7,10 +7,11 @@ use capriole::{Added, Code, EventId, Happened, Record, Session, Status, Value};
 use capriole_proc::process::{Process, State};
 use capriole_testkit::programs::{Compiler, build};
 use capriole_testkit::target::{Running, assert_no_session, assert_text_is_the_files, sleeping};
+use capriole_testkit::waiting::until;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const THREADS: usize = 3;
 const CALLS: usize = 200;
@@ -183,12 +184,12 @@ fn calls_have_two_ends() {
     // These are read when the program has ended.
     calls(&mut running);
     running.finish();
-    let started = Instant::now();
     let mut rest = Vec::new();
-    while session.status() == Status::Running && started.elapsed() < Duration::from_secs(20) {
-        session.wait(Duration::from_millis(5));
+    until("the end of the program", || {
         rest.extend(session.read().expect("records"));
-    }
+        session.status() != Status::Running
+    });
+    rest.extend(session.read().expect("records"));
     assert_eq!(rest.len(), 2 * all);
     assert_eq!(session.status(), Status::Ended(capriole::Ended::Exited));
     let error = session.add(EVENT).expect_err("it is over");
@@ -216,15 +217,10 @@ fn a_program_that_is_launched_has_its_probes_before_it_runs() {
     let main = session.add(":main").expect("the event");
     session.run();
     let mut records = Vec::new();
-    let started = Instant::now();
-    while session.status() == Status::Running {
-        session.wait(Duration::from_millis(5));
+    until("the end of the program", || {
         records.extend(session.read().expect("records"));
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "it does not end"
-        );
-    }
+        session.status() != Status::Running
+    });
     let work = records.iter().filter(|record| record.event != main.id);
     assert_eq!(work.count(), 2 * 300);
     assert_eq!(
@@ -406,9 +402,7 @@ fn room_in_which_a_child_still_counts_is_not_given_back() {
     let child = Process::open(children.trim().parse().expect("one")).expect("it lives");
     let pid = rustix::process::Pid::from_raw(child.pid() as i32).expect("a process");
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("a signal");
-    while child.is_alive() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the child's end", || !child.is_alive());
     let second = session.add(big).expect("there is room");
     calls(&mut running);
     let by_thread: Vec<u64> = counted(&session, second.id)
@@ -427,9 +421,7 @@ fn wait_for_its_line(running: &Running) {
         let status = process.thread_status(process.pid());
         status.is_ok_and(|status| status.state == State::Sleeping)
     };
-    while !asleep() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the program waits", asleep);
 }
 
 #[test]
@@ -578,13 +570,9 @@ fn objects_are_read_once_while_the_mappings_stay() {
     let shell = main().expect("the shell");
     assert!(Arc::ptr_eq(&shell, &main().expect("the shell")));
     running.say("go on");
-    let started = Instant::now();
-    while main().is_none_or(|main| main.path() == shell.path()) {
-        assert!(
-            started.elapsed() < Duration::from_secs(60),
-            "it executes cat"
-        );
-    }
+    until("it executes cat", || {
+        main().is_some_and(|main| main.path() != shell.path())
+    });
     running.say("ok cat");
     running.finish();
 }

@@ -226,9 +226,10 @@ fn bpftrace_attaches_and_reads_arguments() {
         let shown = out.display();
         let running = Running(Command::new(&out).stdout(Stdio::null()).spawn().unwrap());
         let script = format!(
-            "usdt:{shown}:steps:step {{ @steps = count(); @wrong = sum(arg1 != arg0 * 3 ? 1 : 0); @text[str(arg2)] = count(); }} \
-             usdt:{shown}:steps:costly {{ @costly = count(); @unlike = sum(arg0 % 5 != 0 ? 1 : 0); }} \
-             interval:s:2 {{ exit(); }}"
+            "usdt:{shown}:steps:step {{ @steps = count(); @wrong = sum(arg1 != arg0 * 3 ? 1 : 0); @text[str(arg2)] = count(); \
+             @seen = @seen + 1; if (@seen > 20 && @paid > 20) {{ exit(); }} }} \
+             usdt:{shown}:steps:costly {{ @costly = count(); @unlike = sum(arg0 % 5 != 0 ? 1 : 0); @paid = @paid + 1; }} \
+             interval:s:300 {{ exit(); }}"
         );
         let mut bpftrace = Command::new("bpftrace");
         let said = text(
@@ -359,12 +360,15 @@ impl Probe {
     }
 
     fn hits(&self) -> u64 {
-        let profile = std::fs::read_to_string("/sys/kernel/tracing/uprobe_profile").unwrap();
-        let line = profile
-            .lines()
-            .find(|line| line.contains(&self.name))
-            .unwrap();
-        line.split_whitespace().nth(2).unwrap().parse().unwrap()
+        // The kernel's list may change while it is read, and then it skips rows.
+        let row = || {
+            let profile = std::fs::read_to_string("/sys/kernel/tracing/uprobe_profile").unwrap();
+            let mut rows = profile.lines().map(str::split_whitespace);
+            let mut row = rows.find(|row| row.clone().any(|word| word == self.name))?;
+            row.nth(2)?.parse().ok()
+        };
+        let found = (0..1000).find_map(|_| row());
+        found.expect("the probe has a row")
     }
 }
 
@@ -372,7 +376,7 @@ impl Drop for Probe {
     fn drop(&mut self) {
         self.enable("0");
         // Another process may still have the event open for a moment.
-        let end = Instant::now() + Duration::from_secs(5);
+        let end = Instant::now() + Duration::from_secs(300);
         let line = format!("-:capriole_test/{}", self.name);
         while std::fs::OpenOptions::new()
             .append(true)

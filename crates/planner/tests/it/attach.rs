@@ -25,6 +25,9 @@ const SOURCE: &str = r#"
 #include <stdlib.h>
 #include <unistd.h>
 static volatile int stop;
+/* So often each thread may call by now, so that all calls fit into the buffer of a recorder that stands
+ * still. Each line "+" allows more. */
+static unsigned long allowed;
 __attribute__((noinline)) unsigned long work(unsigned long thread, unsigned long seq)
 {
 	unsigned long x = thread * 31 + seq;
@@ -40,17 +43,17 @@ static unsigned long check(unsigned long thread, unsigned long seq)
 		x = x * 6364136223846793005ul + 1442695040888963407ul;
 	return x;
 }
-static unsigned long calls[64];
 static void *run(void *arg)
 {
 	unsigned long thread = (unsigned long)arg, seq = 0;
 	while (!stop) {
+		if (seq == __atomic_load_n(&allowed, __ATOMIC_RELAXED)) {
+			usleep(100);
+			continue;
+		}
 		if (work(thread, seq) != check(thread, seq)) { puts("BAD"); exit(1); }
 		seq++;
-		/* Not faster than a recorder on a busy machine can write down. */
-		for (volatile int i = 0; i < 400; i++) ;
 	}
-	calls[thread] = seq;
 	return 0;
 }
 int main(int argc, char **argv)
@@ -59,7 +62,10 @@ int main(int argc, char **argv)
 	pthread_t t[64];
 	for (long i = 0; i < n; i++) pthread_create(&t[i], 0, run, (void *)i);
 	puts("ready"); fflush(stdout);
-	getchar();
+	while (getchar() == '+') {
+		getchar();
+		__atomic_fetch_add(&allowed, 200000, __ATOMIC_RELAXED);
+	}
 	stop = 1;
 	for (int i = 0; i < n; i++) pthread_join(t[i], 0);
 	puts("ok");
@@ -162,13 +168,14 @@ impl Target {
         Probe::new(plan, first.start..last).with(vec![record.into()])
     }
 
+    /// Allows the program further calls.
+    fn go_on(&mut self) {
+        let input = self.child.stdin.as_mut().expect("stdin");
+        input.write_all(b"+\n").expect("write");
+    }
+
     fn finish(mut self) {
-        self.child
-            .stdin
-            .take()
-            .expect("stdin")
-            .write_all(b"\n")
-            .expect("write");
+        drop(self.child.stdin.take());
         let mut rest = String::new();
         self.output.read_line(&mut rest).expect("read");
         assert_eq!(rest, "ok\n");
@@ -177,11 +184,11 @@ impl Target {
 }
 
 /// Returns, for each thread, the sequence numbers of its recorded calls.
-fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
+fn record(attached: &Attached) -> BTreeMap<u64, Vec<u64>> {
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
     let mut calls: Vec<(u64, u64, u64)> = Vec::new();
-    let mut take = |p: capriole_ring::Packet<'_>| -> Result<(), ()> {
+    let take = |calls: &mut Vec<_>, p: capriole_ring::Packet<'_>| -> Result<(), ()> {
         let mut last = 0;
         for record in p.content.chunks(32) {
             let word = |i: usize| u64::from_le_bytes(record[i..i + 8].try_into().expect("8"));
@@ -192,9 +199,9 @@ fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
         }
         Ok(())
     };
-    let until = std::time::Instant::now() + time;
-    while std::time::Instant::now() < until {
-        reader.collect(false, &mut take).expect("collect");
+    while calls.len() < 1000 {
+        let collected = reader.collect_committed(|p| take(&mut calls, p));
+        collected.expect("collect");
         reader.wait(Duration::from_millis(5));
     }
     let report = attached.detach().expect("detach");
@@ -203,7 +210,8 @@ fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
         (1, 0, false),
         "{report:?}"
     );
-    reader.collect(true, &mut take).expect("collect");
+    let rest = reader.collect(true, |p| take(&mut calls, p));
+    rest.expect("collect");
     assert_eq!((reader.lost(), reader.damaged()), (0, 0));
     calls.sort_unstable();
     let mut by_thread: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
@@ -214,8 +222,10 @@ fn record(attached: &Attached, time: Duration) -> BTreeMap<u64, Vec<u64>> {
 }
 
 fn attach_and_check(flags: &[&str], threads: u32) {
-    let target = Target::start(flags, threads);
+    let mut target = Target::start(flags, threads);
     for _ in 0..3 {
+        // So that it calls while the probe comes, and again.
+        target.go_on();
         let probe = target.probe();
         let process = target.process();
         let guards = guards::of_process(&process).expect("guards");
@@ -228,7 +238,8 @@ fn attach_and_check(flags: &[&str], threads: u32) {
         )
         .expect("attach");
         assert!(attached.outcome(0).is_ok(), "{:?}", attached.outcomes());
-        let calls = record(&attached, Duration::from_millis(50));
+        target.go_on();
+        let calls = record(&attached);
         assert!(!calls.is_empty());
         for (thread, seqs) in calls {
             let gap = seqs.windows(2).find(|w| w[1] != w[0] + 1);

@@ -12,7 +12,7 @@ pub const SERVES: &str = "CAPRIOLE_TEST_SERVES";
 /// Variable for a run that is the child of a test.
 const CHILD: &str = "CAPRIOLE_TEST_CHILD";
 /// Time after which a child is taken to hang.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(540);
 
 /// Returns a program that is a helper process, as `capriole` is: this one, started by a script.
 pub fn helper() -> &'static Path {

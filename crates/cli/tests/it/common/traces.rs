@@ -6,11 +6,12 @@ use crate::target::{capriole, told};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub use capriole_testkit::files::{scratch, text};
+use capriole_testkit::waiting::{is_untraced, until};
 
 /// Returns the output of `report --summary --json` for a trace.
 pub fn summary(trace: &Path) -> Value {
@@ -84,36 +85,67 @@ pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Records the example of markers, which serves requests until it is told to end: as soon as the trace is
+/// such.
+pub fn record_shop(
+    trace: &Path,
+    arguments: &[&str],
+    program: &Path,
+    mut is_enough: impl FnMut(&Path) -> bool,
+) {
+    // So many seconds, or until SIGALRM.
+    let mut command = recorder(
+        trace,
+        &[arguments, &["--", text(program), "100000"]].concat(),
+    );
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("capriole starts");
+    let mut printed = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    printed.read_line(&mut line).expect("text");
+    let pid = line.split(' ').nth(1).and_then(|pid| pid.parse().ok());
+    let pid: i32 = pid.unwrap_or_else(|| panic!("{line:?}"));
+    until("the trace has enough", || {
+        trace.join("metadata").exists() && is_enough(trace)
+    });
+    // SAFETY: sends a signal to the program, which its recorder waits for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGALRM) }, 0);
+    let output = child.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", told(&output));
+}
+
 /// Returns the number of calls that a program has counted and printed at its end: `ok calls=N`.
 pub fn counted(said: &str) -> u64 {
     let (_, number) = said.rsplit_once("calls=").expect("it counts");
     number.trim().parse().expect("a number")
 }
 
-/// Waits until a recorder that was just started has its probes in `pid`.
+/// Waits until a tracer that was just started has its probes in `pid`: their bytes are written, the
+/// stop in which that is done is over, and a recorder has put its trace in its place.
+#[track_caller]
 pub fn until_recording(pid: u32) {
     let process = capriole_proc::process::Process::open(pid).expect("it runs");
-    let started = Instant::now();
-    loop {
-        let maps = process.maps().expect("maps");
-        let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
-        let armed = session.is_some_and(|m| {
-            let mut state = [0; 4];
-            let at = m.start + capriole_ring::layout::header::STATE as u64;
-            process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
-                && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
-        });
-        if armed && has_begun(&process) {
-            break;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "nobody attached"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The state becomes armed just before the bytes are written, in the same stop.
-    std::thread::sleep(Duration::from_millis(100));
+    until("probes in the program", || {
+        is_probed(&process) && is_untraced(pid) && has_begun(&process)
+    });
+}
+
+/// True if a living tracer has written to its journal that bytes of the program, rather than those of
+/// guards, are changed, and they are. The journal is written just before the bytes, in the same stop.
+fn is_probed(process: &capriole_proc::process::Process) -> bool {
+    let host = capriole_host::ptrace::host(process);
+    let sessions = capriole_patch::recover::find(&*host).unwrap_or_default();
+    let armed = sessions.iter().filter(|session| {
+        session.owner.is_some() && session.state == capriole_ring::layout::State::Armed
+    });
+    let mut changes = armed.flat_map(|session| &session.installed.changes);
+    changes.any(|change| {
+        let mut now = vec![0; change.len];
+        let is_read = process.read_memory(change.address, &mut now);
+        !change.guard
+            && is_read.is_ok_and(|n| n == change.len)
+            && now != change.before[..change.len]
+    })
 }
 
 /// True if no recorder of the process still has its trace open under a temporary name.
@@ -130,6 +162,22 @@ fn has_begun(process: &capriole_proc::process::Process) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         !(name.starts_with('.') && name.ends_with(".new"))
     })
+}
+
+/// Waits until a recorder has looked at the program's threads and children once more: as it does before
+/// it brings the trace's description up to date, about each second. The first of two such moments may
+/// have followed an earlier look.
+pub fn until_looked(trace: &Path) {
+    let description = trace.join("info/capriole.json");
+    let modified = || {
+        std::fs::metadata(&description)
+            .and_then(|file| file.modified())
+            .ok()
+    };
+    for _ in 0..2 {
+        let before = modified();
+        until("the trace is described anew", || modified() != before);
+    }
 }
 
 /// A recorder that has attached to a process and records in the background.

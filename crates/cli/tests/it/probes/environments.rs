@@ -14,6 +14,7 @@ mod processes {
         daemonized,
         helper_ends,
         helper_killed_in_a_registration,
+        earlier_helper_leaves_late,
         helper_killed_while_a_handler_runs,
         helper_killed_while_a_replacement_runs,
         helper_killed_with_a_replacement,

@@ -38,7 +38,7 @@ use std::time::Duration;
 /// The command, which is also the helper.
 const HELPER: &str = env!("CARGO_BIN_EXE_capriole");
 /// Time limit that only a program reaches that hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(540);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
