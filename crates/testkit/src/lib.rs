@@ -18,3 +18,4 @@ pub mod steps;
 #[cfg(feature = "probing")]
 pub mod target;
 pub mod uprobe;
+pub mod waiting;

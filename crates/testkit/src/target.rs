@@ -3,7 +3,8 @@
 //! The library inserts the probes, for tight loops ([`attach_to`], [`Recording`]), or the
 //! command does.
 
-pub use crate::effort::{is_long, rounds};
+pub use crate::effort::{Effort, effort, is_long, rounds};
+pub use crate::waiting::{PATIENCE, until};
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_event::EventSpec;
@@ -42,8 +43,6 @@ pub fn sites(objects: &Objects, events: &[&str]) -> Vec<Site> {
 
 /// The function patterns of `hammer`.
 pub const HAMMER: &[&str] = &[":work*", ":step"];
-
-const SECONDS: Duration = Duration::from_secs(5);
 
 /// True if the tests run as root. Otherwise notes in the summary: "skipped: only root can ...".
 pub fn is_root(can: &str) -> bool {
@@ -112,6 +111,12 @@ impl Running {
         input.flush().expect("it lives");
     }
 
+    /// Lets a program that loops while `goes_on()` of `common.h` make so many turns more.
+    pub fn turns(&mut self, count: u32) {
+        self.say(&format!("turns {count}"));
+        assert_eq!(self.line(), "turned");
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.pid as i32, signal) }, 0);
@@ -146,13 +151,16 @@ impl Running {
     }
 }
 
+/// Time for a killed program to end.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         // Do not wait forever: after a failure this test may still trace some of its threads,
         // and then their end is not reported.
         let started = Instant::now();
-        while started.elapsed() < SECONDS && matches!(self.child.try_wait(), Ok(None)) {
+        while started.elapsed() < LAST_WAIT && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -172,9 +180,9 @@ pub fn sleeping() -> Child {
     let child = child.expect("sleep starts");
     let call = || std::fs::read_to_string(format!("/proc/{}/syscall", child.id()));
     let sleep = format!("{} ", libc::SYS_clock_nanosleep);
-    while !call().is_ok_and(|call| call.starts_with(&sleep)) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("it does not sleep", || {
+        call().is_ok_and(|call| call.starts_with(&sleep))
+    });
     child
 }
 
@@ -201,13 +209,9 @@ impl Probes {
     pub fn of(process: &Process, events: &[&str], reach: Reach) -> Probes {
         let objects = Objects::of_process(process).expect("the objects");
         // A thread that is being created blocks all signals for a moment.
-        let started = Instant::now();
-        let blocks = |reason: &str| reason.contains("blocks SIGTRAP");
-        while breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks)
-            && started.elapsed() < SECONDS
-        {
-            std::thread::yield_now();
-        }
+        until("a thread blocks SIGTRAP", || {
+            !breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks_sigtrap)
+        });
         let planner = Planner::of_process(process);
         let mut result = Probes::default();
         let sites = sites(&objects, events);
@@ -315,8 +319,29 @@ pub struct Recording {
     pub calls: Vec<Call>,
 }
 
+fn blocks_sigtrap(reason: &str) -> bool {
+    reason.contains("blocks SIGTRAP")
+}
+
 /// Attaches. Every probe must be written.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
+    let started = Instant::now();
+    loop {
+        let recording = attach_once(process, probes, buffer);
+        let outcomes = recording.attached.outcomes();
+        let mut named = outcomes.iter().zip(&probes.names);
+        let Some((outcome, name)) = named.find(|(outcome, _)| outcome.is_err()) else {
+            return recording;
+        };
+        // A thread that is just being created may stand still while it blocks all signals.
+        let error = outcome.as_ref().map(|_| ()).expect_err("it is one");
+        let passes = blocks_sigtrap(&error.to_string()) && started.elapsed() < PATIENCE;
+        assert!(passes, "{name}: {error}");
+        recording.detach();
+    }
+}
+
+fn attach_once(process: &Process, probes: &Probes, buffer: u64) -> Recording {
     let find = || guards::of_process(process).expect("guards");
     let guards = probes.guards.get_or_init(find);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -328,9 +353,6 @@ pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
         |journal| Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal),
     )
     .expect("attach");
-    for (outcome, name) in attached.outcomes().iter().zip(&probes.names) {
-        assert!(outcome.is_ok(), "{name}: {outcome:?}");
-    }
     let memory = &attached.memory;
     let reader = Reader::new(memory.memory.clone(), memory.geometry);
     Recording {
@@ -364,6 +386,29 @@ fn take(calls: &mut Vec<Call>, packet: Packet<'_>) {
 }
 
 impl Recording {
+    /// Collects records until those so far are enough. `what` is missing otherwise.
+    pub fn until(&mut self, what: &str, mut is_enough: impl FnMut(&[Call]) -> bool) {
+        let started = Instant::now();
+        while !is_enough(&self.calls) {
+            let so_far = self.calls.len();
+            assert!(started.elapsed() < PATIENCE, "{what}: {so_far} calls");
+            let calls = &mut self.calls;
+            self.reader
+                .collect_committed::<()>(|p| {
+                    take(calls, p);
+                    Ok(())
+                })
+                .expect("the sink never fails");
+            self.reader.wait(Duration::from_millis(1));
+        }
+    }
+
+    /// Collects so many records more.
+    pub fn record_calls(&mut self, more: usize) {
+        let wanted = self.calls.len() + more;
+        self.until("the program makes no calls", |calls| calls.len() >= wanted);
+    }
+
     /// Collects records for a while.
     pub fn record(&mut self, time: Duration) {
         let until = Instant::now() + time;
@@ -398,15 +443,14 @@ impl Recording {
     /// Removes the memory that a signal handler on a busy machine may still return
     /// into, as `capriole detach` does, once the handler has returned.
     fn sweep(&self) {
-        for _ in 0..300 {
-            match capriole_patch::recover::detach_all(&*self.attached.host) {
-                Ok(report) if report.lingering => {}
-                Ok(_) | Err(capriole_host::error::TargetError::NothingAttached { .. }) => return,
+        until(
+            "memory stays mapped",
+            || match capriole_patch::recover::detach_all(&*self.attached.host) {
+                Ok(report) => !report.lingering,
+                Err(capriole_host::error::TargetError::NothingAttached { .. }) => true,
                 Err(error) => panic!("sweep: {error}"),
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("memory stays mapped");
+            },
+        );
     }
 
     /// Like [`Recording::detach`], after the probes have been taken out.
@@ -524,7 +568,7 @@ pub fn looks(process: &Process) -> Looks {
 /// arrived.
 pub fn assert_looks(process: &Process, before: &Looks, when: &str) {
     let started = Instant::now();
-    while looks(process) != *before && started.elapsed() < SECONDS * 4 {
+    while looks(process) != *before && started.elapsed() < PATIENCE {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(looks(process), *before, "{when}");

@@ -1,6 +1,6 @@
 //! Runs a command with limited memory and time.
 
-use super::target::{self, told};
+use super::target::{self, PATIENCE, told};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Output, Stdio};
@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 /// Limit on a command's data, in bytes: many times what it needs.
 const ENOUGH: u64 = 2 << 30;
-/// Time limit that only a hanging command reaches.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `capriole` and returns its output. The command must end by itself and without a panic.
 pub fn ended(words: &[&str]) -> Output {

@@ -2,13 +2,13 @@
 
 #![allow(dead_code)] // each test uses a part
 
-use crate::target::{capriole, told};
+use crate::target::{capriole, told, until};
+use capriole_proc::process::Process;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 pub use capriole_testkit::files::{scratch, text};
 
@@ -92,9 +92,8 @@ pub fn counted(said: &str) -> u64 {
 
 /// Waits until a recorder that was just started has its probes in `pid`.
 pub fn until_recording(pid: u32) {
-    let process = capriole_proc::process::Process::open(pid).expect("it runs");
-    let started = Instant::now();
-    loop {
+    let process = Process::open(pid).expect("it runs");
+    until("nobody attached", || {
         let maps = process.maps().expect("maps");
         let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
         let armed = session.is_some_and(|m| {
@@ -103,33 +102,64 @@ pub fn until_recording(pid: u32) {
             process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
                 && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
         });
-        if armed && has_begun(&process) {
-            break;
-        }
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "nobody attached"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    // The state becomes armed just before the bytes are written, in the same stop.
-    std::thread::sleep(Duration::from_millis(100));
+        armed && has_begun(&process)
+    });
 }
 
-/// True if no recorder of the process still has its trace open under a temporary name.
-fn has_begun(process: &capriole_proc::process::Process) -> bool {
-    let sessions =
-        capriole_patch::recover::find(&*capriole_host::ptrace::host(process)).unwrap_or_default();
-    let owners = sessions.iter().filter_map(|session| session.owner);
-    let mut open = owners.flat_map(|owner| {
-        let descriptors = std::fs::read_dir(format!("/proc/{owner}/fd"));
-        let descriptors = descriptors.into_iter().flatten().flatten();
-        descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok())
-    });
-    open.all(|path| {
+/// True if the owner of each session in the process has written its probes.
+fn has_begun(process: &Process) -> bool {
+    let host = capriole_host::ptrace::host(process);
+    let Ok(sessions) = capriole_patch::recover::find(&*host) else {
+        return false;
+    };
+    let mut owners = sessions.iter().filter_map(|session| session.owner);
+    let begun = |owner| match keeps_a_trace(owner) {
+        true => !has_unbegun_trace(owner),
+        // Probes are noted and written in one stop.
+        false => {
+            capriole_patch::recover::is_probed(&*host).unwrap_or(false) && !stops(owner, process)
+        }
+    };
+    !sessions.is_empty() && owners.all(begun)
+}
+
+fn keeps_a_trace(owner: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{owner}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(b"record")
+}
+
+/// True if a recorder has its trace open under a temporary name, which it has until its probes are
+/// written.
+fn has_unbegun_trace(owner: u32) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{owner}/fd"));
+    let descriptors = descriptors.into_iter().flatten().flatten();
+    let mut open = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    open.any(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !(name.starts_with('.') && name.ends_with(".new"))
+        name.starts_with('.') && name.ends_with(".new")
     })
+}
+
+/// True if a thread of `process` is traced by `owner`, or may be.
+fn stops(owner: u32, process: &Process) -> bool {
+    let threads = process.threads().unwrap_or_default();
+    let tracers = threads.into_iter().map(|tid| process.thread_status(tid));
+    tracers
+        .flatten()
+        .any(|status| threads_of(owner).contains(&status.tracer))
+}
+
+fn threads_of(owner: u32) -> Vec<u32> {
+    let owner = Process::open(owner);
+    owner.and_then(|owner| owner.threads()).unwrap_or_default()
+}
+
+/// Returns the number of bytes in the streams of a trace.
+fn size(trace: &Path) -> u64 {
+    let entries = std::fs::read_dir(trace).into_iter().flatten().flatten();
+    let streams = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("cpu"));
+    let sizes = streams.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+    sizes.sum()
 }
 
 /// A recorder that has attached to a process and records in the background.
@@ -153,18 +183,34 @@ impl Background {
     }
 
     /// Runs a recorder of `pid` with `--json`, and returns when its probes are there.
-    pub fn of(mut command: Command, pid: u32) -> Background {
+    pub fn of(command: Command, pid: u32) -> Background {
+        let background = Background::started(command);
+        until_recording(pid);
+        background
+    }
+
+    /// Starts a recorder, which need not have attached yet.
+    pub fn started(mut command: Command) -> Background {
         let trace = command.get_args().nth(2).map(PathBuf::from);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let background = Background {
+        Background {
             child: child.expect("capriole starts"),
             trace: trace.expect("record -o TRACE"),
-        };
-        until_recording(pid);
-        background
+        }
+    }
+
+    /// Waits until its trace has an event.
+    pub fn until_recorded(&self) {
+        until("nothing is recorded", || size(&self.trace) > 0);
+    }
+
+    /// Waits until its trace has further events: the recorder has gone through its loop meanwhile.
+    pub fn until_recorded_again(&self) {
+        let before = size(&self.trace);
+        until("nothing more is recorded", || size(&self.trace) > before);
     }
 
     /// Ends it as Ctrl-C does. Returns its JSON.
