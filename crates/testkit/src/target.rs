@@ -208,10 +208,6 @@ pub struct Probes {
 impl Probes {
     pub fn of(process: &Process, events: &[&str], reach: Reach) -> Probes {
         let objects = Objects::of_process(process).expect("the objects");
-        // A thread that is being created blocks all signals for a moment.
-        until("a thread blocks SIGTRAP", || {
-            !breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks_sigtrap)
-        });
         let planner = Planner::of_process(process);
         let mut result = Probes::default();
         let sites = sites(&objects, events);
@@ -226,6 +222,13 @@ impl Probes {
             }
             result.probes.push(probe);
             result.names.push(site.symbol.clone().unwrap_or_default());
+        }
+        let mut tactics = result.probes.iter().map(|probe| probe.shape.tactic);
+        if tactics.any(|tactic| tactic == Tactic::Int3) {
+            // A thread that is being created blocks all signals for a moment.
+            until("a thread blocks SIGTRAP", || {
+                !breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks_sigtrap)
+            });
         }
         result
     }

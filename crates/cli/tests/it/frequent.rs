@@ -2,7 +2,7 @@
 //! within the error that is told, and totals are exact.
 
 use crate::programs::{Compiler, build};
-use crate::target::{Running, assert_no_session, capriole, told};
+use crate::target::{PATIENCE, Running, assert_no_session, capriole, told};
 use crate::traces::{text, until_recording};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,10 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
-/// Time after which a command that prints nothing hangs.
-const LIMIT: Duration = Duration::from_secs(100);
 /// Keys that come once each, before all others.
 const FLOOD: u64 = 6000;
 const FIRST_OF_FLOOD: u64 = 1_000_000;
@@ -300,7 +297,7 @@ fn intervals_of_a_full_table_add_up() {
     let mut all = [0; 2];
     let mut by_key = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
     while all != [truth.all(); 2] {
-        let interval = lines.recv_timeout(LIMIT).expect("an interval");
+        let interval = lines.recv_timeout(PATIENCE).expect("an interval");
         let both = all.iter_mut().zip(&mut by_key);
         for ((all, by_key), group) in both.zip(list(&interval, "groups")) {
             *all += calls(group);
@@ -312,9 +309,9 @@ fn intervals_of_a_full_table_add_up() {
     }
     // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
-    let mut said = lines.recv_timeout(LIMIT).expect("a line");
+    let mut said = lines.recv_timeout(PATIENCE).expect("a line");
     while said.get("ended").is_none() {
-        said = lines.recv_timeout(LIMIT).expect("a line");
+        said = lines.recv_timeout(PATIENCE).expect("a line");
     }
     assert!(child.wait().expect("it ends").success());
     for (group, by_key) in list(&said, "groups").iter().zip(by_key) {
@@ -338,7 +335,7 @@ fn a_recorder_that_is_killed_does_no_harm() {
     running.say("go");
     let mut full = [false; 2];
     while full != [true; 2] {
-        let line = lines.recv_timeout(LIMIT).expect("an interval");
+        let line = lines.recv_timeout(PATIENCE).expect("an interval");
         for (full, group) in full.iter_mut().zip(list(&line, "groups")) {
             *full |= group["others"] != json!([]);
         }

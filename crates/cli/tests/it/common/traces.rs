@@ -223,6 +223,12 @@ impl Background {
         self.ended_by_itself()
     }
 
+    /// Returns what the recorder is doing.
+    pub fn state(&self) -> capriole_proc::process::State {
+        let recorder = Process::open(self.child.id()).expect("a child");
+        recorder.status().expect("a child").state
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
