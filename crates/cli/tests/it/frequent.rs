@@ -148,9 +148,9 @@ fn the_most_frequent_keys_have_rows_however_late_they_come() {
     let program = text(&program);
     let flood = FLOOD.to_string();
     for (threads, calls, environment) in [
-        ("1", "200000", None),
-        ("7", "40000", None),
-        ("3", "40000", Some("glibc.pthread.rseq=0")),
+        ("1", "100000", None),
+        ("7", "20000", None),
+        ("3", "25000", Some("glibc.pthread.rseq=0")),
     ] {
         let events = ["-e", BY_REGISTER, "-e", BY_NAME, "-e", LATENCY];
         let (said, output) = stat(&events, environment, &[program, threads, calls, &flood]);
@@ -290,7 +290,7 @@ fn printed(running: &mut Running) -> String {
 #[test]
 fn intervals_of_a_full_table_add_up() {
     let flood = FLOOD.to_string();
-    let mut running = Running::start(&program(), &["--wait", "4", "100000", &flood]);
+    let mut running = Running::start(&program(), &["--wait", "4", "25000", &flood]);
     let (mut child, lines) = reporting(&running, &["-e", BY_REGISTER, "-e", BY_NAME]);
     running.say("go");
     let truth = Truth::read(&printed(&mut running), FLOOD);
@@ -330,7 +330,7 @@ fn intervals_of_a_full_table_add_up() {
 /// A recorder that is killed leaves a program that goes on, and can be taken out.
 #[test]
 fn a_recorder_that_is_killed_does_no_harm() {
-    let mut running = Running::start(&program(), &["--wait", "4", "100000", "6000"]);
+    let mut running = Running::start(&program(), &["--wait", "4", "25000", "6000"]);
     let (mut recorder, lines) = reporting(&running, &["-e", BY_REGISTER, "-e", LATENCY]);
     running.say("go");
     let mut full = [false; 2];

@@ -3,7 +3,8 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{
-    self, Running, assert_no_session, assert_text_is_the_files, capriole, rounds, told, until,
+    self, Effort, Running, assert_no_session, assert_text_is_the_files, capriole, effort, rounds,
+    told, until,
 };
 use crate::traces::{
     Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
@@ -272,7 +273,7 @@ fn two_hundred_threads() {
     let Some(hammer) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let running = Running::start(&hammer, &["--threads", "200"]);
+    let running = Running::start(&hammer, &["--threads", "200", "--pause", "20000"]);
     let recorder = Background::attach(&trace, running.pid, &[":work_switch $arg1 $arg2"]);
     recorder.until_recorded();
     let said = recorder.end();
@@ -505,13 +506,19 @@ fn programs_inherit_their_signals() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let shown = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"];
-    for ignored in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
-        for blocked in [
-            None,
-            Some(libc::SIGINT),
-            Some(libc::SIGTERM),
-            Some(libc::SIGTRAP),
-        ] {
+    let all_ignored = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1];
+    let all_blocked = [
+        None,
+        Some(libc::SIGINT),
+        Some(libc::SIGTERM),
+        Some(libc::SIGTRAP),
+    ];
+    for (row, ignored) in all_ignored.into_iter().enumerate() {
+        for (column, blocked) in all_blocked.into_iter().enumerate() {
+            // Each of them once, and in the soak each with each.
+            if effort() == Effort::Test && row != column {
+                continue;
+            }
             let prepared = |mut command: Command| {
                 let prepare = move || {
                     // SAFETY: the action is a constant.
@@ -564,8 +571,11 @@ fn programs_inherit_their_signals() {
 fn a_recorder_that_is_killed_at_the_start_is_silent() {
     let directory = scratch();
     let trace = directory.path().join("t");
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
     let starting = || {
-        let words = ["-q", "-e", "libc:clock_nanosleep", "--", "sleep", "0.01"];
+        let words = ["-q", "-e", ":counted_work", "--", text(&program)];
         let mut command = recorder(&trace, &words);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
@@ -598,7 +608,7 @@ fn a_started_program_outlives_its_recorder() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let mut command = recorder(&trace, &["-e", ":static_leaf", "--"]);
-    command.arg(&program).args(["--seconds", "900"]);
+    command.arg(&program).args(["--seconds", "300"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

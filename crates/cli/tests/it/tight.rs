@@ -79,8 +79,8 @@ fn in_and_out_again_and_again() {
     let Some(program) = program() else { return };
     let mut running = Running::start(&program, &["--threads", "3"]);
     let process = running.process();
+    let probes = Probes::joined(&process, EVENTS);
     for _ in 0..rounds(4, 90, 3000) {
-        let probes = Probes::joined(&process, EVENTS);
         let mut recording = attach_to(&process, &probes, 16 << 20);
         recording.record_calls(1000);
         running.assert_alive();

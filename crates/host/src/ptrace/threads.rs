@@ -491,6 +491,7 @@ impl Stopped {
                 };
             }
             drop(stopped);
+            step("others run");
             still = wait_for_busy(busy, until)?;
         }
     }
