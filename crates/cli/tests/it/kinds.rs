@@ -273,7 +273,12 @@ fn two_hundred_threads() {
     let Some(hammer) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let running = Running::start(&hammer, &["--threads", "200", "--pause", "20000"]);
+    // So many that never sleep keep all processors busy for long.
+    let sleeps: &[&str] = match effort() {
+        Effort::Test => &["--sleep", "20000"],
+        _ => &[],
+    };
+    let running = Running::start(&hammer, &[&["--threads", "200"], sleeps].concat());
     let recorder = Background::attach(&trace, running.pid, &[":work_switch $arg1 $arg2"]);
     recorder.until_recorded();
     let said = recorder.end();
