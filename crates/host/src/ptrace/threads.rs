@@ -423,7 +423,8 @@ fn let_go(threads: &[StoppedThread]) {
 }
 
 /// Waits, while all others run, until threads that could not stop are stopped. Those that would
-/// have to wait long for each other are released.
+/// have to wait long for each other are released. After `until`, only threads that have not run since
+/// are waited for.
 fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
     let before: BTreeMap<i32, u64> = busy
         .iter()
