@@ -114,6 +114,30 @@ __attribute__((unused)) static void wait_for_stop(double seconds)
 }
 
 /*
+ * For a loop that lasts until standard input ends, before each of its turns: true while it has not
+ * ended. The line "turns N" is answered by "turned" when N turns more are done.
+ */
+__attribute__((unused)) static int goes_on(void)
+{
+	static unsigned long left;
+	struct pollfd input = { 0, POLLIN, 0 };
+	char line[64];
+	if (left && !--left) {
+		puts("turned");
+		fflush(stdout);
+	}
+	if (poll(&input, 1, 0) == 0)
+		return 1;
+	ssize_t length = read(0, line, sizeof line - 1);
+	if (length <= 0)
+		return 0;
+	line[length] = 0;
+	if (sscanf(line, "turns %lu", &left) != 1)
+		BAD("what is %s?", line);
+	return 1;
+}
+
+/*
  * Answers, for each line on standard input, with what `answer` prints and the line
  * "done"; the answers to all lines are to be the same. Ends well when the input ends.
  */

@@ -29,7 +29,7 @@
 
 static const char *volatile texts[2] = { "open", "filtered" };
 static uint64_t calls;
-static volatile int filtered, done, ended, started, created;
+static volatile int filtered, done, ended, started, created, installed;
 static volatile long number = SYS_seccomp;
 
 PROBED uint64_t work(const char *text, uint64_t n)
@@ -86,6 +86,7 @@ static void *for_all(void *unused)
 	while (!created)
 		; /* whoever made it still makes system calls */
 	CHECK(!syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program));
+	installed = 1;
 	for (;;)
 		;
 	return 0;
@@ -175,6 +176,8 @@ int main(int argc, char **argv)
 		}
 		CHECK(!pthread_create(&thread, 0, for_all, 0));
 		created = 1;
+		while (how[0] == 't' && !installed)
+			works(1);
 		works(FILTERED);
 		done = 1;
 		while (how[0] == 'h' && ended < WORKERS)

@@ -3,14 +3,15 @@
  * result.
  *
  *   hammer [--threads N] [--seconds S] [--calls N] [--signals] [--fork] [--segv]
- *          [--block-sigtrap] [--dlopen LIBRARY] [--pause N]
+ *          [--block-sigtrap] [--dlopen LIBRARY] [--pause N] [--sleep US]
  *
  * Each call passes (thread, seq) as arguments 1 and 2, seq counting up from 0 per
  * thread, so that a trace can be searched for gaps. Threads are numbered from 0; the
  * signal handler of thread T calls `work` as thread 10000 + T, the child of the Nth fork
  * as thread 20000 + N, the loader of libraries calls as thread 30000.
  *
- * With --pause each thread counts to N between two calls of all functions.
+ * With --pause each thread counts to N between two calls of all functions; with --sleep it sleeps for
+ * so many microseconds.
  *
  * Ends after S seconds, after N calls of each function per thread, or at a line on
  * standard input or SIGTERM. Then prints one line a thread, "thread T calls N", and
@@ -204,7 +205,7 @@ static void call_all(uint64_t thread, uint64_t seq)
 
 static int threads = 4;
 static double seconds;
-static uint64_t calls_limit, pause_count;
+static uint64_t calls_limit, pause_count, sleep_us;
 static int with_signals, with_fork, with_segv, block_sigtrap;
 static const char *library;
 static volatile int stop;
@@ -273,6 +274,8 @@ static void *hammer(void *argument)
 		call_all((uint64_t)self, seq++);
 		for (volatile uint64_t i = 0; i < pause_count; i++)
 			;
+		if (sleep_us)
+			usleep(sleep_us);
 	}
 	calls_of[self] = seq;
 	if (with_signals)
@@ -418,6 +421,8 @@ int main(int argc, char **argv)
 			calls_limit = strtoull(value, NULL, 0), i++;
 		else if (!strcmp(argv[i], "--pause"))
 			pause_count = strtoull(value, NULL, 0), i++;
+		else if (!strcmp(argv[i], "--sleep"))
+			sleep_us = strtoull(value, NULL, 0), i++;
 		else if (!strcmp(argv[i], "--dlopen"))
 			library = value, i++;
 		else if (!strcmp(argv[i], "--signals"))

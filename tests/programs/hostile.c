@@ -1,6 +1,6 @@
 /*
  * Its names and texts hold ESC1 and ESC2, in place of which a test writes what a terminal acts
- * on. It calls hostileESC1work once a line that it reads.
+ * on. It calls hostileESC1work once a line that it reads, and says "called".
  */
 #include <capriole/marker.h>
 #include <stdio.h>
@@ -35,6 +35,8 @@ int main(void)
     while (fgets(line, sizeof line, stdin)) {
         plain("a text with ESC1 and ESC2");
         CAPRIOLE_MARK_TEXT("a text of the program with ESC1 and ESC2");
+        puts("called");
+        fflush(stdout);
     }
     printf("ok sum=%d\n", sum);
     return 0;

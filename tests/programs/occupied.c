@@ -2,15 +2,11 @@
  * A program with a handler of faults and a function that makes any system call. Addresses of
  * instructions behind that call stand on its stack: as if a thread, or a signal frame, were there.
  *
- *   occupied        until input comes or ends
- *   occupied once   until it has seen session memory in its own mappings
- *
- * The line "fault" has an instruction in occupied_fault fault; the handler checks where, and
- * steps over it.
+ * The line "leave" removes them, and is answered by "left". The line "fault" has an instruction in
+ * occupied_fault fault; the handler checks where, and steps over it; then it says "faulted".
  */
 #include "common.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <ucontext.h>
 
@@ -36,8 +32,6 @@ __asm__(
 
 enum { WORDS = 7 };
 
-static volatile int seen;
-
 PROBED uint64_t occupied_fault(const uint64_t *from)
 {
 	uint64_t value = 7;
@@ -60,27 +54,7 @@ static void faulted(int signal, siginfo_t *info, void *context)
 	at->uc_mcontext.gregs[REG_RIP] = (greg_t)(uintptr_t)fault_behind;
 }
 
-static int has_session(void)
-{
-	char line[512];
-	int found = 0;
-	FILE *maps = fopen("/proc/self/maps", "re");
-	while (maps && fgets(line, sizeof line, maps))
-		found |= strstr(line, "/memfd:capriole") != NULL;
-	if (maps)
-		fclose(maps);
-	return found;
-}
-
-static void *watch(void *unused)
-{
-	(void)unused;
-	while (!seen)
-		seen = has_session();
-	return NULL;
-}
-
-int main(int argc, char **argv)
+int main(void)
 {
 	volatile uintptr_t words[WORDS];
 	char line[64];
@@ -89,22 +63,14 @@ int main(int argc, char **argv)
 	CHECK(own_call(39, 0, 0, 0, 0) == getpid());
 	for (int i = 0; i < WORDS; i++)
 		words[i] = (uintptr_t)own_behind + (uintptr_t)i;
-	if (argc > 1 && !strcmp(argv[1], "once")) {
-		pthread_t thread;
-		CHECK(pthread_create(&thread, NULL, watch, NULL) == 0);
-		ready();
-		while (!seen)
-			usleep(100);
-		CHECK(pthread_join(thread, NULL) == 0);
-		for (int i = 0; i < WORDS; i++)
+	ready();
+	while (fgets(line, sizeof line, stdin)) {
+		int leave = !strcmp(line, "leave\n");
+		for (int i = 0; leave && i < WORDS; i++)
 			words[i] = 0;
-	} else {
-		ready();
-	}
-	while (fgets(line, sizeof line, stdin) && !strcmp(line, "fault\n")) {
-		if (occupied_fault(NULL) != 7)
+		if (!leave && occupied_fault(NULL) != 7)
 			BAD("the value");
-		printf("faulted\n");
+		puts(leave ? "left" : "faulted");
 		fflush(stdout);
 	}
 	printf("ok %d\n", words[0] == 0);

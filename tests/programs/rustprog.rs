@@ -1,5 +1,5 @@
 //! A Rust program with threads, generics, closures, trait objects, and caught panics.
-//! `rustprog [--threads N] [--seconds S]`; ends like hammer. In each round a thread calls
+//! `rustprog [--threads N] [--seconds S] [--calls N]`; ends like hammer. In each round a thread calls
 //! `rustprog::work` once with (thread, seq).
 
 use std::io::{Read, Write};
@@ -109,11 +109,13 @@ fn round(thread: u64, seq: u64, shapes: &[Box<dyn Shape>; 2]) {
 fn main() {
     let mut threads = 2;
     let mut limit = None;
+    let mut most = u64::MAX;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     for pair in arguments.chunks(2) {
         match (pair[0].as_str(), pair.get(1)) {
             ("--threads", Some(n)) => threads = n.parse().expect("a number"),
             ("--seconds", Some(s)) => limit = Some(Duration::from_secs_f64(s.parse().expect("seconds"))),
+            ("--calls", Some(n)) => most = n.parse().expect("a number"),
             _ => panic!("what is {}?", pair[0]),
         }
     }
@@ -122,7 +124,7 @@ fn main() {
             std::thread::spawn(move || {
                 let shapes: [Box<dyn Shape>; 2] = [Box::new(Square(2)), Box::new(Pair(2, 3))];
                 let mut seq = 0;
-                while !STOP.load(Ordering::Relaxed) {
+                while !STOP.load(Ordering::Relaxed) && seq < most {
                     round(thread, seq, &shapes);
                     seq += 1;
                 }
@@ -134,6 +136,7 @@ fn main() {
     std::io::stdout().flush().expect("standard output");
     let start = Instant::now();
     match limit {
+        _ if most < u64::MAX => {}
         Some(limit) => {
             while start.elapsed() < limit {
                 std::thread::sleep(Duration::from_millis(5));
@@ -141,7 +144,7 @@ fn main() {
         }
         None => drop(std::io::stdin().read(&mut [0; 64])),
     }
-    STOP.store(true, Ordering::Relaxed);
+    STOP.store(most == u64::MAX, Ordering::Relaxed);
     let mut sum = 0;
     for (thread, handle) in pool.into_iter().enumerate() {
         match handle.join() {

@@ -1,5 +1,5 @@
 /*
- * For C libraries and ways of linking: `static [--threads N] [--seconds S]`. Uses
+ * For C libraries and ways of linking: `static [--threads N] [--seconds S] [--calls N]`. Uses
  * nothing but what every libc has; build with glibc or musl, -static, -static-pie or not.
  * Threads call `static_work(thread, seq, check)`, which calls the C library, and
  * `static_leaf(thread, seq)`. Ends like hammer.
@@ -24,13 +24,14 @@ PROBED uint64_t static_work(uint64_t thread, uint64_t seq, uint64_t check)
 
 static int threads = 2;
 static volatile int stop;
+static uint64_t most;
 static uint64_t calls_of[MAX_THREADS];
 static __thread uint64_t own = 1234; /* thread-local storage goes on to work */
 
 static void *run(void *argument)
 {
 	uint64_t thread = (uint64_t)(uintptr_t)argument, seq = 0;
-	for (; !stop; seq++) {
+	for (; most ? seq < most : !stop; seq++) {
 		uint64_t check = mix(seq);
 		uint64_t got = static_work(thread, seq, check);
 		if (got != (seq ^ check) + thread + (mix(thread + 7) ^ seq))
@@ -52,6 +53,8 @@ int main(int argc, char **argv)
 			threads = atoi(argv[i + 1]);
 		else if (!strcmp(argv[i], "--seconds"))
 			seconds = atof(argv[i + 1]);
+		else if (!strcmp(argv[i], "--calls"))
+			most = strtoull(argv[i + 1], NULL, 10);
 	}
 	if (threads < 1 || threads > MAX_THREADS)
 		return 2;
@@ -60,7 +63,8 @@ int main(int argc, char **argv)
 	for (int i = 0; i < threads; i++)
 		CHECK(pthread_create(&pool[i], NULL, run, (void *)(uintptr_t)i) == 0);
 	ready();
-	wait_for_stop(seconds);
+	if (!most)
+		wait_for_stop(seconds);
 	stop = 1;
 	uint64_t sum = 0;
 	for (int i = 0; i < threads; i++) {

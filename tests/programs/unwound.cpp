@@ -1,6 +1,7 @@
 /*
  * Unwinds its stack from its handler of SIGSEGV: by an exception that passes through the signal
- * frame, and by a backtrace, which has the same frames each time. Does so until its input ends.
+ * frame, and by a backtrace, which has the same frames each time. Does so
+ * until its input ends, in turns (see goes_on()).
  *
  * Needs -fnon-call-exceptions and -fasynchronous-unwind-tables.
  */
@@ -45,8 +46,7 @@ int main()
 	CHECK(sigaction(SIGSEGV, &action, 0) == 0);
 	printf("ready %d\n", getpid());
 	fflush(stdout);
-	struct pollfd input = {0, POLLIN, 0};
-	while (poll(&input, 1, 0) == 0) {
+	while (goes_on()) {
 		thrown = thrown + 1;
 		try {
 			unwound_fault((int *)8);

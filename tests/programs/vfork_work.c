@@ -2,6 +2,8 @@
  * Children that share their parent's memory and thread structure (vfork, posix_spawn), and
  * threads that have just been made, work while other threads do: on every CPU somebody is
  * interrupted all the time. vfork_work [children [calls of each]]
+ *
+ * While each child works, each of those threads makes as many calls as the child.
  */
 #include "common.h"
 
@@ -15,6 +17,7 @@
 extern char **environ;
 
 static volatile int stop;
+static volatile uint64_t allowed;
 
 /* Works for `who`, for the seq-th time. Returns seq. */
 PROBED uint64_t vfork_work(uint64_t who, uint64_t seq);
@@ -27,12 +30,13 @@ static void *busy(void *argument)
 {
 	uint64_t who = (uint64_t)(uintptr_t)argument;
 	uint64_t seq = 0;
-	while (!stop) {
+	while (!stop || seq < allowed) {
+		if (seq == allowed) {
+			sched_yield();
+			continue;
+		}
 		CHECK(vfork_work(who, seq) == seq);
 		seq++;
-		/* Not more than is read in time. */
-		for (volatile int i = 0; i < 60; i++)
-			;
 	}
 	return (void *)(uintptr_t)seq;
 }
@@ -60,6 +64,7 @@ int main(int count, char **words)
 	for (uintptr_t i = 0; i < BUSY; i++)
 		CHECK(pthread_create(&threads[i], NULL, busy, (void *)i) == 0);
 	for (uint64_t i = 0; i < children; i++) {
+		allowed += calls;
 		child_of_vfork(100 + i, calls);
 		char *words_of_true[] = { "true", NULL };
 		pid_t child;

@@ -5,6 +5,7 @@
 //! missed, and the number is a lower bound.
 
 use crate::pace::Work;
+use capriole_host::steps::step;
 use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use std::collections::BTreeMap;
@@ -43,6 +44,7 @@ impl Executed {
         }
         let work = Work::begin();
         let is_first = self.next.is_none();
+        let before = self.count;
         let mut parents = vec![attached.process().clone()];
         let mut found = BTreeMap::new();
         while let Some(parent) = parents.pop() {
@@ -70,6 +72,9 @@ impl Executed {
             }
         }
         self.children = found;
+        if is_first || self.count != before {
+            step("children looked at");
+        }
         self.next = Some(Instant::now() + INTERVAL.max(work.spent() * SHARE));
     }
 }

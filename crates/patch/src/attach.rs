@@ -49,6 +49,7 @@ use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, TargetMemory};
+use capriole_host::steps::step;
 use capriole_host::survey::{Survey, has_shadow_stack};
 use capriole_insn::liveness::RegSet;
 use capriole_ledger::counter::ReferenceCounter;
@@ -453,6 +454,7 @@ fn attach_living(
             Some(attached) => return Ok(attached),
             // Usually the thread moves out of the way in a moment.
             None if occupied < OCCUPIED_TRIES => {
+                step("place of a guard occupied");
                 occupied += 1;
                 std::thread::sleep(Duration::from_millis(1 << occupied));
             }

@@ -3,8 +3,8 @@
 //! The library inserts the probes, for tight loops ([`attach_to`], [`Recording`]), or the
 //! command does.
 
-pub use crate::effort::{is_long, rounds};
-use crate::waiting::{HANGS, until};
+pub use crate::effort::{Effort, effort, is_long, rounds};
+pub use crate::waiting::{HANGS, until};
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_event::EventSpec;
@@ -43,8 +43,6 @@ pub fn sites(objects: &Objects, events: &[&str]) -> Vec<Site> {
 
 /// The function patterns of `hammer`.
 pub const HAMMER: &[&str] = &[":work*", ":step"];
-
-const SECONDS: Duration = Duration::from_secs(5);
 
 /// True if the tests run as root. Otherwise notes in the summary: "skipped: only root can ...".
 pub fn is_root(can: &str) -> bool {
@@ -113,6 +111,12 @@ impl Running {
         input.flush().expect("it lives");
     }
 
+    /// Lets a program that loops while `goes_on()` of `common.h` make so many turns more.
+    pub fn turns(&mut self, count: u32) {
+        self.say(&format!("turns {count}"));
+        assert_eq!(self.line(), "turned");
+    }
+
     pub fn signal(&self, signal: i32) {
         // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.pid as i32, signal) }, 0);
@@ -147,13 +151,16 @@ impl Running {
     }
 }
 
+/// Time for a killed program to end.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
 impl Drop for Running {
     fn drop(&mut self) {
         let _ = self.child.kill();
         // Do not wait forever: after a failure this test may still trace some of its threads,
         // and then their end is not reported.
         let started = Instant::now();
-        while started.elapsed() < SECONDS && matches!(self.child.try_wait(), Ok(None)) {
+        while started.elapsed() < LAST_WAIT && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -201,14 +208,6 @@ pub struct Probes {
 impl Probes {
     pub fn of(process: &Process, events: &[&str], reach: Reach) -> Probes {
         let objects = Objects::of_process(process).expect("the objects");
-        // A thread that is being created blocks all signals for a moment.
-        let started = Instant::now();
-        let blocks = |reason: &str| reason.contains("blocks SIGTRAP");
-        while breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks)
-            && started.elapsed() < SECONDS
-        {
-            std::thread::yield_now();
-        }
         let planner = Planner::of_process(process);
         let mut result = Probes::default();
         let sites = sites(&objects, events);
@@ -223,6 +222,13 @@ impl Probes {
             }
             result.probes.push(probe);
             result.names.push(site.symbol.clone().unwrap_or_default());
+        }
+        let mut tactics = result.probes.iter().map(|probe| probe.shape.tactic);
+        if tactics.any(|tactic| tactic == Tactic::Int3) {
+            // A thread that is being created blocks all signals for a moment.
+            until("no thread blocks SIGTRAP", || {
+                !breakpoints_allowed(&*ptrace::host(process)).is_err_and(blocks_sigtrap)
+            });
         }
         result
     }
@@ -316,8 +322,29 @@ pub struct Recording {
     pub calls: Vec<Call>,
 }
 
+fn blocks_sigtrap(reason: &str) -> bool {
+    reason.contains("blocks SIGTRAP")
+}
+
 /// Attaches. Every probe must be written.
 pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
+    let started = Instant::now();
+    loop {
+        let recording = attach_once(process, probes, buffer);
+        let outcomes = recording.attached.outcomes();
+        let mut named = outcomes.iter().zip(&probes.names);
+        let Some((outcome, name)) = named.find(|(outcome, _)| outcome.is_err()) else {
+            return recording;
+        };
+        // A thread that is just being created may stand still while it blocks all signals.
+        let error = outcome.as_ref().map(|_| ()).expect_err("it is one");
+        let passes = blocks_sigtrap(&error.to_string()) && started.elapsed() < HANGS;
+        assert!(passes, "{name}: {error}");
+        recording.detach();
+    }
+}
+
+fn attach_once(process: &Process, probes: &Probes, buffer: u64) -> Recording {
     let find = || guards::of_process(process).expect("guards");
     let guards = probes.guards.get_or_init(find);
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -329,9 +356,6 @@ pub fn attach_to(process: &Process, probes: &Probes, buffer: u64) -> Recording {
         |journal| Geometry::for_buffer(buffer, cpus.max(configured_cpus()), journal),
     )
     .expect("attach");
-    for (outcome, name) in attached.outcomes().iter().zip(&probes.names) {
-        assert!(outcome.is_ok(), "{name}: {outcome:?}");
-    }
     let memory = &attached.memory;
     let reader = Reader::new(memory.memory.clone(), memory.geometry);
     Recording {

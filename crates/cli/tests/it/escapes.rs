@@ -140,6 +140,7 @@ fn of_a_program_and_of_a_process() {
         let recorder = Background::attach_with(&trace, running.pid, wanted);
         for _ in 0..3 {
             running.say("go");
+            assert_eq!(running.line(), "called");
         }
         shown(&["mark", "-p", &pid, &hostile("marked with ESC1 and ESC2")]);
         shown(&[
@@ -149,7 +150,6 @@ fn of_a_program_and_of_a_process() {
             "--json",
             &hostile("marked with ESC1 and ESC2"),
         ]);
-        std::thread::sleep(std::time::Duration::from_millis(100));
         recorder.end();
         reports(&trace, scratch.path());
     }
@@ -157,8 +157,6 @@ fn of_a_program_and_of_a_process() {
         "stat",
         "-p",
         &pid,
-        "--duration",
-        "1s",
         "-e",
         ":plain count() by +0($arg1):string",
         "-e",
@@ -171,6 +169,9 @@ fn of_a_program_and_of_a_process() {
         .expect("capriole starts");
     traces::until_recording(running.pid);
     running.say("go");
+    assert_eq!(running.line(), "called");
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
+    assert_eq!(unsafe { libc::kill(stat.id() as i32, libc::SIGINT) }, 0);
     let output = stat.wait_with_output().expect("it ends");
     assert_visible(&["stat"], &output);
     assert!(told(&output).contains("a text with"), "{}", told(&output));

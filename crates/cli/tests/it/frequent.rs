@@ -2,7 +2,7 @@
 //! within the error that is told, and totals are exact.
 
 use crate::programs::{Compiler, build};
-use crate::target::{Running, assert_no_session, capriole, told};
+use crate::target::{HANGS, Running, assert_no_session, capriole, told};
 use crate::traces::{text, until_recording};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,10 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
 
-/// Time after which a command that prints nothing hangs.
-const LIMIT: Duration = Duration::from_secs(100);
 /// Keys that come once each, before all others.
 const FLOOD: u64 = 6000;
 const FIRST_OF_FLOOD: u64 = 1_000_000;
@@ -151,9 +148,9 @@ fn the_most_frequent_keys_have_rows_however_late_they_come() {
     let program = text(&program);
     let flood = FLOOD.to_string();
     for (threads, calls, environment) in [
-        ("1", "200000", None),
-        ("7", "40000", None),
-        ("3", "40000", Some("glibc.pthread.rseq=0")),
+        ("1", "100000", None),
+        ("7", "20000", None),
+        ("3", "25000", Some("glibc.pthread.rseq=0")),
     ] {
         let events = ["-e", BY_REGISTER, "-e", BY_NAME, "-e", LATENCY];
         let (said, output) = stat(&events, environment, &[program, threads, calls, &flood]);
@@ -293,14 +290,14 @@ fn printed(running: &mut Running) -> String {
 #[test]
 fn intervals_of_a_full_table_add_up() {
     let flood = FLOOD.to_string();
-    let mut running = Running::start(&program(), &["--wait", "4", "100000", &flood]);
+    let mut running = Running::start(&program(), &["--wait", "4", "25000", &flood]);
     let (mut child, lines) = reporting(&running, &["-e", BY_REGISTER, "-e", BY_NAME]);
     running.say("go");
     let truth = Truth::read(&printed(&mut running), FLOOD);
     let mut all = [0; 2];
     let mut by_key = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
     while all != [truth.all(); 2] {
-        let interval = lines.recv_timeout(LIMIT).expect("an interval");
+        let interval = lines.recv_timeout(HANGS).expect("an interval");
         let both = all.iter_mut().zip(&mut by_key);
         for ((all, by_key), group) in both.zip(list(&interval, "groups")) {
             *all += calls(group);
@@ -312,9 +309,9 @@ fn intervals_of_a_full_table_add_up() {
     }
     // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
-    let mut said = lines.recv_timeout(LIMIT).expect("a line");
+    let mut said = lines.recv_timeout(HANGS).expect("a line");
     while said.get("ended").is_none() {
-        said = lines.recv_timeout(LIMIT).expect("a line");
+        said = lines.recv_timeout(HANGS).expect("a line");
     }
     assert!(child.wait().expect("it ends").success());
     for (group, by_key) in list(&said, "groups").iter().zip(by_key) {
@@ -333,12 +330,12 @@ fn intervals_of_a_full_table_add_up() {
 /// A recorder that is killed leaves a program that goes on, and can be taken out.
 #[test]
 fn a_recorder_that_is_killed_does_no_harm() {
-    let mut running = Running::start(&program(), &["--wait", "4", "100000", "6000"]);
+    let mut running = Running::start(&program(), &["--wait", "4", "25000", "6000"]);
     let (mut recorder, lines) = reporting(&running, &["-e", BY_REGISTER, "-e", LATENCY]);
     running.say("go");
     let mut full = [false; 2];
     while full != [true; 2] {
-        let line = lines.recv_timeout(LIMIT).expect("an interval");
+        let line = lines.recv_timeout(HANGS).expect("an interval");
         for (full, group) in full.iter_mut().zip(list(&line, "groups")) {
             *full |= group["others"] != json!([]);
         }

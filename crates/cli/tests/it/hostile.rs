@@ -4,19 +4,27 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use std::process::Stdio;
 
 /// Runs `capriole` with these arguments on the program, whose children write over the data that
 /// detours use, or over everything. Returns its output.
 fn among_hostile_children(everything: bool, arguments: &[&str]) -> Option<String> {
     let program = build(Compiler::Gcc, "scribbler.c", &["-O1"])?;
-    let running = Running::start(&program, if everything { &["all"] } else { &[] });
+    let mut running = Running::start(&program, if everything { &["all"] } else { &[] });
     let pid = running.pid.to_string();
-    let output = capriole(&[&arguments[..1], &["-p", &pid], &arguments[1..]].concat());
+    let words = [&arguments[..1], &["-p", &pid], &arguments[1..]].concat();
+    let mut command = command(&words);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("capriole starts");
+    assert_eq!(running.line(), "written over");
+    // SAFETY: sends a signal to a child of this test that has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+    let output = child.wait_with_output().expect("it ends");
     let text = told(&output);
     assert!(!text.contains("panicked"), "{text}");
     assert!(output.status.success(), "{text}");
     // Nothing that they write ends the recording, or makes it report that the program ended.
-    assert!(text.contains(r#""ended":"duration""#), "{text}");
+    assert!(text.contains(r#""ended":"requested""#), "{text}");
     let last = running.finish();
     let children = last.rsplit('=').next();
     let children = children.and_then(|n| n.trim().parse::<u64>().ok());
@@ -41,8 +49,6 @@ fn recorded(everything: bool) {
     let arguments = [
         "record",
         "--json",
-        "--duration",
-        "1500ms",
         "--buffer-size",
         "4M",
         "-o",
@@ -77,8 +83,6 @@ fn measured(everything: bool) {
     let arguments = [
         "stat",
         "--json",
-        "--duration",
-        "1500ms",
         // So that there are summaries to write over.
         "--keys",
         "4",

@@ -2,17 +2,21 @@
 //! linking, C libraries, languages, numbers of threads, ways to end.
 
 use crate::programs::{Compiler, build};
-use crate::target::{self, Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::target::{
+    self, Effort, Running, assert_no_session, assert_text_is_the_files, capriole, effort, rounds,
+    told, until,
+};
 use crate::traces::{
     Background, calls, counted, events, record, record_program, recorder, scratch, summary, text,
 };
 use capriole_object::Objects;
 use capriole_patch::recover::find;
 use capriole_proc::process::Process;
+use capriole_testkit::steps::{dies_at, few, reached};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// Returns every build of a C program that is possible here.
 fn ways() -> Vec<(&'static str, PathBuf)> {
@@ -234,7 +238,7 @@ fn rust_functions_by_both_names() {
         .expect("the function");
     for name in ["rustprog::work", mangled] {
         let event = format!(":{name} $arg1 $arg2");
-        let words = ["-e", &event, "--", text(&program), "--seconds", "0.1"];
+        let words = ["-e", &event, "--", text(&program), "--calls", "1000"];
         let output = record(&trace, &words);
         assert!(output.status.success(), "{name}: {}", told(&output));
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -269,8 +273,14 @@ fn two_hundred_threads() {
     let Some(hammer) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let running = Running::start(&hammer, &["--threads", "200"]);
+    // So many that never sleep keep all processors busy for long.
+    let sleeps: &[&str] = match effort() {
+        Effort::Test => &["--sleep", "20000"],
+        _ => &[],
+    };
+    let running = Running::start(&hammer, &[&["--threads", "200"], sleeps].concat());
     let recorder = Background::attach(&trace, running.pid, &[":work_switch $arg1 $arg2"]);
+    recorder.until_recorded();
     let said = recorder.end();
     assert!(said["events"].as_u64() > Some(0), "{said}");
     assert_no_session(&running.process());
@@ -367,27 +377,38 @@ fn a_recording_ends_by_signal_or_after_its_time() {
         "-p",
         &pid,
         "--duration",
-        "150ms",
+        "50ms",
         "--json",
     ];
     let output = record(&trace, &words);
     assert!(output.status.success(), "{}", told(&output));
     let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert_eq!(said["ended"], "duration");
-    assert!(said["duration_ns"].as_u64() >= Some(150_000_000), "{said}");
+    assert!(said["duration_ns"].as_u64() >= Some(50_000_000), "{said}");
     assert_eq!(summary(&trace)["complete"], true);
     running.finish();
 
     // A program that `record` started goes on after the recording and returns its own status.
-    let words = ["-e", ":static_leaf", "--duration", "100ms"];
-    let said = record_program(&trace, &words, &program, &["--seconds", "0.5"]);
-    let counted = counted(&said);
-    let found = summary(&trace);
-    assert_eq!(found["complete"], true);
-    assert!(
-        found["events"].as_u64() < Some(counted),
-        "{found} of {counted}"
-    );
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let trace = directory.path().join("started");
+    let words = ["-e", ":counted_work", "--duration", "1ms", "--"];
+    let mut command = recorder(&trace, &words);
+    command.arg(&program).args(["--wait", "--exit", "7"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+    until("the recording ends", || {
+        trace.exists() && summary(&trace)["complete"] == true
+    });
+    // Those of the constructor, if it is in time.
+    assert!(summary(&trace)["events"].as_u64() <= Some(3));
+    let mut input = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut input, b"go\nend\n").expect("it lives");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(7), "{}", told(&output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(counted(&said), 103, "{said}");
 }
 
 /// Starts a command with this action of SIGINT and SIGHUP.
@@ -435,7 +456,8 @@ fn a_recording_in_the_background_ends_by_sigint_and_outlives_sighup() {
     let background = Background::of(command, running.pid);
     background.signal(libc::SIGHUP);
     // A look at the requests to end follows each time that the recorder wakes up.
-    std::thread::sleep(Duration::from_millis(500));
+    background.until_recorded_again();
+    background.until_recorded_again();
     let session = find(&*capriole_host::ptrace::host(&running.process())).expect("sessions");
     assert_eq!(session.len(), 1);
     assert_eq!(background.end()["ended"], "requested");
@@ -449,19 +471,10 @@ fn a_recording_in_the_background_ends_by_sigint_and_outlives_sighup() {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut early = in_the_background(command).spawn().expect("it starts");
         let process = Process::open(early.id()).expect("it runs");
-        let started = Instant::now();
-        while !process
-            .status()
-            .expect("it runs")
-            .caught
-            .contains(libc::SIGINT)
-        {
-            assert!(
-                started.elapsed() < Duration::from_secs(60),
-                "SIGINT is never caught"
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("SIGINT is caught", || {
+            let caught = process.status().expect("it runs").caught;
+            caught.contains(libc::SIGINT)
+        });
         // SAFETY: sends a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(early.id() as i32, libc::SIGINT) }, 0);
         let status = early.wait().expect("a child");
@@ -498,13 +511,19 @@ fn programs_inherit_their_signals() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let shown = ["grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"];
-    for ignored in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
-        for blocked in [
-            None,
-            Some(libc::SIGINT),
-            Some(libc::SIGTERM),
-            Some(libc::SIGTRAP),
-        ] {
+    let all_ignored = [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1];
+    let all_blocked = [
+        None,
+        Some(libc::SIGINT),
+        Some(libc::SIGTERM),
+        Some(libc::SIGTRAP),
+    ];
+    for (row, ignored) in all_ignored.into_iter().enumerate() {
+        for (column, blocked) in all_blocked.into_iter().enumerate() {
+            // Each of them once, and in the soak each with each.
+            if effort() == Effort::Test && row != column {
+                continue;
+            }
             let prepared = |mut command: Command| {
                 let prepare = move || {
                     // SAFETY: the action is a constant.
@@ -557,16 +576,30 @@ fn programs_inherit_their_signals() {
 fn a_recorder_that_is_killed_at_the_start_is_silent() {
     let directory = scratch();
     let trace = directory.path().join("t");
-    for round in 0..40 {
-        let words = ["-q", "-e", "libc:clock_nanosleep", "--", "sleep", "0.01"];
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let starting = || {
+        let words = ["-q", "-e", ":counted_work", "--", text(&program)];
         let mut command = recorder(&trace, &words);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("it starts");
-        std::thread::sleep(Duration::from_millis(5 + round));
+        command
+    };
+    let assert_silent = |output: &Output, when: &str| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!said.contains("fatal runtime error"), "{when}: {said}");
+    };
+    let (steps, _) = reached(&mut starting());
+    for step in few(&steps) {
+        let output = dies_at(&mut starting(), &step).output();
+        assert_silent(&output.expect("it starts"), &step.to_string());
+    }
+    for round in 0..rounds(2, 40, 400) as u64 {
+        let mut child = starting().spawn().expect("it starts");
+        std::thread::sleep(Duration::from_millis(5 + round % 40));
         child.kill().expect("a child");
         let output = child.wait_with_output().expect("a child");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!said.contains("fatal runtime error"), "{round}: {said}");
+        assert_silent(&output, &format!("round {round}"));
     }
 }
 
@@ -580,7 +613,7 @@ fn a_started_program_outlives_its_recorder() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let mut command = recorder(&trace, &["-e", ":static_leaf", "--"]);
-    command.arg(&program).args(["--seconds", "60"]);
+    command.arg(&program).args(["--seconds", "300"]);
     let mut child = command
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -599,26 +632,11 @@ fn a_started_program_outlives_its_recorder() {
     // SAFETY: sends a signal to a child of this test that has not been waited for.
     assert_eq!(unsafe { libc::kill(recorder, libc::SIGINT) }, 0);
     let process = capriole_proc::process::Process::open(pid).expect("it runs");
-    let started = std::time::Instant::now();
-    while process
-        .maps()
-        .expect("it runs")
-        .iter()
-        .any(capriole_patch::session::is_session)
-    {
-        assert!(
-            started.elapsed() < std::time::Duration::from_secs(20),
-            "it is not detached"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    while summary(&trace)["complete"] != true {
-        assert!(
-            started.elapsed() < std::time::Duration::from_secs(20),
-            "it is not ended"
-        );
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    until("it is detached", || {
+        let maps = process.maps().expect("it runs");
+        !maps.iter().any(capriole_patch::session::is_session)
+    });
+    until("it is ended", || summary(&trace)["complete"] == true);
     assert!(process.is_alive());
     assert!(
         child.try_wait().expect("a child").is_none(),
@@ -654,7 +672,7 @@ fn several_events_at_once() {
         "-e",
         "libc:strtou[kl]l*",
     ];
-    let said = record_program(&trace, &words, &program, &["--seconds", "0.1"]);
+    let said = record_program(&trace, &words, &program, &["--calls", "500"]);
     let counted = counted(&said);
     let found = summary(&trace);
     let of = |name: &str| {

@@ -2,11 +2,11 @@
 
 use crate::programs::{Compiler, ENDS, build};
 use crate::target::*;
+use capriole_testkit::steps::listed;
 use capriole_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// Returns the event names, and all events, of a trace whose fields are a thread number and its
 /// seq.
@@ -148,31 +148,31 @@ fn children_are_detached_too() {
         return;
     };
     for reach in [Reach::Best, Reach::Breakpoint] {
-        let arguments = &["--threads", "2", "--fork"];
+        // Not more calls than are read in time.
+        let arguments = &["--threads", "2", "--fork", "--pause", "2000"];
         let running = Running::start(&program, arguments);
         let process = running.process();
         let mut probes = Probes::of(&process, HAMMER, reach);
         probes.keep(|name| name != "step");
         let mut children = BTreeMap::new();
-        for _ in 0..rounds(3, 30, 500) {
+        let of_child = |call: &&Call| (20_000..30_000).contains(&call.thread);
+        for _ in 0..rounds(2, 30, 500) {
             let mut recording = attach_to(&process, &probes, 32 << 20);
-            recording.record(Duration::from_millis(8));
+            recording.record_until("a child is recorded", |calls| {
+                calls.iter().rev().take(100_000).any(|call| of_child(&call))
+            });
+            for call in recording.calls.iter().filter(of_child) {
+                let of_child = children.entry(call.thread).or_insert(call.tid);
+                assert_eq!(*of_child, call.tid);
+                assert_ne!(call.tid, process.pid());
+            }
             let memory = recording.attached.memory_at();
             let calls = recording.detach();
             let left = capriole_patch::recover::sharing(&memory, process.pid());
             assert!(left.is_empty(), "{left:?}");
             let Some(calls) = calls else { continue };
             assert_gap_free(&probes.names, &calls);
-            for call in calls
-                .iter()
-                .filter(|c| (20_000..30_000).contains(&c.thread))
-            {
-                let of_child = children.entry(call.thread).or_insert(call.tid);
-                assert_eq!(*of_child, call.tid);
-                assert_ne!(call.tid, process.pid());
-            }
         }
-        assert!(!children.is_empty());
         running.finish();
     }
 }
@@ -206,32 +206,27 @@ fn children_that_execute_another_program_are_mentioned() {
     let Some(program) = build(Compiler::Gcc, "executing.c", &[]) else {
         return;
     };
+    if !cfg!(debug_assertions) {
+        println!("skipped: only debug builds say when they have looked at children");
+        return;
+    }
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
+    let path = program.to_str().expect("UTF-8");
+    let trace_path = trace.to_str().expect("UTF-8");
     let wanted = "capriole: at least 3 child processes executed another program, which is not \
                   followed: only the calls before that are recorded\n";
-    let path = program.to_str().expect("UTF-8");
-    let stat = |words: &[&str]| {
-        let all = ["stat", "-e", ":executing_work"].iter().chain(words);
-        let all: Vec<&str> = all.copied().chain(["--", path, "3"]).collect();
-        command(&all).output().expect("capriole starts")
+    let told_of = |words: &[&str]| {
+        let words = [words, &["-e", ":executing_work", "--", path]].concat();
+        with_three_children(&mut command(&words))
     };
-    let output = stat(&[]);
-    let text = told(&output);
+    let text = told_of(&["stat"]);
     assert!(text.contains("   6 ") && text.contains(wanted), "{text}");
-    let text = told(&stat(&["--json"]));
+    let text = told_of(&["stat", "--json"]);
     assert!(text.contains(r#""executed_children":3"#), "{text}");
-    let record = |words: &[&str]| {
-        let output = command(&["record", "-e", ":executing_work", "-o"])
-            .arg(&trace)
-            .args(words)
-            .args(["--", path, "3"])
-            .output();
-        told(&output.expect("capriole starts"))
-    };
-    let text = record(&["--json"]);
+    let text = told_of(&["record", "--json", "-o", trace_path]);
     assert!(text.contains(r#""executed_children":3"#), "{text}");
-    let text = record(&[]);
+    let text = told_of(&["record", "-o", trace_path]);
     assert!(
         text.contains("capriole: 6 events") && text.contains(wanted),
         "{text}"
@@ -248,10 +243,38 @@ fn children_that_execute_another_program_are_mentioned() {
     };
     let output = command(&["stat", "-e", ":raw_work", "--json", "--"])
         .arg(&forker)
-        .arg("1000")
+        .arg("200")
         .output();
     let text = told(&output.expect("capriole starts"));
     assert!(text.contains(r#""executed_children":0"#), "{text}");
+}
+
+/// Runs a command that starts `executing`, which makes one child after the other as soon as the one
+/// before was noticed. Returns what the command says.
+fn with_three_children(command: &mut Command) -> String {
+    let directory = tempfile::tempdir().expect("a directory");
+    let steps = directory.path().join("steps");
+    let looks = || {
+        let all = listed(&steps);
+        let looks = all.iter().filter(|step| step.name == "children looked at");
+        looks.count()
+    };
+    let child = command
+        .env("CAPRIOLE_STEPS", &steps)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.expect("capriole starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    for made in 0..3 {
+        // The first look is at children that were there before.
+        until("somebody looks at children", || looks() > made);
+        std::io::Write::write_all(&mut input, b"\n").expect("it lives");
+    }
+    until("somebody looks at children", || looks() > 3);
+    drop(input);
+    told(&child.wait_with_output().expect("it ends"))
 }
 
 #[test]
@@ -279,9 +302,9 @@ fn exceptions_and_jumps_go_through_probed_frames() {
             };
             let probes = Probes::of_any(&process, events, reach);
             assert!(!probes.probes.is_empty(), "{source} has other names");
-            for _ in 0..10 {
+            for _ in 0..rounds(3, 30, 300) {
                 let mut recording = attach_to(&process, &probes, 16 << 20);
-                recording.record(Duration::from_millis(10));
+                recording.record_calls(1000);
                 recording.detach();
                 assert_no_session(&process);
             }
@@ -301,7 +324,7 @@ fn a_process_that_ends_meanwhile() {
     let directory = tempfile::tempdir().expect("a directory");
     let trace = directory.path().join("trace");
     for (how, code, signal) in ENDS {
-        for after in (0..rounds(3, 30, 100)).map(|n| n * 4_000) {
+        for after in (0..rounds(2, 30, 100)).map(|n| n * 4_000) {
             let after = after.to_string();
             let arguments = ["--how", how, "--after-us", &after];
             let mut running = Running::start(&program, &arguments);
@@ -374,7 +397,7 @@ fn a_probed_library_that_comes_and_goes() {
     let trace = directory.path().join("trace");
     let event = format!("{}:library_work $arg1 $arg2", library.display());
     let mut recorded = 0;
-    for _ in 0..rounds(7, 75, 1000) {
+    for _ in 0..rounds(3, 75, 1000) {
         let output = command(&["record", "-p", &pid, "-e", &event, "-e", ":work", "-o"])
             .arg(&trace)
             .args(["--duration", "10ms", "--buffer-size", "4M"])
@@ -392,7 +415,10 @@ fn a_probed_library_that_comes_and_goes() {
         assert_no_session(&process);
         assert_text_is_the_files(&process, true);
     }
-    assert!(recorded > 0);
+    // In a library that is not there most of the time, this is a matter of chance.
+    if effort() != Effort::Test {
+        assert!(recorded > 0);
+    }
     running.finish();
 }
 
@@ -503,9 +529,9 @@ fn a_storm_of_threads() {
         let mut running = Running::start(&program, &[]);
         let process = running.process();
         let probes = Probes::of(&process, &[":storm_work"], reach);
-        for round in 0..rounds(8, 90, 1000) {
+        for round in 0..rounds(4, 90, 1000) {
             let mut recording = attach_to(&process, &probes, 16 << 20);
-            recording.record(Duration::from_millis(1 + round as u64 % 3));
+            recording.record_calls(100 << (round % 3));
             running.assert_alive();
             if let Some(calls) = recording.detach() {
                 assert_gap_free(&probes.names, &calls);

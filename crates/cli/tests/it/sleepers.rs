@@ -20,7 +20,7 @@ fn nobody_is_woken_by_attach_and_detach() {
         let process = running.process();
         let before = looks(&process);
         let probes = Probes::of(&process, &[":sleep_in", ":wait_*"], Reach::Best);
-        for round in 0..rounds(7, 75, 1000) {
+        for round in 0..rounds(4, 75, 1000) {
             let recording = attach_to(&process, &probes, 1 << 20);
             if round % 10 == 0 {
                 std::thread::sleep(Duration::from_millis(2));
@@ -58,25 +58,20 @@ fn a_stopped_program_stays_stopped() {
     let stopped = || state().iter().all(|letter| *letter == Some('T'));
     for round in 0..rounds(3, 30, 500) {
         running.signal(libc::SIGSTOP);
-        while !stopped() {
-            std::thread::yield_now();
-        }
+        until("it stops", stopped);
         let mut recording = attach_to(&process, &probes, 1 << 20);
-        while !stopped() {
-            std::thread::yield_now(); // a thread on its way from our stop to the other
-        }
+        // A thread may be on its way from our stop to the other.
+        until("it stops", stopped);
         recording.record(Duration::from_millis(2));
         assert!(stopped(), "{:?}", state());
         assert_eq!(recording.calls, []);
         if round % 2 == 0 {
             running.signal(libc::SIGCONT);
-            recording.record(Duration::from_millis(2));
+            recording.record_calls(1000);
             running.signal(libc::SIGSTOP);
         }
         let calls = recording.detach();
-        while !stopped() {
-            std::thread::yield_now();
-        }
+        until("it stops", stopped);
         if let Some(calls) = calls {
             assert_gap_free(&probes.names, &calls);
         }

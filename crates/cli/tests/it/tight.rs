@@ -6,7 +6,6 @@ use crate::target::*;
 use crate::traces::{counted, record_program, scratch};
 use capriole_tactic::site::Tactic;
 use std::path::Path;
-use std::time::Duration;
 
 const EVENTS: &[&str] = &[":tight_*", ":tight_*%return"];
 
@@ -27,10 +26,10 @@ fn every_call_is_recorded() {
     let directory = scratch();
     let trace = directory.path().join("trace");
     let arguments = ["--graph", ":tight_*", "--buffer-size", "256M"];
-    let words = ["--threads", "2", "--calls", "20000"];
+    let words = ["--threads", "2", "--calls", "5000"];
     let said = record_program(&trace, &arguments, &program, &words);
-    assert_eq!(counted(&said), 40_000, "{said}");
-    assert_calls(&trace, 40_000);
+    assert_eq!(counted(&said), 10_000, "{said}");
+    assert_calls(&trace, 10_000);
 }
 
 fn assert_calls(trace: &Path, wanted: u64) {
@@ -80,22 +79,17 @@ fn in_and_out_again_and_again() {
     let Some(program) = program() else { return };
     let mut running = Running::start(&program, &["--threads", "3"]);
     let process = running.process();
-    let mut seen = 0;
-    for _ in 0..rounds(8, 90, 3000) {
-        let probes = Probes::joined(&process, EVENTS);
+    let probes = Probes::joined(&process, EVENTS);
+    for _ in 0..rounds(4, 90, 3000) {
         let mut recording = attach_to(&process, &probes, 16 << 20);
-        recording.record(Duration::from_millis(2));
+        recording.record_calls(1000);
         running.assert_alive();
         if let Some(calls) = recording.detach() {
-            seen += assert_gap_free(&probes.names, &calls)
-                .values()
-                .sum::<usize>();
+            assert_gap_free(&probes.names, &calls);
         }
         running.assert_alive();
         assert_text_is_the_files(&process, true);
         assert_no_session(&process);
     }
-    println!("{seen} calls");
-    assert!(seen > 0);
     running.finish();
 }

@@ -3,8 +3,8 @@
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
-    Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to, capriole,
-    told,
+    HANGS, Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to,
+    capriole, told,
 };
 use crate::traces::{Background, events, scratch, summary, text};
 use crate::uprobe::Uprobe;
@@ -92,8 +92,7 @@ fn until_taken_out(running: &mut Running, address: u64) {
         if now[1..] == file[1..] {
             return;
         }
-        let elapsed = started.elapsed();
-        assert!(elapsed < Duration::from_secs(20), "{name}: {now:02x?}");
+        assert!(started.elapsed() < HANGS, "{name}: {now:02x?}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -392,7 +391,7 @@ fn a_uprobe_that_was_there_first_is_left_alone() {
         "-p",
         &pid,
         "--duration",
-        "100ms",
+        "1ms",
         "-o",
         text(&trace),
     ];
@@ -439,7 +438,7 @@ fn bpftrace_comes_and_goes() {
             println!("skipped: bpftrace ends with {status}");
             return;
         }
-        assert!(started.elapsed() < Duration::from_secs(60), "no uprobe");
+        assert!(started.elapsed() < HANGS, "no uprobe");
         std::thread::sleep(Duration::from_millis(10));
     }
     until_taken_out(&mut running, several);
@@ -448,7 +447,7 @@ fn bpftrace_comes_and_goes() {
     let started = Instant::now();
     while bpftrace.try_wait().expect("a child").is_none() {
         let signal = match started.elapsed() {
-            late if late > Duration::from_secs(30) => libc::SIGKILL,
+            late if late > HANGS => libc::SIGKILL,
             _ => libc::SIGINT,
         };
         // SAFETY: sends a signal to a child of this test that has not been waited for.
@@ -499,8 +498,11 @@ fn a_uprobe_at_a_guard_ends_the_recording() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&copy, &[]);
     let process = running.process();
-    let recorder =
-        Background::attach_with(&trace, running.pid, &["--duration", "20s", "-e", ":single"]);
+    let recorder = Background::attach_with(
+        &trace,
+        running.pid,
+        &["--duration", "300s", "-e", ":single"],
+    );
     let changed = changed(&process, &copy);
     let single = places(&process)[0].1;
     let guards: Vec<_> = changed.iter().filter(|at| at.0 != single).collect();

@@ -21,13 +21,15 @@ use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_ca
 use capriole_proc::process::{ProcessError, TRACER_PATIENCE, is_passing_tracer};
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
 /// Time limit for threads to stop. A thread in uninterruptible sleep (a parent in vfork, a dead
 /// network disk) or in a long system call stops only when that is over.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+/// Time limit, after that, for a thread that could stop, if only it got a processor.
+const STARVED_LIMIT: Duration = Duration::from_secs(120);
 /// Time for which the other threads may stay stopped for one that does not stop; then they
 /// resume, and are interrupted again when that one has stopped.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -421,8 +423,20 @@ fn let_go(threads: &[StoppedThread]) {
 }
 
 /// Waits, while all others run, until threads that could not stop are stopped. Those that would
-/// have to wait long for each other are released.
+/// have to wait long for each other are released. After `until`, only threads that have not run since
+/// are waited for.
 fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
+    let before: BTreeMap<i32, u64> = busy
+        .iter()
+        .filter_map(|(_, tid)| Some((*tid, scheduled(*tid)?.0)))
+        .collect();
+    let is_starved = |tid: i32| match (before.get(&tid), scheduled(tid)) {
+        (Some(before), Some((now, _))) => {
+            let ran = Duration::from_nanos(now.saturating_sub(*before));
+            thread_state(tid) == 'R' && ran < PATIENCE / 2
+        }
+        _ => false,
+    };
     let mut busy = busy;
     let mut still: Vec<(StoppedThread, Instant)> = Vec::new();
     loop {
@@ -440,10 +454,13 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
             }
         }
         busy = later;
-        let Some((pid, tid)) = busy.first().copied() else {
+        let Some(first) = busy.first().copied() else {
             return Ok(still.into_iter().map(|(thread, _)| thread).collect());
         };
-        let is_over = Instant::now() > until;
+        let now = Instant::now();
+        let is_stuck = |(_, tid): &&(i32, i32)| !is_starved(*tid);
+        let stuck = (now > until).then(|| busy.iter().find(is_stuck)).flatten();
+        let is_over = stuck.is_some() || now > until + STARVED_LIMIT;
         let waited = |(_, since): &(StoppedThread, Instant)| is_over || since.elapsed() > PATIENCE;
         let (long, rest): (Vec<_>, Vec<_>) = still.into_iter().partition(waited);
         let_go(
@@ -454,6 +471,7 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
         );
         still = rest;
         if is_over {
+            let (pid, tid) = stuck.copied().unwrap_or(first);
             let state = thread_state(tid);
             return Err(TargetError::Unstoppable { pid, tid, state });
         }
@@ -491,6 +509,7 @@ impl Stopped {
                 };
             }
             drop(stopped);
+            step("others run");
             still = wait_for_busy(busy, until)?;
         }
     }

@@ -1,6 +1,6 @@
 //! Runs a command with limited memory and time.
 
-use super::target::{self, told};
+use super::target::{self, HANGS, told};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Output, Stdio};
@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 /// Limit on a command's data, in bytes: many times what it needs.
 const ENOUGH: u64 = 2 << 30;
-/// Time limit that only a hanging command reaches.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `capriole` and returns its output. The command must end by itself and without a panic.
 pub fn ended(words: &[&str]) -> Output {
@@ -24,7 +22,7 @@ pub fn ended(words: &[&str]) -> Output {
     let mut child = command.spawn().expect("capriole starts");
     let started = Instant::now();
     while child.try_wait().expect("a child").is_none() {
-        if started.elapsed() > PATIENCE {
+        if started.elapsed() > HANGS {
             child.kill().expect("it is killed");
             panic!("{words:?} hangs");
         }

@@ -2,7 +2,8 @@
 
 #![allow(dead_code)] // each test uses a part
 
-use crate::target::{capriole, told};
+use crate::target::{capriole, told, until};
+use capriole_proc::process::Process;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -11,7 +12,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 pub use capriole_testkit::files::{scratch, text};
-use capriole_testkit::waiting::{is_untraced, until};
 
 /// Returns the output of `report --summary --json` for a trace.
 pub fn summary(trace: &Path) -> Value {
@@ -124,43 +124,51 @@ pub fn counted(said: &str) -> u64 {
 /// stop in which that is done is over, and a recorder has put its trace in its place.
 #[track_caller]
 pub fn until_recording(pid: u32) {
-    let process = capriole_proc::process::Process::open(pid).expect("it runs");
-    until("probes in the program", || {
-        is_probed(&process) && is_untraced(pid) && has_begun(&process)
+    let process = Process::open(pid).expect("it runs");
+    until("somebody attaches", || {
+        let maps = process.maps().expect("maps");
+        let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
+        let armed = session.is_some_and(|m| {
+            let mut state = [0; 4];
+            let at = m.start + capriole_ring::layout::header::STATE as u64;
+            process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
+                && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
+        });
+        armed && has_begun(&process)
     });
 }
 
-/// True if a living tracer has written to its journal that bytes of the program, rather than those of
-/// guards, are changed, and they are. The journal is written just before the bytes, in the same stop.
-fn is_probed(process: &capriole_proc::process::Process) -> bool {
+/// True if the owner of each session in the process has written its probes.
+fn has_begun(process: &Process) -> bool {
     let host = capriole_host::ptrace::host(process);
-    let sessions = capriole_patch::recover::find(&*host).unwrap_or_default();
-    let armed = sessions.iter().filter(|session| {
-        session.owner.is_some() && session.state == capriole_ring::layout::State::Armed
-    });
-    let mut changes = armed.flat_map(|session| &session.installed.changes);
-    changes.any(|change| {
-        let mut now = vec![0; change.len];
-        let is_read = process.read_memory(change.address, &mut now);
-        !change.guard
-            && is_read.is_ok_and(|n| n == change.len)
-            && now != change.before[..change.len]
-    })
+    let Ok(sessions) = capriole_patch::recover::find(&*host) else {
+        return false;
+    };
+    let mut owners = sessions.iter().filter_map(|session| session.owner);
+    let begun = |owner| match keeps_a_trace(owner) {
+        true => !has_unbegun_trace(owner),
+        // Probes are noted and written in one stop.
+        false => {
+            capriole_patch::recover::is_probed(&*host).unwrap_or(false) && !stops(owner, process)
+        }
+    };
+    !sessions.is_empty() && owners.all(begun)
 }
 
-/// True if no recorder of the process still has its trace open under a temporary name.
-fn has_begun(process: &capriole_proc::process::Process) -> bool {
-    let sessions =
-        capriole_patch::recover::find(&*capriole_host::ptrace::host(process)).unwrap_or_default();
-    let owners = sessions.iter().filter_map(|session| session.owner);
-    let mut open = owners.flat_map(|owner| {
-        let descriptors = std::fs::read_dir(format!("/proc/{owner}/fd"));
-        let descriptors = descriptors.into_iter().flatten().flatten();
-        descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok())
-    });
-    open.all(|path| {
+fn keeps_a_trace(owner: u32) -> bool {
+    let line = std::fs::read(format!("/proc/{owner}/cmdline")).unwrap_or_default();
+    line.split(|byte| *byte == 0).nth(1) == Some(b"record")
+}
+
+/// True if a recorder has its trace open under a temporary name, which it has until its probes are
+/// written.
+fn has_unbegun_trace(owner: u32) -> bool {
+    let descriptors = std::fs::read_dir(format!("/proc/{owner}/fd"));
+    let descriptors = descriptors.into_iter().flatten().flatten();
+    let mut open = descriptors.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    open.any(|path| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !(name.starts_with('.') && name.ends_with(".new"))
+        name.starts_with('.') && name.ends_with(".new")
     })
 }
 
@@ -178,6 +186,28 @@ pub fn until_looked(trace: &Path) {
         let before = modified();
         until("the trace is described anew", || modified() != before);
     }
+}
+
+/// True if a thread of `process` is traced by `owner`, or may be.
+fn stops(owner: u32, process: &Process) -> bool {
+    let threads = process.threads().unwrap_or_default();
+    let tracers = threads.into_iter().map(|tid| process.thread_status(tid));
+    tracers
+        .flatten()
+        .any(|status| threads_of(owner).contains(&status.tracer))
+}
+
+fn threads_of(owner: u32) -> Vec<u32> {
+    let owner = Process::open(owner);
+    owner.and_then(|owner| owner.threads()).unwrap_or_default()
+}
+
+/// Returns the number of bytes in the streams of a trace.
+fn size(trace: &Path) -> u64 {
+    let entries = std::fs::read_dir(trace).into_iter().flatten().flatten();
+    let streams = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("cpu"));
+    let sizes = streams.filter_map(|entry| Some(entry.metadata().ok()?.len()));
+    sizes.sum()
 }
 
 /// A recorder that has attached to a process and records in the background.
@@ -201,18 +231,34 @@ impl Background {
     }
 
     /// Runs a recorder of `pid` with `--json`, and returns when its probes are there.
-    pub fn of(mut command: Command, pid: u32) -> Background {
+    pub fn of(command: Command, pid: u32) -> Background {
+        let background = Background::started(command);
+        until_recording(pid);
+        background
+    }
+
+    /// Starts a recorder, which need not have attached yet.
+    pub fn started(mut command: Command) -> Background {
         let trace = command.get_args().nth(2).map(PathBuf::from);
         let child = command
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        let background = Background {
+        Background {
             child: child.expect("capriole starts"),
             trace: trace.expect("record -o TRACE"),
-        };
-        until_recording(pid);
-        background
+        }
+    }
+
+    /// Waits until its trace has an event.
+    pub fn until_recorded(&self) {
+        until("something is recorded", || size(&self.trace) > 0);
+    }
+
+    /// Waits until its trace has further events: the recorder has gone through its loop meanwhile.
+    pub fn until_recorded_again(&self) {
+        let before = size(&self.trace);
+        until("more is recorded", || size(&self.trace) > before);
     }
 
     /// Ends it as Ctrl-C does. Returns its JSON.
@@ -223,6 +269,12 @@ impl Background {
     pub fn end_by(self, signal: i32) -> Value {
         self.signal(signal);
         self.ended_by_itself()
+    }
+
+    /// Returns what the recorder is doing.
+    pub fn state(&self) -> capriole_proc::process::State {
+        let recorder = Process::open(self.child.id()).expect("a child");
+        recorder.status().expect("a child").state
     }
 
     pub fn signal(&self, signal: i32) {
