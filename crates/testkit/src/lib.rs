@@ -5,6 +5,7 @@
 //! steps.
 #![allow(missing_docs)]
 
+pub mod bounds;
 #[cfg(feature = "probing")]
 pub mod conversation;
 pub mod effort;

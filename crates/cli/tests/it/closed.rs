@@ -6,11 +6,11 @@ use crate::target::{sleeping, told};
 use crate::traces::{scratch, text};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 /// Runs `capriole` with one of its standard descriptors closed.
 fn without(descriptor: i32, directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(arguments).current_dir(directory);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let close = move || {
@@ -120,7 +120,7 @@ fn closed_input_and_messages_do_no_harm() {
 fn unread(arguments: &[&str]) -> Output {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(arguments).stdin(Stdio::null());
     command.stdout(writer).stderr(Stdio::piped());
     command
@@ -179,7 +179,7 @@ fn an_unread_output_leaves_the_status_of_the_program() {
 
     // Results that could not be written are an error.
     let full = std::fs::File::options().write(true).open("/dev/full");
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(["stat", "-e", "libc:malloc", "--", "sh", "-c", "exit 200"]);
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let status = command.stdout(full.expect("it exists")).status();

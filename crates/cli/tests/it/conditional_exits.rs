@@ -131,7 +131,7 @@ fn events_at_the_same_instruction_do_not_depend_on_the_jump() {
 }
 
 fn stat(events: &[String], program: &Path, tunables: &str) -> (Calls, Value) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(["stat", "--json"]);
     command.args(events.iter().flat_map(|event| ["-e", event]));
     command

@@ -161,7 +161,7 @@ fn keys_have_names() {
         return;
     };
     let mut working = Working::start(&program, &directory);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     let pid = working.pid().to_string();
     let event = ":use count() by fd=$arg1:fd";
     command.args(["stat", "--json", "-p", &pid, "-e", event]);

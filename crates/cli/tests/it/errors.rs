@@ -838,7 +838,7 @@ fn a_closed_pipe() {
         &["list", "/proc/self/exe"][..],
         &["list", "--json", "/proc/self/exe"],
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+        let mut command = crate::target::own();
         let mut child = command
             .args(words)
             .stdout(Stdio::piped())

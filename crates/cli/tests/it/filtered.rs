@@ -7,7 +7,7 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 use traces::{Background, counted, recorder, scratch, summary, text};
 
@@ -245,7 +245,7 @@ fn what_is_added_up_is_so_without_system_calls() {
         return;
     };
     let event = ":work count() by text=+0($arg1):string";
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     let command = command.args(["stat", "--json", "-e", event, "--"]);
     let output = command.arg(&program).arg("prctl").output();
     let (calls, told) = said(&output.expect("capriole starts"));

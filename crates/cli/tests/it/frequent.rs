@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 /// Keys that come once each, before all others.
@@ -119,7 +119,7 @@ fn check(group: &Value, truth: &Truth) -> BTreeMap<u64, u64> {
 
 /// Returns what `capriole stat` says of the program, and what the program says.
 fn stat(words: &[&str], environment: Option<&str>, program: &[&str]) -> (Value, Output) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command
         .args(["stat", "--json"])
         .args(words)
@@ -250,7 +250,7 @@ fn a_flood_is_counted() {
 
 /// A `capriole stat --json` of a process that reports very often, and the lines that it prints.
 fn reporting(running: &Running, events: &[&str]) -> (Child, Receiver<Value>) {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_capriole"))
+    let mut child = crate::target::own()
         .args(["stat", "--json", "-p", &running.pid.to_string()])
         .args(["--interval", "1ms"])
         .args(events)

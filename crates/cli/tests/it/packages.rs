@@ -175,10 +175,7 @@ fn the_installed_command_works(installed: &Path, directory: &Path) {
         .mode();
     assert_eq!(mode & 0o7777, 0o755);
     let own = run(Command::new(installed).arg("--version"));
-    assert_eq!(
-        own,
-        run(Command::new(env!("CARGO_BIN_EXE_capriole")).arg("--version"))
-    );
+    assert_eq!(own, run(crate::target::own().arg("--version")));
     let sections = run(Command::new("objdump").arg("-h").arg(installed));
     assert!(
         sections.contains(".text")

@@ -7,7 +7,7 @@ use crate::traces::{record, scratch, summary, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 /// Another user: `nobody`.
 const OTHER: u32 = 65534;
@@ -186,7 +186,7 @@ fn a_picture_goes_to_what_is_open_too() {
     let log = scratch.path().join("log");
     fs::write(&log, "before\n").expect("a file");
     let to = File::options().append(true).open(&log).expect("a file");
-    let status = Command::new(env!("CARGO_BIN_EXE_capriole"))
+    let status = crate::target::own()
         .args(["report", text(&trace), "--flame", "/dev/stdout"])
         .stdout(to)
         .status();

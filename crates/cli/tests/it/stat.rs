@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::process::{Child, ChildStdout, Output, Stdio};
 
 /// A `capriole stat --json` of a process, in the background.
 struct Background {
@@ -18,7 +18,7 @@ struct Background {
 
 impl Background {
     fn attach(pid: u32, words: &[&str]) -> Background {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_capriole"))
+        let mut child = crate::target::own()
             .args(["stat", "--json", "-p", &pid.to_string()])
             .args(words)
             .stdin(Stdio::null())
@@ -264,7 +264,7 @@ fn on_a_terminal_the_table_is_drawn_again_in_place_and_stays_at_the_end() {
     };
     let words = ["--wait", "--threads", "1", "--calls", "40"];
     let mut running = Running::start(&program, &words);
-    let mut child = Command::new(env!("CARGO_BIN_EXE_capriole"))
+    let mut child = crate::target::own()
         .args(["stat", "-e", ":counted_*", "--top", "2", "-p"])
         .arg(running.pid.to_string())
         .env("TERM", "xterm")

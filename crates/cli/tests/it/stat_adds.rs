@@ -50,7 +50,7 @@ fn stat(program: &Path, words: &[&str], environment: Option<&str>) -> Value {
     let words = [&["stat"], words, &end].concat();
     let output = match environment {
         None => capriole(&words),
-        Some(tunables) => std::process::Command::new(env!("CARGO_BIN_EXE_capriole"))
+        Some(tunables) => crate::target::own()
             .args(&words)
             .env("GLIBC_TUNABLES", tunables)
             .output()

@@ -3,6 +3,13 @@
 pub use capriole_testkit::target::*;
 use std::process::{Command, Output, Stdio};
 
+/// Returns the command that is tested, with bounds.
+pub fn own() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    capriole_testkit::bounds::bounded(&mut command);
+    command
+}
+
 /// Runs `capriole` with these arguments.
 pub fn capriole(arguments: &[&str]) -> Output {
     command(arguments).output().expect("capriole starts")
@@ -10,7 +17,7 @@ pub fn capriole(arguments: &[&str]) -> Output {
 
 /// Returns the command with these arguments, to be started.
 pub fn command(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = own();
     command.args(arguments).stdin(Stdio::null());
     command
 }

@@ -59,7 +59,7 @@ pub fn record<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Output {
 
 /// Returns that command, not yet started.
 pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(["record", "-o"]).arg(trace).args(arguments);
     command.stdin(Stdio::null());
     command

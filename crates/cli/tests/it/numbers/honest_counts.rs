@@ -7,7 +7,7 @@ use crate::traces::{record_program, scratch, text, until_recording};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Output, Stdio};
 
 /// No count in these tests reaches this.
 const MOST: u64 = 1 << 48;
@@ -110,7 +110,7 @@ fn a_full_table_does_not_say_how_many_keys_it_holds() {
 
 /// Runs `capriole` with this limit on descriptors.
 fn with_descriptors(count: u64, words: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_capriole"));
+    let mut command = crate::target::own();
     command.args(words).stdin(Stdio::null());
     let limit = move || Rlimit {
         current: Some(count),

@@ -1,0 +1,32 @@
+//! Bounds for what tests start: a test that fails or is killed must not leave a recorder that fills the
+//! disk.
+
+use rustix::process::{
+    Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit,
+};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Most seconds that a command may run.
+const SECONDS: u32 = 900;
+/// Most bytes of a file that it may write. Shared memory counts as a file, so less would end programs
+/// with large buffers.
+const FILE: u64 = 4 << 30;
+
+/// Lets a command die with the thread that starts it, after 15 minutes, and get an error for files of
+/// more than 4 GiB.
+pub fn bounded(command: &mut Command) -> &mut Command {
+    let limit = || {
+        let maximum = getrlimit(Resource::Fsize).maximum;
+        let current = Some(maximum.map_or(FILE, |maximum| maximum.min(FILE)));
+        Rlimit { current, maximum }
+    };
+    // SAFETY: only system calls are made between fork and exec.
+    unsafe {
+        command.pre_exec(move || {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            libc::alarm(SECONDS);
+            Ok(setrlimit(Resource::Fsize, limit())?)
+        })
+    }
+}
