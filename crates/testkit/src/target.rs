@@ -389,7 +389,7 @@ fn take(calls: &mut Vec<Call>, packet: Packet<'_>) {
 }
 
 impl Recording {
-    /// Collects records until those so far are enough. `what` is missing otherwise.
+    /// Collects records until those so far are enough. Fails with `what` if they never are.
     pub fn until(&mut self, what: &str, mut is_enough: impl FnMut(&[Call]) -> bool) {
         let started = Instant::now();
         while !is_enough(&self.calls) {
