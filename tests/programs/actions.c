@@ -8,7 +8,7 @@
  * With "prctl" it also is in that system call for most of its time, which may install a filter of
  * system calls: an attach has to wait until it is not.
  *
- * It says "ready PID" and goes on until the end of its input, in turns (see goes_on()); others are in
+ * It says "ready PID" and goes on until the end of its input, in turns (see has_turn()); others are in
  * their place in 256 of 512 turns.
  */
 #include "common.h"
@@ -119,7 +119,7 @@ int main(int argc, char **argv)
 	fflush(stdout);
 	uint64_t rounds = 0;
 	int calls = argc > 1 && !strcmp(argv[1], "prctl") ? 100 : 0;
-	for (; goes_on(); rounds++) {
+	for (; has_turn(); rounds++) {
 		for (int i = 0; i < calls; i++)
 			CHECK(prctl(PR_GET_DUMPABLE) >= 0);
 		int signal = signals[rounds & 1];

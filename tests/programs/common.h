@@ -117,7 +117,7 @@ __attribute__((unused)) static void wait_for_stop(double seconds)
  * For a loop that lasts until standard input ends, before each of its turns: true while it has not
  * ended. The line "turns N" is answered by "turned" when N turns more are done.
  */
-__attribute__((unused)) static int goes_on(void)
+__attribute__((unused)) static int has_turn(void)
 {
 	static unsigned long left;
 	struct pollfd input = { 0, POLLIN, 0 };

@@ -1,7 +1,7 @@
 /*
  * Unwinds its stack from its handler of SIGSEGV: by an exception that passes through the signal
  * frame, and by a backtrace, which has the same frames each time. Does so
- * until its input ends, in turns (see goes_on()).
+ * until its input ends, in turns (see has_turn()).
  *
  * Needs -fnon-call-exceptions and -fasynchronous-unwind-tables.
  */
@@ -46,7 +46,7 @@ int main()
 	CHECK(sigaction(SIGSEGV, &action, 0) == 0);
 	printf("ready %d\n", getpid());
 	fflush(stdout);
-	while (goes_on()) {
+	while (has_turn()) {
 		thrown = thrown + 1;
 		try {
 			unwound_fault((int *)8);

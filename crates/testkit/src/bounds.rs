@@ -11,10 +11,10 @@ use std::process::Command;
 const SECONDS: u32 = 900;
 /// Most bytes of a file that it may write. Shared memory counts as a file, so less would end programs
 /// with large buffers.
-const FILE: u64 = 4 << 30;
+const FILE: u64 = 32 << 30;
 
 /// Lets a command die with the thread that starts it, after 15 minutes, and get an error for files of
-/// more than 4 GiB.
+/// more than 32 GiB.
 pub fn bounded(command: &mut Command) -> &mut Command {
     let limit = || {
         let maximum = getrlimit(Resource::Fsize).maximum;

@@ -1,5 +1,6 @@
 //! Files of tests.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 /// Directory for the files of all tests, in the build's own: `target/tmp`.
@@ -14,6 +15,21 @@ pub fn directory() -> PathBuf {
     let directory = target.join("tmp");
     std::fs::create_dir_all(&directory).expect("a directory for tests");
     directory
+}
+
+/// Waits until no other test, of any process, holds the lock of this name, and holds it until the result
+/// is dropped.
+#[must_use]
+pub fn locked(name: &str) -> File {
+    let path = directory().join(format!("{name}.lock"));
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path);
+    let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    file.lock().expect("a lock");
+    file
 }
 
 /// Makes a directory for one test, removed when it ends.

@@ -106,6 +106,12 @@ pub fn build(compiler: Compiler, source: &str, flags: &[&str]) -> Option<PathBuf
     if program.exists() {
         return Some(program);
     }
+    // Another test may be building it.
+    let name = program.file_name().expect("a name").to_string_lossy();
+    let _lock = files::locked(&name);
+    if program.exists() {
+        return Some(program);
+    }
     // Write it under another name first, so that any program found under the final name is
     // complete.
     let unique = format!("{}-{:?}", std::process::id(), std::thread::current().id());
@@ -207,6 +213,8 @@ fn text_of(output: &Output) -> String {
 pub fn build_go(source: &str, name: &str) -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
     let program = files::directory().join(name);
+    // Go itself knows what has changed, and writes nothing if nothing has.
+    let _lock = files::locked(name);
     for go in ["go", "/usr/local/go/bin/go"] {
         let mut command = Command::new(go);
         let command = command.args(["build", "-o"]).arg(&program);

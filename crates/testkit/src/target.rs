@@ -107,11 +107,12 @@ impl Running {
 
     pub fn say(&mut self, line: &str) {
         let input = self.input.as_mut().expect("its input is open");
-        writeln!(input, "{line}").expect("it lives");
-        input.flush().expect("it lives");
+        // In one write: the program must not see a part of the line.
+        let line = format!("{line}\n");
+        input.write_all(line.as_bytes()).expect("it lives");
     }
 
-    /// Lets a program that loops while `goes_on()` of `common.h` make so many turns more.
+    /// Lets a program that loops while `has_turn()` of `common.h` make so many turns more.
     pub fn turns(&mut self, count: u32) {
         self.say(&format!("turns {count}"));
         assert_eq!(self.line(), "turned");

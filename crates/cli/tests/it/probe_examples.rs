@@ -1,7 +1,7 @@
 //! The examples of programs that probe themselves: built by their Makefile with the library of the
 //! source tree, run with the command as their helper, and their output compared.
 
-use capriole_testkit::files::{directory, scratch, text};
+use capriole_testkit::files::{directory, locked, scratch, text};
 use capriole_testkit::target::told;
 use capriole_testkit::waiting::{found, until};
 use std::io::{BufRead, BufReader, Read};
@@ -19,6 +19,7 @@ fn examples() -> Option<&'static Path> {
             }
         }
         let directory = directory().join("probe_examples");
+        let _lock = locked("probe_examples");
         let output = Command::new("make")
             .args(["-s", "-C"])
             .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"))

@@ -31,7 +31,6 @@ use std::hash::{Hash, Hasher};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -46,9 +45,9 @@ fn root() -> PathBuf {
 
 /// Builds the library with a compiler and flags, and returns the directory that it is in.
 fn library_by(compiler: &str, flags: &str) -> PathBuf {
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _one = BUILDING.lock().expect("no test failed in here");
-    let directory = files::directory().join(format!("library-{:016x}", key(compiler, flags)));
+    let name = format!("library-{:016x}", key(compiler, flags));
+    let _lock = files::locked(&name);
+    let directory = files::directory().join(name);
     if directory.exists() {
         return directory;
     }
@@ -60,8 +59,7 @@ fn library_by(compiler: &str, flags: &str) -> PathBuf {
     }
     let output = script.output().expect("a shell");
     assert!(output.status.success(), "{}", told(&output));
-    // Another test process may have been faster.
-    let _ = std::fs::rename(&unfinished, &directory);
+    std::fs::rename(&unfinished, &directory).expect("a directory of this test");
     directory
 }
 
