@@ -16,17 +16,16 @@ const FILE: u64 = 32 << 30;
 /// Lets a command die with the thread that starts it, after 15 minutes, and get an error for files of
 /// more than 32 GiB.
 pub fn bounded(command: &mut Command) -> &mut Command {
-    let limit = || {
-        let maximum = getrlimit(Resource::Fsize).maximum;
-        let current = Some(maximum.map_or(FILE, |maximum| maximum.min(FILE)));
-        Rlimit { current, maximum }
-    };
-    // SAFETY: only system calls are made between fork and exec.
-    unsafe {
-        command.pre_exec(move || {
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            libc::alarm(SECONDS);
-            Ok(setrlimit(Resource::Fsize, limit())?)
-        })
-    }
+    // SAFETY: it only makes system calls.
+    unsafe { command.pre_exec(set) }
+}
+
+/// Sets the bounds of this process.
+fn set() -> std::io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // SAFETY: sets a timer of this process.
+    unsafe { libc::alarm(SECONDS) };
+    let maximum = getrlimit(Resource::Fsize).maximum;
+    let current = Some(maximum.map_or(FILE, |maximum| maximum.min(FILE)));
+    Ok(setrlimit(Resource::Fsize, Rlimit { current, maximum })?)
 }

@@ -1,5 +1,6 @@
 //! Files of tests.
 
+use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -28,7 +29,7 @@ pub fn locked(name: &str) -> File {
         .truncate(false)
         .open(&path);
     let file = file.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    file.lock().expect("a lock");
+    flock(&file, FlockOperation::LockExclusive).expect("a lock");
     file
 }
 
