@@ -257,7 +257,7 @@ fn every_command_is_understood() {
         };
         assert!(runs.iter().any(understood), "{block}{said}");
         let wrong = |run: &&str| run.starts_with("2 ") && !understood(run);
-        assert!(!runs.iter().any(|run| wrong(run)), "{block}{said}");
+        assert!(!runs.iter().any(wrong), "{block}{said}");
     }
 }
 
