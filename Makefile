@@ -1,5 +1,5 @@
 # make demo   watch Capriole work on a program that is not ours
-# make test   run all tests
+# make test   run the tests
 #
 # Both install with apt-get what a fresh Debian lacks. The rest is for developers.
 
@@ -14,7 +14,7 @@ MANDIR ?= $(PREFIX)/share/man
 
 help:
 	@echo 'make demo      watch Capriole work on a program that is not ours (about a minute)'
-	@echo 'make test      run all tests'
+	@echo 'make test      run the tests'
 	@echo 'make soak      run the tests that find defects by chance, for SOAK_SECONDS=1200'
 	@echo 'make bench     measure what a hit costs on this machine'
 	@echo 'make bench-peers   install the tools that it compares with; without them it skips them'

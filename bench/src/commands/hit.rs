@@ -136,8 +136,8 @@ struct Ours {
     known: SharedKnown,
 }
 
-/// What all rows know of the files of the measured program. To find it out takes much longer than
-/// to place a probe.
+/// Analysis of the files of the measured program, shared by all rows: it takes much longer than placing
+/// a probe.
 pub type SharedKnown = Rc<RefCell<Known>>;
 
 /// One of our own probes in a process.

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-/// What has not happened after this time does not happen any more, however busy the machine is.
+/// Limit of a wait: only a hang lasts this long, however busy the machine is.
 pub const HANGS: Duration = Duration::from_secs(300);
 
 /// Returns what is found, as soon as it is there.
 ///
 /// # Panics
-/// If it never comes: `what` is missing.
+/// After [`HANGS`], with the name `what` of the event.
 #[track_caller]
 pub fn found<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -27,7 +27,7 @@ pub fn found<T>(what: &str, mut find: impl FnMut() -> Option<T>) -> T {
 /// Waits until something is so.
 ///
 /// # Panics
-/// If it never is: `what` is missing.
+/// After [`HANGS`], with the name `what` of the event.
 #[track_caller]
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     found(what, || is_so().then_some(()));
