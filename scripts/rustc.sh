@@ -3,16 +3,20 @@
 #
 # Compiles test code without optimisation: half of the time of a build was the optimiser's work on
 # tests, which wait for programs more than they compute. What they test, the libraries and the
-# command, has the level of its profile. In the profile `release` tests are optimised, too; and those of
-# codegen always, which run code for as long as others wait.
+# command, has the level of its profile. In the profile `release`, the one without debug assertions,
+# tests are optimised, too; and those of insn and codegen always, which run code for as long as
+# others wait.
 for argument; do
 	case $argument in
 	--test) test=1 ;;
-	opt-level=3) release=1 ;;
+	debug-assertions=on) checked=1 ;;
 	esac
 done
-if [ -n "${test-}" ] && [ -z "${release-}" ] && [ "${CARGO_PKG_NAME-}" != capriole-codegen ]; then
+case ${CARGO_PKG_NAME-} in
+capriole-insn | capriole-codegen) ;;
+*)
 	# The last of several levels counts.
-	set -- "$@" -C opt-level=0
-fi
+	[ -z "${test-}" ] || [ -z "${checked-}" ] || set -- "$@" -C opt-level=0
+	;;
+esac
 exec "$@"
