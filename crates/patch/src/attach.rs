@@ -302,6 +302,7 @@ impl Attached {
 /// # Errors
 /// The reason why not.
 pub fn breakpoints_allowed(host: &dyn Host) -> Result<(), &'static str> {
+    step("breakpoints asked for");
     let process = host.process();
     let gone = |_| "the process is gone";
     let ignored = process.status().map_err(gone)?.ignored;
@@ -675,8 +676,11 @@ fn prepare_and_write(
         code.refuse_calls(probes);
     }
     let beside = |other: &Other| other.check_breakpoints(guards.have_actions());
-    let allowed = other.as_ref().map_or(Ok(()), beside);
-    let traps = code.traps(probes, allowed.and_then(|()| breakpoints_allowed(&**host)));
+    let allowed = || {
+        let beside = other.as_ref().map_or(Ok(()), beside);
+        beside.and_then(|()| breakpoints_allowed(&**host))
+    };
+    let traps = code.traps(probes, allowed);
     code.write(pid, &remote, &traps, new.unwinding)?;
     let stubs = code.stubs();
     let is_free = other.is_none_or(|other| !other.handles(&FAULTS));

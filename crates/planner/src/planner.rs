@@ -24,12 +24,16 @@ use capriole_tactic::site::{
     Refusal, Refused, Shape, SiteInput, Tactic, choose, choose_from, choose_placed,
 };
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
+
+/// Whether breakpoints may be used. Where a thread blocks SIGTRAP it takes up to a second to find out,
+/// so it is done if a site asks.
+type Breakpoints = LazyLock<Result<(), Refusal>, Box<dyn FnOnce() -> Result<(), Refusal> + Send>>;
 
 /// Planner for the sites of one process, or of files without a process.
 #[derive(Debug)]
 pub struct Planner {
-    breakpoints: Result<(), Refusal>,
+    breakpoints: Breakpoints,
     shadow_stack: bool,
     /// True to prefer changing one instruction over changing several.
     one_instruction: bool,
@@ -216,10 +220,12 @@ impl Planner {
         let remote = host.memory().ok();
         let other = remote.and_then(|remote| Other::find(process, &remote, kind).ok()?);
         let beside = |other: &Other| other.check_breakpoints(other.leaves_actions());
-        let breakpoints = other.as_ref().map_or(Ok(()), beside);
-        let breakpoints = breakpoints.and_then(|()| breakpoints_allowed(&*host));
+        let beside = other.as_ref().map_or(Ok(()), beside);
+        let allowed = move || beside.and_then(|()| breakpoints_allowed(&*host));
         Planner {
-            breakpoints: breakpoints.map_err(Refusal::TrapUnusable),
+            breakpoints: Breakpoints::new(Box::new(move || {
+                allowed().map_err(Refusal::TrapUnusable)
+            })),
             other,
             kind,
             shadow_stack: has_shadow_stack(process),
@@ -232,7 +238,7 @@ impl Planner {
     /// Makes a planner for sites of a file, as if it ran in a process without restrictions.
     pub fn offline() -> Planner {
         Planner {
-            breakpoints: Ok(()),
+            breakpoints: Breakpoints::new(Box::new(|| Ok(()))),
             shadow_stack: false,
             one_instruction: false,
             trusted: false,
@@ -246,7 +252,7 @@ impl Planner {
     #[must_use]
     pub fn with_breakpoints(mut self, allowed: bool) -> Planner {
         if !allowed {
-            self.breakpoints = Err(Refusal::BreakpointsOff);
+            self.breakpoints = Breakpoints::new(Box::new(|| Err(Refusal::BreakpointsOff)));
         }
         self
     }
@@ -307,7 +313,7 @@ impl Planner {
             true => self.breakpoints.and(Err(Refusal::TrapUnusable(
                 "the C library runs parts of itself with all signals blocked, where a breakpoint ends the program",
             ))),
-            false => self.breakpoints,
+            false => *self.breakpoints,
         }
     }
 

@@ -8,6 +8,7 @@ use crate::target::{
 };
 use crate::traces::{record, recorder, scratch, summary, text};
 use capriole_proc::process::Process;
+use capriole_testkit::steps::reached;
 use programs::{Compiler, build};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -489,6 +490,28 @@ fn no_room_for_detours() {
         assert!(said.ends_with("a jump reaches no further\n"), "{said}");
         assert!(target.running.finish().contains("ok calls="));
     }
+}
+
+/// Where a thread blocks SIGTRAP it takes long to see that it goes on doing so. Nobody waits for that
+/// if no probe needs a breakpoint.
+#[test]
+fn blocked_signals_are_looked_at_only_for_breakpoints() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let mut target = Target::start(&program, &["--wait", "--block-sigtrap"]);
+    for (words, asks) in [(&[][..], false), (&["--breakpoints"], true)] {
+        let mut command = recorder(&target.trace(), &["-e", ":counted_*"]);
+        command.args(words).args(["--duration", "10ms"]);
+        let (steps, output) = reached(command.args(["-p", &target.pid]));
+        assert!(output.status.success(), "{}", told(&output));
+        let asked = steps
+            .iter()
+            .any(|step| step.name == "breakpoints asked for");
+        assert_eq!(asked, asks, "{words:?} {steps:?}");
+        std::fs::remove_dir_all(target.trace()).expect("a trace");
+    }
+    target.finish();
 }
 
 /// Functions that only a breakpoint can reach, in programs that a breakpoint would kill.

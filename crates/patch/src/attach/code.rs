@@ -24,6 +24,7 @@ use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_resident as resident;
 use capriole_tactic::site::{JUMP, Patch, Placed, Shape, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -759,14 +760,19 @@ impl Code {
     }
 
     /// Collects the breakpoints that will be used; drops probes that need one that is not allowed.
-    pub(super) fn traps(&mut self, probes: &[Probe], allowed: Result<(), &'static str>) -> Traps {
+    pub(super) fn traps(
+        &mut self,
+        probes: &[Probe],
+        allowed: impl Fn() -> Result<(), &'static str>,
+    ) -> Traps {
         let mut traps = Traps::default();
+        let allowed = LazyCell::new(allowed);
         for (made, probe) in self.made.iter_mut().zip(probes) {
             let Ok(ready) = made else { continue };
             if !ready.needs_trap() {
                 continue;
             }
-            if let Err(reason) = allowed {
+            if let Err(reason) = *allowed {
                 *made = Err(SiteError::no_breakpoint(probe.shape.tactic, reason));
                 continue;
             }
