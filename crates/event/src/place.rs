@@ -114,16 +114,18 @@ impl Place {
         }
     }
 
-    /// True if it means a symbol of this name: it is the name itself, or matches the
-    /// pattern. Always false if it is not a symbol.
-    pub fn matches(&self, name: &str) -> bool {
-        match self {
-            Place::Symbol { pattern, .. } => {
-                pattern == name
-                    || ((symbol::has_wildcards(pattern) || pattern.contains('\\'))
-                        && glob_match(pattern, name))
-            }
-            _ => false,
+    /// Returns a function that is true for the names of symbols that are meant: the name itself, and
+    /// what matches the pattern. It is always false if no symbol is meant.
+    pub fn matcher(&self) -> impl Fn(&str) -> bool + use<'_> {
+        let pattern = match self {
+            Place::Symbol { pattern, .. } => Some(pattern),
+            _ => None,
+        };
+        let special = |pattern: &String| symbol::has_wildcards(pattern) || pattern.contains('\\');
+        let is_special = pattern.is_some_and(special);
+        move |name| {
+            pattern
+                .is_some_and(|pattern| pattern == name || is_special && glob_match(pattern, name))
         }
     }
 }

@@ -303,7 +303,7 @@ impl Finder<'_> {
             [] if self.probe.place.is_glob() => self.matching(),
             [] if self.pattern.contains('\\') => {
                 // A name with escaped wildcards.
-                let found = symbols.matching(|name| self.probe.place.matches(name));
+                let found = symbols.matching(self.probe.place.matcher());
                 self.one(&found).map(|site| vec![site])
             }
             [] => {
@@ -352,7 +352,7 @@ impl Finder<'_> {
     /// Returns all matches, except functions that are too short for the offset.
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
-        let found = symbols.matching(|name| self.probe.place.matches(name));
+        let found = symbols.matching(self.probe.place.matcher());
         let some = |found: &[Found<'_>]| -> Vec<Site> {
             let long_enough = |found: &&Found<'_>| self.offset < found.function.extent.len();
             let found = found.iter().filter(long_enough);

@@ -499,7 +499,7 @@ fn blocked_signals_are_looked_at_only_for_breakpoints() {
     let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
         return;
     };
-    let mut target = Target::start(&program, &["--wait", "--block-sigtrap"]);
+    let target = Target::start(&program, &["--wait", "--block-sigtrap"]);
     for (words, asks) in [(&[][..], false), (&["--breakpoints"], true)] {
         let mut command = recorder(&target.trace(), &["-e", ":counted_*"]);
         command.args(words).args(["--duration", "10ms"]);
@@ -857,10 +857,11 @@ fn wrong_usage() {
 /// A reader that closes the pipe early is no error.
 #[test]
 fn a_closed_pipe() {
-    for words in [
-        &["list", "/proc/self/exe"][..],
-        &["list", "--json", "/proc/self/exe"],
-    ] {
+    let Some(program) = build(Compiler::Gcc, "many.c", &[]) else {
+        return;
+    };
+    let program = text(&program);
+    for words in [&["list", program][..], &["list", "--json", program]] {
         let mut command = crate::target::own();
         let mut child = command
             .args(words)

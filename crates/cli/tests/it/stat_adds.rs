@@ -91,9 +91,8 @@ fn check(row: &Value, sizes: &[i64]) {
     let mut counted = 0;
     for bucket in buckets {
         let bound = |name: &str| bucket[name].as_i64().expect("a number");
-        let inside = sizes
-            .iter()
-            .filter(|s| (bound("low")..=bound("high")).contains(s));
+        let bounds = bound("low")..=bound("high");
+        let inside = sizes.iter().filter(|size| bounds.contains(size));
         assert_eq!(bucket["count"], json!(inside.count()), "{bucket}");
         counted += bucket["count"].as_u64().expect("a number");
     }

@@ -55,7 +55,7 @@ fn has(object: &Arc<Object>, place: &Place, fit: Fit) -> bool {
             match fit {
                 Fit::Whole if place.is_glob() => {
                     !symbols.exact(pattern).is_empty()
-                        || !symbols.matching(|name| place.matches(name)).is_empty()
+                        || !symbols.matching(place.matcher()).is_empty()
                 }
                 Fit::Whole => !symbols.exact(pattern).is_empty(),
                 Fit::Member => !place.is_glob() && !symbols.members(pattern).is_empty(),
