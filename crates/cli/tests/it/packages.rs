@@ -52,7 +52,7 @@ fn packages(out: &Path) -> Vec<String> {
             "--out",
             text(out),
         ])
-        .env("DEB_COMPRESSION", "gzip")
+        .env("DEB_COMPRESSION", "none")
         .stdin(std::process::Stdio::null());
     for variable in [
         "CFLAGS",
