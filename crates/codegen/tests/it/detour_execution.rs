@@ -538,7 +538,7 @@ fn stepped_detours_come_out_at_the_other_end() {
         return;
     }
     let mut random = Random::new(4);
-    let cases: Vec<Case> = (0..300)
+    let cases: Vec<Case> = (0..rounds(120, 300, 3_000) as u64)
         .map(|i| Case {
             mode: Mode::Registered,
             free: GEOMETRY.packets,

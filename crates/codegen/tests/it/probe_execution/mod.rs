@@ -65,8 +65,6 @@ fn probed_code_does_what_the_original_does() {
         in_child(
             &cases,
             |_, &case| {
-                // SAFETY: ends this child if a run hangs.
-                unsafe { libc::alarm(60) };
                 let prover = prover.get_or_insert_with(|| Prover::new(&object, seed, tally));
                 prover.prove(seed + case, tally)
             },
