@@ -256,7 +256,7 @@ fn what_is_recorded_is_what_the_description_says() {
     let straight = |case: &&Case| matches!(case.fetch.work(0), Ok(Work::Record(_)));
     let share = cases.iter().filter(straight).count();
     assert!(share > cases.len() / 10, "only {share} are straight code");
-    // A child process has a time limit of half a minute.
+    // A child process has a limit of processor time.
     for cases in cases.chunks(4_000) {
         let mut session = None;
         in_child(

@@ -479,7 +479,7 @@ fn what_a_call_keeps_is_recorded_at_its_exit() {
     let straight = |case: &&Case| matches!(case.entry.enter(0), Ok(Work::Enter { .. }));
     let share = cases.iter().filter(straight).count();
     assert!(share > cases.len() / 4, "only {share} are straight code");
-    // A child process has a time limit of half a minute.
+    // A child process has a limit of processor time.
     for cases in cases.chunks(1_500) {
         let mut session = None;
         in_child(
