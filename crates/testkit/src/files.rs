@@ -44,3 +44,43 @@ pub fn scratch() -> tempfile::TempDir {
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a path in UTF-8")
 }
+
+/// Returns the first of these files that exists.
+pub fn system_file(paths: &[&str]) -> Option<PathBuf> {
+    let found = paths.iter().map(PathBuf::from).find(|path| path.exists());
+    if found.is_none() {
+        println!("skipped: none of {paths:?} is installed");
+    }
+    found
+}
+
+/// Returns the C library.
+pub fn libc() -> Option<PathBuf> {
+    system_file(&[
+        "/lib/x86_64-linux-gnu/libc.so.6",
+        "/usr/lib64/libc.so.6",
+        "/usr/lib/libc.so.6",
+    ])
+}
+
+/// System files of different origin: C, C++, hand-written assembly, stripped
+/// and not.
+pub fn system_files() -> Vec<PathBuf> {
+    let groups: [&[&str]; 5] = [
+        &["/lib/x86_64-linux-gnu/libc.so.6", "/usr/lib64/libc.so.6"],
+        &[
+            "/usr/lib/x86_64-linux-gnu/libsqlite3.so.0",
+            "/usr/lib64/libsqlite3.so.0",
+        ],
+        &[
+            "/usr/lib/x86_64-linux-gnu/libstdc++.so.6",
+            "/usr/lib64/libstdc++.so.6",
+        ],
+        &[
+            "/usr/lib/x86_64-linux-gnu/libcrypto.so.3",
+            "/usr/lib64/libcrypto.so.3",
+        ],
+        &["/usr/bin/python3", "/usr/bin/perl", "/usr/bin/bash"],
+    ];
+    groups.into_iter().filter_map(system_file).collect()
+}

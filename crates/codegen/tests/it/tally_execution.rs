@@ -923,7 +923,9 @@ fn a_duration_that_is_aborted_anywhere_counts_once() {
         println!("skipped: this C library keeps the thread's id elsewhere");
         return;
     }
-    let cases: Vec<(u64, bool)> = (0..rounds(4, 12, 12) as u64).map(|seed| (seed, seed % 2 == 1)).collect();
+    let cases: Vec<(u64, bool)> = (0..rounds(4, 12, 12) as u64)
+        .map(|seed| (seed, seed % 2 == 1))
+        .collect();
     in_child(
         &cases,
         |sandbox, (seed, keyed)| {

@@ -6,12 +6,12 @@ use crate::fixtures;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Site as Scope};
 use capriole_event::{EventSpec, Probe};
 use capriole_object::Objects;
 use capriole_planner::resolve::{Body, Site, namesakes, resolve};
+use capriole_testkit::stopped::{Stopped, ask};
 use fixtures::{Workshop, complaint, find, find_one, open};
 
 /// `handle_request` is only inlined, `both` has code of its own as well. Each caller has

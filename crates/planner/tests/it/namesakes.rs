@@ -7,10 +7,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_object::Objects;
 use capriole_planner::resolve::{Body, ResolveError, Site};
+use capriole_testkit::stopped::{Stopped, ask};
 use fixtures::{Workshop, complaint, find, open, run};
 
 const BUILDS: [&[&str]; 4] = [

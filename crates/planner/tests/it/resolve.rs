@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::fixtures::{
-    PROGRAM, Running, Workshop, complaint, find, find_one, libc, main_object, nm_functions, run,
-    system_file,
+    PROGRAM, Running, Workshop, complaint, find, find_one, libc, main_object, nm_functions,
+    objects, run, system_file,
 };
 use capriole_object::Objects;
 use capriole_planner::resolve::ResolveError;
@@ -174,7 +174,7 @@ fn what_is_wrong_is_said() {
         return;
     };
     let running = Running::start(&mut Command::new(&path));
-    let objects = running.objects();
+    let objects = objects(&running);
     let file = path.display();
     let size = find_one(&objects, ":work").extent.len();
     let cases = [

@@ -3,7 +3,9 @@
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 
-use crate::fixtures::{PROGRAM, Running, Workshop, complaint, find, find_one, main_object};
+use crate::fixtures::{
+    PROGRAM, Running, Workshop, complaint, find, find_one, main_object, objects,
+};
 use capriole_object::Objects;
 use capriole_planner::resolve::Site;
 use capriole_proc::process::Process;
@@ -65,9 +67,9 @@ fn programs_of_every_kind_are_found_in_memory() {
             continue;
         };
         let running = Running::start(&mut Command::new(&path));
-        let process = running.process();
+        let process = Process::open(running.pid()).unwrap();
         process.preflight().unwrap();
-        let objects = running.objects();
+        let objects = objects(&running);
         for event in [
             ":work",
             ":main",
@@ -136,7 +138,7 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
         return;
     };
     let running = Running::start(&mut Command::new(&path));
-    let objects = running.objects();
+    let objects = objects(&running);
     let site = find_one(&objects, "libc:memcpy");
     assert_eq!(site.symbol.as_deref(), Some("memcpy"));
     let symbols = site.object.symbols().unwrap();
@@ -148,7 +150,7 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
         .filter(|m| m.perms.read && !m.perms.execute);
     // The loader has written this address to the slot that calls of memcpy go through.
     let wanted = site.address.to_le_bytes();
-    let process = running.process();
+    let process = Process::open(running.pid()).unwrap();
     let found = words.into_iter().any(|mapping| {
         let mut bytes = vec![0; (mapping.end - mapping.start) as usize];
         process.read_memory(mapping.start, &mut bytes).is_ok()
@@ -196,7 +198,7 @@ fn a_library_loaded_twice_has_two_sites() {
         .map(|word| word.parse().unwrap())
         .collect();
     expected.sort_unstable();
-    let objects = running.objects();
+    let objects = objects(&running);
     let sites = find(&objects, "libone:one").unwrap();
     let found: Vec<u64> = sites.iter().map(|site| site.address).collect();
     assert_eq!(found, expected);
@@ -233,7 +235,7 @@ fn a_name_that_fits_several_libraries_is_ambiguous() {
         return;
     };
     let running = Running::start(Command::new(path).args(&libraries));
-    let objects = running.objects();
+    let objects = objects(&running);
     let file = |event: &str| find_one(&objects, event).object.path().to_owned();
     assert_eq!(file("libxy:one"), libraries[2]);
     assert_eq!(file("libxyz:one"), libraries[3]);
@@ -258,7 +260,7 @@ fn a_library_is_found_by_the_name_it_gives_itself() {
         return;
     };
     let running = Running::start(Command::new(loader).arg(&library));
-    let objects = running.objects();
+    let objects = objects(&running);
     for event in ["strange:one", "libother:one", "libother.so.2:one"] {
         assert_eq!(find_one(&objects, event).object.path(), library, "{event}");
     }
@@ -276,7 +278,7 @@ fn a_path_is_one_of_the_process() {
         return;
     };
     let running = Running::start(Command::new("chroot").arg(shop.path("")).arg("/inside"));
-    let objects = running.objects();
+    let objects = objects(&running);
     let work = find_one(&objects, "/inside:work");
     assert_eq!(find_one(&objects, ":work").address, work.address);
     // The kernel shows the path as seen from outside the chroot.
@@ -284,4 +286,96 @@ fn a_path_is_one_of_the_process() {
         find_one(&objects, &format!("{}:work", path.display())).address,
         work.address
     );
+}
+
+const LIBRARY: &str = "int one(int x) { return x * 3 + 1; }\n";
+const OPENER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+	if (!dlopen(argv[1], RTLD_NOW)) return 1;
+	puts("ready"); fflush(stdout);
+	pause();
+}
+"#;
+
+#[test]
+fn a_library_is_found_after_it_was_replaced_or_deleted() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: only root reaches files that have no name");
+    }
+    let shop = Workshop::new();
+    let options = ["-shared", "-fPIC", "-O1"];
+    let Some(library) = shop.compile("gcc", &options, LIBRARY, "libone with blank.so") else {
+        return;
+    };
+    let Some(loader) = shop.compile("gcc", &["-ldl"], OPENER, "loader") else {
+        return;
+    };
+    let running = Running::start(Command::new(&loader).arg(&library));
+    let before = find_one(&objects(&running), "libone:one");
+    assert_eq!(before.object.path(), library);
+
+    let other = shop
+        .compile(
+            "gcc",
+            &options,
+            "int none; int one(int x) { return x; }",
+            "libone.so",
+        )
+        .unwrap();
+    std::fs::rename(other, &library).unwrap();
+    let after = find_one(&objects(&running), "libone:one");
+    assert_eq!(after.address, before.address);
+    assert_eq!(after.object.path(), library);
+    assert_eq!(
+        after.object.file().build_id(),
+        before.object.file().build_id()
+    );
+    let event = format!("{}:one", library.display());
+    assert_eq!(find_one(&objects(&running), &event).address, before.address);
+
+    std::fs::remove_file(&library).unwrap();
+    std::fs::remove_file(&loader).unwrap();
+    let objects = objects(&running);
+    assert_eq!(find_one(&objects, "libone:one").address, before.address);
+    assert_eq!(find_one(&objects, ":main").object.path(), loader);
+}
+
+#[test]
+fn run_time_addresses_are_link_addresses_plus_bias() {
+    let shop = Workshop::new();
+    let source = r#"
+        #include <stdio.h>
+        #include <unistd.h>
+        int pick(int x) { static void *table[] = { &&a, &&b }; goto *table[x & 1]; a: return x * 7; b: return x / 3; }
+        int main(int argc, char **argv) { puts("ready"); fflush(stdout); pick(argc); pause(); }
+    "#;
+    let Some(path) = shop.compile("gcc", &["-O1", "-pie", "-fPIE"], source, "goto") else {
+        return;
+    };
+    let running = Running::start(&mut Command::new(&path));
+    let objects = objects(&running);
+    let site = find_one(&objects, ":pick");
+    let code = site.object.code().unwrap();
+    assert!(site.object.range().contains(&site.address));
+    let piece = code.code_at(site.address).unwrap();
+    let mut mapped = vec![0; site.extent.len() as usize];
+    Process::open(running.pid())
+        .unwrap()
+        .read_memory(site.address, &mut mapped)
+        .unwrap();
+    assert_eq!(piece.get(site.extent).unwrap(), mapped);
+    // The table's relocations contain the labels' addresses.
+    let targets = code.targets_at(site.address).unwrap();
+    let inside = (site.extent.start + 1..site.extent.end).filter(|&at| targets.jumped(at));
+    assert!(inside.count() >= 2);
+    let offline = Objects::offline(&path).unwrap();
+    assert_eq!(find_one(&offline, ":pick").link_address, site.link_address);
+    assert_eq!(
+        find(&offline, ":pi*").unwrap()[0].address,
+        site.link_address
+    );
+    assert!(complaint(&offline, ":pock").contains("similar: `pick`"));
 }

@@ -2,10 +2,11 @@
 //! compares each value with the one that the program passed.
 
 use super::has_no_place;
-use crate::fixtures::{Workshop, open};
-use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::Base;
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::{Stopped, ask};
+use capriole_testkit::workshop::Workshop;
 
 const SOURCE: &str = r#"
 volatile long sink;

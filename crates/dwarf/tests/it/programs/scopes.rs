@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use super::has_no_place;
-use crate::fixtures::{Workshop, open};
-use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Site};
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::{Stopped, ask};
+use capriole_testkit::workshop::Workshop;
 
 /// Builds with each compiler at each level, with both current versions of debug information.
 fn builds(shop: &Workshop, source: &str) -> Vec<(PathBuf, &'static str)> {

@@ -3,9 +3,10 @@
 
 use std::sync::OnceLock;
 
-use crate::fixtures::{Workshop, object_of};
 use capriole_object::ObjectFile;
 use capriole_object::markers::{Markers, SymbolProblem, SymbolValue};
+use capriole_testkit::objects::object_of;
+use capriole_testkit::workshop::Workshop;
 use object::{Object as _, ObjectSection as _};
 use proptest::prelude::*;
 

@@ -3,10 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::fixtures::{Workshop, nm_functions, object_of, open, system_file, system_files};
 use capriole_insn::Extent;
 use capriole_object::symbols::{Function, SymbolTable};
 use capriole_object::{ObjectFile, ObjectKind};
+use capriole_testkit::files::{system_file, system_files};
+use capriole_testkit::nm::nm_functions;
+use capriole_testkit::objects::{object_of, open};
+use capriole_testkit::workshop::Workshop;
 
 /// Checks that the table has every name that `nm` gives a function, with the same address
 /// and size, and no others.

@@ -4,9 +4,10 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::fixtures::{Workshop, object_of, run};
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::{Base, Element, Fetch, FieldType};
+use capriole_testkit::objects::object_of;
+use capriole_testkit::workshop::{Workshop, run};
 use proptest::prelude::*;
 
 const C: &str = r#"

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::fixtures::{Workshop, open, run};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{DebugError, LineError, LinePlace, NotUsed};
 use capriole_object::ObjectFile;
+use capriole_testkit::objects::open;
+use capriole_testkit::workshop::{Workshop, run};
 
 const SOURCE: &str = r#"
 struct point { int x, y; };

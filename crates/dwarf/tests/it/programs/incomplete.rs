@@ -3,10 +3,11 @@
 
 use std::process::Command;
 
-use crate::fixtures::{Workshop, open, run};
-use crate::stopped::ask;
 use capriole_dwarf::DebugError;
 use capriole_dwarf::DebugInfo as _;
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::ask;
+use capriole_testkit::workshop::{Workshop, run};
 
 const SOURCE: &str = r#"
 int counter = 3;

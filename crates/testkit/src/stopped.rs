@@ -1,6 +1,5 @@
 //! A program stopped at an instruction, and the values that fetches read there: evaluates a
 //! `Fetch` independently of the code generated for probes.
-#![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::path::Path;
 
@@ -35,7 +34,7 @@ impl Stopped {
     pub fn at(program: &Path, address: u64) -> Stopped {
         let launched = launch(&program.into(), &[]).unwrap();
         let objects = Objects::of_process(&launched.process).unwrap();
-        let bias = crate::fixtures::main_object(&objects).run_time(0);
+        let bias = crate::objects::main_object(&objects).run_time(0);
         let tid = pid(&launched);
         ptrace::set_hardware_breakpoint(tid, Some(address + bias)).unwrap();
         loop {

@@ -1,68 +1,11 @@
-//! Files in processes, and the information that a planner needs about their code.
+//! Files, and the information that a planner needs about their code.
 
-use std::path::Path;
-use std::process::Command;
-
-use crate::fixtures::{
-    Running, Workshop, complaint, find, find_one, main_object, open, system_files,
-};
 use capriole_insn::Extent;
 use capriole_object::{ObjectFile, ObjectProblem, Objects};
-
-const LIBRARY: &str = "int one(int x) { return x * 3 + 1; }\n";
-const LOADER: &str = r#"
-#include <dlfcn.h>
-#include <stdio.h>
-#include <unistd.h>
-int main(int argc, char **argv) {
-	if (!dlopen(argv[1], RTLD_NOW)) return 1;
-	puts("ready"); fflush(stdout);
-	pause();
-}
-"#;
-
-#[test]
-fn a_library_is_found_after_it_was_replaced_or_deleted() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root reaches files that have no name");
-    }
-    let shop = Workshop::new();
-    let options = ["-shared", "-fPIC", "-O1"];
-    let Some(library) = shop.compile("gcc", &options, LIBRARY, "libone with blank.so") else {
-        return;
-    };
-    let Some(loader) = shop.compile("gcc", &["-ldl"], LOADER, "loader") else {
-        return;
-    };
-    let running = Running::start(Command::new(&loader).arg(&library));
-    let before = find_one(&running.objects(), "libone:one");
-    assert_eq!(before.object.path(), library);
-
-    let other = shop
-        .compile(
-            "gcc",
-            &options,
-            "int none; int one(int x) { return x; }",
-            "libone.so",
-        )
-        .unwrap();
-    std::fs::rename(other, &library).unwrap();
-    let after = find_one(&running.objects(), "libone:one");
-    assert_eq!(after.address, before.address);
-    assert_eq!(after.object.path(), library);
-    assert_eq!(
-        after.object.file().build_id(),
-        before.object.file().build_id()
-    );
-    let event = format!("{}:one", library.display());
-    assert_eq!(find_one(&running.objects(), &event).address, before.address);
-
-    std::fs::remove_file(&library).unwrap();
-    std::fs::remove_file(&loader).unwrap();
-    let objects = running.objects();
-    assert_eq!(find_one(&objects, "libone:one").address, before.address);
-    assert_eq!(find_one(&objects, ":main").object.path(), loader);
-}
+use capriole_testkit::files::system_files;
+use capriole_testkit::objects::{main_object, open};
+use capriole_testkit::workshop::Workshop;
+use std::path::Path;
 
 #[test]
 fn files_that_are_no_objects_are_refused() {
@@ -93,6 +36,13 @@ fn files_that_are_no_objects_are_refused() {
         reason(&header(1, 1, 2, 3)),
         ObjectProblem::ThirtyTwoBit
     ));
+    let said = ObjectFile::open(&shop.path("file"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        said.ends_with("file: a 32-bit file; only 64-bit x86 programs can be traced"),
+        "{said}"
+    );
     assert!(matches!(
         reason(&header(1, 1, 2, 62)),
         ObjectProblem::ThirtyTwoBit
@@ -211,48 +161,12 @@ fn padding_ends_at_the_next_function() {
     let objects = Objects::offline(&path).unwrap();
     let object = main_object(&objects);
     let code = object.code().unwrap();
-    let extent = |name: &str| find_one(&objects, &format!(":{name}")).extent;
+    let symbols = object.symbols().unwrap();
+    let extent = |name: &str| symbols.exact(name)[0].function.extent;
     assert_eq!(code.padding_end(extent("a")), extent("b").start);
     assert_eq!(code.padding_end(extent("b")), extent("b").end + 1);
     assert_eq!(code.padding_end(extent("c")), extent("c").end);
     assert_eq!(code.padding_end(extent("d")), extent("d").end + 2);
-}
-
-#[test]
-fn run_time_addresses_are_link_addresses_plus_bias() {
-    let shop = Workshop::new();
-    let source = r#"
-        #include <stdio.h>
-        #include <unistd.h>
-        int pick(int x) { static void *table[] = { &&a, &&b }; goto *table[x & 1]; a: return x * 7; b: return x / 3; }
-        int main(int argc, char **argv) { puts("ready"); fflush(stdout); pick(argc); pause(); }
-    "#;
-    let Some(path) = shop.compile("gcc", &["-O1", "-pie", "-fPIE"], source, "goto") else {
-        return;
-    };
-    let running = Running::start(&mut Command::new(&path));
-    let objects = running.objects();
-    let site = find_one(&objects, ":pick");
-    let code = site.object.code().unwrap();
-    assert!(site.object.range().contains(&site.address));
-    let piece = code.code_at(site.address).unwrap();
-    let mut mapped = vec![0; site.extent.len() as usize];
-    running
-        .process()
-        .read_memory(site.address, &mut mapped)
-        .unwrap();
-    assert_eq!(piece.get(site.extent).unwrap(), mapped);
-    // The table's relocations contain the labels' addresses.
-    let targets = code.targets_at(site.address).unwrap();
-    let inside = (site.extent.start + 1..site.extent.end).filter(|&at| targets.jumped(at));
-    assert!(inside.count() >= 2);
-    let offline = Objects::offline(&path).unwrap();
-    assert_eq!(find_one(&offline, ":pick").link_address, site.link_address);
-    assert_eq!(
-        find(&offline, ":pi*").unwrap()[0].address,
-        site.link_address
-    );
-    assert!(complaint(&offline, ":pock").contains("similar: `pick`"));
 }
 
 /// The code that signal handlers return to (`mov $15, %rax; syscall`, found by its bytes,

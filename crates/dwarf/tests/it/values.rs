@@ -1,11 +1,12 @@
 //! Compares the values of variables, read through debug information, with those of the running
 //! program.
 
-use crate::fixtures::{Workshop, open};
-use crate::stopped::{Stopped, ask, check};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::Refusal;
 use capriole_event::{Base, Deref, Element, Fetch, FieldType, Shown};
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::{Stopped, ask, check};
+use capriole_testkit::workshop::Workshop;
 
 const C: &str = r#"#include <stdlib.h>
 #include <stdbool.h>

@@ -4,10 +4,11 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::fixtures::{Workshop, open, run};
-use crate::stopped::{Stopped, ask};
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Returned, VariableError};
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::{Stopped, ask};
+use capriole_testkit::workshop::{Workshop, run};
 
 const CXX: &str = r#"#include <memory>
 #include <string>

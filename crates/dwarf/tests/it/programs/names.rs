@@ -8,8 +8,9 @@ use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Debug, Site};
 
 use super::has_no_place;
-use crate::fixtures::{Workshop, open, run};
-use crate::stopped::{Stopped, ask};
+use capriole_testkit::objects::open;
+use capriole_testkit::stopped::{Stopped, ask};
+use capriole_testkit::workshop::{Workshop, run};
 
 const BUILDS: [&[&str]; 6] = [
     &["-O0", "-gdwarf-4"],

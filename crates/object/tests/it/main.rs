@@ -1,0 +1,5 @@
+//! Tests of this crate, in one program, because each program takes long to link.
+
+mod markers;
+mod objects;
+mod symbols;

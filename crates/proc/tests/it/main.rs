@@ -1,0 +1,3 @@
+//! Tests of this crate, in one program, because each program takes long to link.
+
+mod process;

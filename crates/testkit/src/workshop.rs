@@ -1,0 +1,103 @@
+//! A directory with small programs that a test writes and compiles itself.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A directory for the programs of one test.
+pub struct Workshop {
+    dir: tempfile::TempDir,
+}
+
+impl Default for Workshop {
+    fn default() -> Workshop {
+        let dir = tempfile::Builder::new()
+            .prefix("capriole-")
+            .tempdir()
+            .unwrap();
+        Workshop { dir }
+    }
+}
+
+impl Workshop {
+    pub fn new() -> Workshop {
+        Workshop::default()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Compiles `source` with `compiler`; returns `None`, with a printed reason, if
+    /// there is no such compiler or it does not support the options.
+    pub fn compile(
+        &self,
+        compiler: &str,
+        options: &[&str],
+        source: &str,
+        name: &str,
+    ) -> Option<PathBuf> {
+        let extension = if compiler.contains("++") { "cc" } else { "c" };
+        let input = self.path(&format!("{name}.{extension}"));
+        std::fs::write(&input, source).unwrap();
+        let output = self.path(name);
+        let mut command = Command::new(compiler);
+        // clang writes split-off files here.
+        command.current_dir(self.path(""));
+        command.arg(&input).arg("-o").arg(&output).args(options);
+        run(&mut command).then_some(output)
+    }
+
+    /// Makes a copy of `path` without symbols.
+    pub fn strip(&self, path: &Path) -> Option<PathBuf> {
+        let output = path.with_extension("stripped");
+        run(Command::new("strip").arg(path).arg("-o").arg(&output)).then_some(output)
+    }
+}
+
+/// Runs a tool; on failure prints why the test is skipped.
+pub fn run(command: &mut Command) -> bool {
+    match command.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            println!("skipped: {command:?} failed: {}", text.trim());
+            false
+        }
+        Err(error) => {
+            println!("skipped: {command:?}: {error}");
+            false
+        }
+    }
+}
+
+/// A program that has printed `ready`; killed when the test ends.
+pub struct Running {
+    pub child: Child,
+}
+
+impl Running {
+    pub fn start(command: &mut Command) -> Running {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Running { child }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
