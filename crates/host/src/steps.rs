@@ -12,37 +12,53 @@
 
 #[cfg(debug_assertions)]
 mod armed {
-    use rustix::process::Signal;
+    use rustix::process::{Pid, Signal, getpid, kill_process};
     use std::fs::File;
     use std::io::Write;
-    use std::sync::OnceLock;
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Mutex, PoisonError};
 
     /// A step at which the process dies or stops.
     struct Fatal {
         name: String,
         number: u64,
-        /// Times the step was reached; it publishes no other data.
-        reached: AtomicU64,
+        /// Times the step was reached.
+        reached: u64,
         /// Verb for the message.
         does: &'static str,
         signal: Signal,
     }
 
-    static FATAL: OnceLock<Option<Fatal>> = OnceLock::new();
-    static LIST: OnceLock<Option<File>> = OnceLock::new();
+    /// What the environment asked for when this process reached its first step.
+    struct Asked {
+        /// A process that is forked later looks into its own environment.
+        by: Pid,
+        list: Option<File>,
+        fatal: Option<Fatal>,
+    }
+
+    static ASKED: Mutex<Option<Asked>> = Mutex::new(None);
 
     pub fn step(name: &str) {
-        if let Some(list) = LIST.get_or_init(list) {
-            // One write a line: threads do not mix theirs.
-            let _ = { list }.write_all(format!("{name}\n").as_bytes());
-        }
-        let Some(fatal) = FATAL.get_or_init(fatal) else {
-            return;
+        let own = getpid();
+        let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = match &mut *asked {
+            Some(asked) if asked.by == own => asked,
+            other => other.insert(Asked {
+                by: own,
+                list: list(),
+                fatal: fatal(),
+            }),
         };
-        if fatal.name == name && fatal.reached.fetch_add(1, Ordering::Relaxed) + 1 == fatal.number {
-            eprintln!("capriole: {} at step {name}#{}", fatal.does, fatal.number);
-            let _ = rustix::process::kill_process(rustix::process::getpid(), fatal.signal);
+        if let Some(list) = &mut asked.list {
+            // One write a line: processes do not mix theirs.
+            let _ = list.write_all(format!("{name}\n").as_bytes());
+        }
+        if let Some(fatal) = asked.fatal.as_mut().filter(|fatal| fatal.name == name) {
+            fatal.reached += 1;
+            if fatal.reached == fatal.number {
+                eprintln!("capriole: {} at step {name}#{}", fatal.does, fatal.number);
+                let _ = kill_process(own, fatal.signal);
+            }
         }
     }
 
@@ -60,11 +76,10 @@ mod armed {
             let (name, number) = parts
                 .and_then(|(name, text)| Some((name.to_owned(), number(text)?)))
                 .unwrap_or_else(|| panic!("{variable}={step}: write NAME#N, from 1"));
-            let reached = AtomicU64::new(0);
             Some(Fatal {
                 name,
                 number,
-                reached,
+                reached: 0,
                 does,
                 signal,
             })

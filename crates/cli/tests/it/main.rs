@@ -1,7 +1,7 @@
-//! Tests of the command from outside, and of the engine on running programs. They form one
+//! Tests of the command, from outside. They form one
 //! program, because each takes long to link.
 
-use capriole_testkit::{conversation, instructions, probed, programs, uprobe};
+use capriole_testkit::{programs, uprobe};
 
 #[path = "common/limited.rs"]
 mod limited;
@@ -13,7 +13,6 @@ mod tools;
 mod traces;
 
 mod actions;
-mod additions;
 mod against_gdb;
 mod apart;
 mod boundary;
@@ -30,8 +29,6 @@ mod durations;
 mod enumerations;
 mod errors;
 mod escapes;
-mod every_instruction;
-mod failing;
 mod fake_sessions;
 mod filter_values;
 mod filtered;
@@ -39,7 +36,6 @@ mod floats;
 mod forwarded;
 mod frequent;
 mod gotos;
-mod hammered;
 mod help;
 mod hostile;
 mod inlined;
@@ -53,7 +49,6 @@ mod lives;
 mod mark;
 mod markers;
 mod markers_constant;
-mod markers_hammered;
 mod markers_real;
 mod named;
 mod namesakes;
@@ -62,7 +57,6 @@ mod numbers;
 mod output;
 mod own_storage;
 mod packages;
-mod parked;
 mod places;
 mod probe_examples;
 mod probes;
@@ -76,7 +70,6 @@ mod saved;
 mod scoped;
 mod shown;
 mod sized;
-mod sleepers;
 mod spellings;
 mod stacks;
 mod stat;
@@ -87,12 +80,10 @@ mod static_command;
 mod strange_files;
 mod symbols;
 mod talk;
-mod test_programs;
 mod texts;
 mod tight;
 mod toolchains;
 mod translated;
-mod trapped;
 mod unended;
 mod unhurt;
 mod uprobes;

@@ -8,12 +8,12 @@
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole-cli --test it markers_hammered:: -- --nocapture
 //! ```
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

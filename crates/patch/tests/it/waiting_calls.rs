@@ -1,7 +1,7 @@
 //! Threads that wait in system calls stay asleep: stopping them must not make the call return.
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use std::time::Duration;
 
 fn assert_asleep(running: &mut Running, when: &str) {

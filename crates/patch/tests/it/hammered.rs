@@ -11,9 +11,9 @@
 //! CAPRIOLE_LONG=1 cargo test --release -p capriole-cli --test it hammered:: -- --nocapture
 //! ```
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
 use capriole_testkit::effort::{Effort, effort};
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};

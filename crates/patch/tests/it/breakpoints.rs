@@ -2,8 +2,8 @@
 //! registers, red zone, blocked signals, alternate stack, access rights. The program checks itself,
 //! see `trapped.c`.
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use std::path::Path;
 use std::process::Command;
 

@@ -3,8 +3,6 @@
 //! whatever step the tracer is killed, `capriole detach` puts its bytes back.
 
 use crate::parked::{REGIONS, places, regions};
-use crate::programs::{Compiler, build};
-use crate::target::*;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
 use capriole_host::error::TargetError;
@@ -20,7 +18,9 @@ use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_tactic::site::Tactic;
 use capriole_testkit::files::{scratch, text};
+use capriole_testkit::programs::{Compiler, build};
 use capriole_testkit::steps::{Step, chosen, few, firsts, listed};
+use capriole_testkit::target::*;
 use capriole_testkit::waiting::until;
 use iced_x86::Register;
 use std::collections::{BTreeMap, BTreeSet};
@@ -511,9 +511,8 @@ fn somebody_else_detaches() {
     attached.disarm(&[1, 2]).expect("disarmed");
     let sessions = recover::find(&*ptrace::host(&process)).expect("it lives");
     assert_eq!(sessions.len(), 1, "they are one session");
-    let output = capriole(&["detach", &running.pid.to_string()]);
-    assert!(output.status.success(), "{}", told(&output));
-    assert!(!told(&output).contains("left alone"), "{}", told(&output));
+    let detached = recover::detach_all(&*ptrace::host(&process)).expect("detached");
+    assert_eq!(detached.foreign, 0, "{detached:?}");
     let error = attached.add(vec![one(3)]).expect_err("it is over");
     assert!(
         matches!(error, TargetError::NothingAttached { .. }),
@@ -713,13 +712,11 @@ fn killed_at_each_step(
     let before = looks(&process);
     let clean_up = |running: &mut Running, when: &str| {
         running.assert_alive();
-        let output = capriole(&["detach", &running.pid.to_string()]);
-        let said = told(&output);
-        assert!(
-            output.status.success() || said.contains("has no probes of capriole"),
-            "{when}: {said}"
-        );
-        assert!(!said.contains("left alone"), "{when}: {said}");
+        match recover::detach_all(&*ptrace::host(&process)) {
+            Ok(detached) => assert_eq!(detached.foreign, 0, "{when}: {detached:?}"),
+            Err(TargetError::NothingAttached { .. }) => {}
+            Err(error) => panic!("{when}: {error}"),
+        }
         running.assert_alive();
         assert_no_session(&process);
         assert_text_is_the_files(&process, false);

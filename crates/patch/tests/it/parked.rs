@@ -5,8 +5,6 @@
 //! The thread is brought there by a hardware breakpoint and kept there by SIGSTOP, or by a
 //! signal handler of the program that does not return until it is allowed to.
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
 use capriole_codegen::runtime::ClockReading;
 use capriole_host::ptrace;
 use capriole_host::ptrace::requests;
@@ -15,6 +13,8 @@ use capriole_patch::attach::{Attached, Probe, Site, SiteError, SiteState, attach
 use capriole_planner::guards;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use capriole_testkit::waiting::{HANGS, until, until_stopped};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};

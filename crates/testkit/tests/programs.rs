@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use crate::programs::{Compiler, ENDS, build};
+use capriole_testkit::programs::{Compiler, ENDS, build};
 
 /// Runs the program and checks that its last line begins with "ok" and its status is 0.
 fn run(compiler: Compiler, source: &str, flags: &[&str], arguments: &[&str]) -> Option<String> {

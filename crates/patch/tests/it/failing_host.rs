@@ -2,8 +2,6 @@
 //! write that is refused, a system call that finds no memory, a process that cannot be stopped.
 //! Each failure is reported or made good, and leaves the program as it was.
 
-use crate::programs::{Compiler, build};
-use crate::target::*;
 use capriole_codegen::runtime::ClockReading;
 use capriole_host::error::TargetError;
 use capriole_host::host::{
@@ -15,6 +13,8 @@ use capriole_patch::recover;
 use capriole_planner::guards;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::*;
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;

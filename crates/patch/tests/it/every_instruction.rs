@@ -7,11 +7,6 @@
 //! it execute; the long form (`CAPRIOLE_LONG=1`) takes all. `CAPRIOLE_SEED=n` repeats a choice.
 //! If an answer is wrong or the program ends, the test searches for the guilty site.
 
-use crate::conversation::{Conversation, difference};
-use crate::instructions::{Plans, every_instruction, functions, objects_named};
-use crate::probed::{Hits, Wrong, probed};
-use crate::programs::{Compiler, build};
-use crate::target::{assert_no_session, assert_text_is_the_files, is_long};
 use capriole_codegen::work::Record;
 use capriole_insn::Extent;
 use capriole_object::{Object, Objects};
@@ -19,7 +14,12 @@ use capriole_patch::attach::Probe;
 use capriole_planner::planner::Planner;
 use capriole_planner::resolve::Site;
 use capriole_proc::process::Process;
+use capriole_testkit::conversation::{Conversation, difference};
 use capriole_testkit::effort::seed;
+use capriole_testkit::instructions::{Plans, every_instruction, functions, objects_named};
+use capriole_testkit::probed::{Hits, Wrong, probed};
+use capriole_testkit::programs::{Compiler, build};
+use capriole_testkit::target::{assert_no_session, assert_text_is_the_files, is_long};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
