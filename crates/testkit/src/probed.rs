@@ -44,7 +44,7 @@ impl Hits {
             *self.records.entry(event).or_default() += 1;
             at += sizes
                 .get(&event)
-                .ok_or(format!("there is no event {event}"))?;
+                .ok_or_else(|| format!("there is no event {event}"))?;
         }
         Ok(())
     }
