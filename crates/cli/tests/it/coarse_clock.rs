@@ -24,8 +24,8 @@ fn by_a_coarse_clock(test: &str) {
 #[test]
 fn no_call_is_lost() {
     for test in [
-        "kept::a_chain_of_tail_calls_is_nested",
-        "kept::calls_that_return_together_keep_their_own_values",
+        "saved_values::a_chain_of_tail_calls_is_nested",
+        "saved_values::calls_that_return_together_keep_their_own_values",
         "calls::deep_recursion_is_seen_level_by_level",
         "calls::latencies_are_those_of_the_calls_that_return",
     ] {
@@ -36,8 +36,8 @@ fn no_call_is_lost() {
 #[test]
 fn no_order_is_lost() {
     for test in [
-        "numbers::landing::it_is_entered_before_it_is_left",
-        "numbers::thrown::what_was_thrown_out_of_has_no_exit",
+        "entry_is_exit::it_is_entered_before_it_is_left",
+        "calls_left_by_exceptions::what_was_thrown_out_of_has_no_exit",
     ] {
         by_a_coarse_clock(test);
     }
@@ -47,10 +47,10 @@ fn no_order_is_lost() {
 #[ignore = "soak"]
 fn all_tests_of_times() {
     for module in [
-        "kept::",
+        "saved_values::",
         "calls::",
-        "numbers::landing::",
-        "numbers::thrown::",
+        "entry_is_exit::",
+        "calls_left_by_exceptions::",
     ] {
         by_a_coarse_clock(module);
     }

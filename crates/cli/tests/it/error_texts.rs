@@ -11,7 +11,7 @@ fn program() -> Option<PathBuf> {
 
 /// Returns the number of the source line that ends with this.
 fn line(end: &str) -> usize {
-    let source = include_str!("../../../../../tests/programs/wordings.cpp");
+    let source = include_str!("../../../../tests/programs/wordings.cpp");
     let at = source.lines().position(|line| line.ends_with(end));
     at.expect("it is there") + 1
 }
