@@ -9,18 +9,14 @@ use crate::target::{capriole, told};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use traces::{record_program, scratch, text};
+use traces::{pairs, record_program, scratch, text, told_by_stat};
 
 /// Parses the program's output: by function, the number of calls that returned or made a tail
 /// call.
 fn said(output: &str) -> BTreeMap<String, u64> {
     let mut calls = BTreeMap::new();
-    for line in output.lines() {
-        if let Some((function, _)) = line.split_once(' ')
-            && function != "ready"
-        {
-            *calls.entry(function.to_owned()).or_default() += 1;
-        }
+    for (function, _) in pairs(output) {
+        *calls.entry(function.to_owned()).or_default() += 1;
     }
     calls
 }
@@ -71,14 +67,8 @@ fn ended(function: &Value) -> (u64, [u64; 3]) {
 /// Runs a program under `stat`; returns the program's own counts and the JSON of `stat`.
 fn stat(words: &[&str]) -> (BTreeMap<String, u64>, Value) {
     let stat = capriole(&[&["stat", "--json"], words].concat());
-    assert!(stat.status.success(), "{}", told(&stat));
-    let both = String::from_utf8_lossy(&stat.stdout);
-    let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
-    let (lines, json) = both.split_at(json);
-    (
-        said(lines),
-        serde_json::from_str(json).expect("JSON is the last line"),
-    )
+    let (lines, json) = told_by_stat(&stat);
+    (said(&lines), json)
 }
 
 /// Returns the number of a group's calls that were timed, and that were not.

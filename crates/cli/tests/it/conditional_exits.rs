@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, sites, told};
-use crate::traces::{events, record, record_program, scratch, summary, text};
+use crate::traces::{events, pairs, record, record_program, scratch, summary, text, told_by_stat};
 use capriole_object::Objects;
 use capriole_planner::planner::Planner;
 use capriole_tactic::site::{Shape, Tactic};
@@ -34,10 +34,7 @@ fn functions() -> Vec<String> {
 fn said(output: &str) -> Calls {
     assert!(output.contains("ok conditional_exits"), "{output}");
     let mut calls = Calls::new();
-    for line in output.lines() {
-        let Some((name, value)) = line.split_once(' ').filter(|(name, _)| *name != "ok") else {
-            continue;
-        };
+    for (name, value) in pairs(output) {
         let value = (value != "tail").then(|| value.parse().expect("a number"));
         calls.entry(name.to_owned()).or_default().push(value);
     }
@@ -139,11 +136,8 @@ fn stat(events: &[String], program: &Path, tunables: &str) -> (Calls, Value) {
         .arg(program)
         .env("GLIBC_TUNABLES", tunables);
     let output = command.output().expect("capriole starts");
-    assert!(output.status.success(), "{}", told(&output));
-    let both = String::from_utf8_lossy(&output.stdout);
-    let (lines, json) = both.rsplit_once("\n{").expect("JSON is the last line");
-    let json = serde_json::from_str(&format!("{{{json}")).expect("JSON");
-    (said(lines), json)
+    let (lines, json) = told_by_stat(&output);
+    (said(&lines), json)
 }
 
 /// Tested with restartable sequences and in locked mode.

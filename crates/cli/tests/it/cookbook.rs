@@ -5,6 +5,7 @@
 use crate::target::{capriole, told};
 use crate::tools::{have, run};
 use crate::traces::{scratch, text, until_recording};
+use capriole_testkit::waiting::found;
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
@@ -165,18 +166,6 @@ impl Drop for Server {
     }
 }
 
-/// Waits until this succeeds.
-fn until<T>(what: &str, attempt: impl Fn() -> Option<T>) -> T {
-    let started = Instant::now();
-    loop {
-        if let Some(result) = attempt() {
-            return result;
-        }
-        assert!(started.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -288,7 +277,7 @@ impl Redis {
             socket,
             directory,
         };
-        until("redis answers", || {
+        found("redis answers", || {
             (redis.says("PING\n").trim() == "PONG").then_some(())
         });
         redis.says(&format!("DEBUG POPULATE {keys}\n"));
@@ -486,7 +475,7 @@ impl Postgres {
         // Ends at once, with its children.
         let server = Server::start(&mut command, libc::SIGQUIT);
         let postgres = Postgres { server, directory };
-        until("PostgreSQL answers", || postgres.executes(&["select 1"]));
+        found("PostgreSQL answers", || postgres.executes(&["select 1"]));
         postgres.executes(&["create table orders(id serial, price int)"]);
         Some(postgres)
     }
@@ -597,7 +586,7 @@ impl Nginx {
         command.arg(directory.path());
         let server = Server::start(&mut command, libc::SIGTERM);
         let children = format!("/proc/{0}/task/{0}/children", server.pid());
-        let worker = until("nginx has a worker", || {
+        let worker = found("nginx has a worker", || {
             let children = std::fs::read_to_string(&children).unwrap_or_default();
             TcpStream::connect(("127.0.0.1", port)).ok()?;
             children.split_whitespace().next()?.parse().ok()
@@ -788,7 +777,7 @@ fn pools() -> Option<(Server, tempfile::TempDir)> {
         .args(["Pools", "120"]);
     let server = Server::start(&mut command, libc::SIGKILL);
     let tasks = format!("/proc/{}/task", server.pid());
-    until("both pools have threads", || {
+    found("both pools have threads", || {
         let tasks = std::fs::read_dir(&tasks).ok()?.flatten();
         let names = tasks.map(|task| std::fs::read_to_string(task.path().join("comm")));
         let names: Vec<_> = names.flatten().collect();
@@ -884,7 +873,7 @@ fn threads_of_memcached() {
     let server = Server::start(&mut command, libc::SIGKILL);
     let script = on(&blocks(16)[1], server.pid());
     let connect = || std::os::unix::net::UnixStream::connect(&socket).ok();
-    until("memcached listens", connect);
+    found("memcached listens", connect);
     let said = answer(directory.path(), &script, &|| {
         let mut stream = connect().expect("it listens");
         stream.write_all(b"set a 0 0 1\r\nx\r\n").expect("it reads");

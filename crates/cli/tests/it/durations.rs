@@ -4,7 +4,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{events, record_program, scratch, text};
+use crate::traces::{events, record_program, scratch, text, told_by_stat};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -176,11 +176,8 @@ fn conditions_on_durations_and_others() {
 
 fn stat(event: &str, program: &str) -> (Value, String) {
     let output = capriole(&["stat", "--json", "-e", event, "--", program]);
-    assert!(output.status.success(), "{}", told(&output));
-    let both = String::from_utf8_lossy(&output.stdout).into_owned();
-    let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
-    let value = serde_json::from_str(&both[json..]).expect("JSON is the last line");
-    (value, both)
+    let (own, value) = told_by_stat(&output);
+    (value, own)
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{events, recorder, scratch, summary, text};
+use crate::traces::{events, pairs, recorder, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,7 @@ fn program(flags: &[&str]) -> Option<PathBuf> {
 fn said(output: &str) -> Bits {
     assert!(output.contains("ok floats"), "{output}");
     let mut bits = Bits::new();
-    for line in output.lines() {
-        let Some((name, value)) = line.split_once(' ').filter(|(name, _)| *name != "ok") else {
-            continue;
-        };
+    for (name, value) in pairs(output) {
         let value = value.strip_prefix("0x").unwrap_or(value);
         let value = u64::from_str_radix(value, 16).expect("hexadecimal");
         bits.entry(name.to_owned()).or_default().push(value);

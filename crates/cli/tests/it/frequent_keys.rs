@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{HANGS, Running, assert_no_session, capriole, told};
-use crate::traces::{text, until_recording};
+use crate::traces::{text, told_by_stat, until_recording};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -129,11 +129,7 @@ fn stat(words: &[&str], environment: Option<&str>, program: &[&str]) -> (Value, 
         command.env("GLIBC_TUNABLES", tunables);
     }
     let output = command.output().expect("capriole starts");
-    assert!(output.status.success(), "{}", told(&output));
-    let stdout = String::from_utf8_lossy(&output.stdout);
-    let json = stdout.lines().rfind(|line| line.starts_with('{'));
-    let said = serde_json::from_str(json.expect("a line")).expect("JSON");
-    (said, output)
+    (told_by_stat(&output).1, output)
 }
 
 const BY_REGISTER: &str = ":zipf_call sum(size=$arg2:s64) max(size) by key=$arg1:s64";

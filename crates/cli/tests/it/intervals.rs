@@ -3,6 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
+use crate::traces::told_by_stat;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -27,13 +28,9 @@ fn run(options: &[&str], arguments: &[&str]) -> Output {
 /// Runs a script under `stat --json`. Returns the first group, and the program's own output.
 fn stat(options: &[&str], arguments: &[&str]) -> (Value, String) {
     let output = run(&[&["--json"], options].concat(), arguments);
-    assert!(output.status.success(), "{}", told(&output));
-    let both = String::from_utf8_lossy(&output.stdout).into_owned();
-    let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
-    let (own, json) = both.split_at(json);
-    let said: Value = serde_json::from_str(json).expect("JSON is the last line");
+    let (own, said) = told_by_stat(&output);
     assert_eq!(said["lost"], 0, "{said}");
-    (said["groups"][0].clone(), own.to_owned())
+    (said["groups"][0].clone(), own)
 }
 
 /// Runs a script, and returns its group.

@@ -3,7 +3,9 @@
 
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use crate::traces::{Background, events, record, record_program, recorder, scratch, summary, text};
+use crate::traces::{
+    Background, events, pairs, record, record_program, recorder, scratch, summary, text,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,14 +17,9 @@ type Returns = BTreeMap<String, Vec<i128>>;
 /// Parses the program's output: "FUNCTION VALUE"; "FUNCTION tail" means not known yet.
 fn said(output: &str) -> Returns {
     let mut returns = Returns::new();
-    for line in output.lines() {
-        if let Some((name, value)) = line.split_once(' ')
-            && !matches!(name, "ok" | "ready")
-            && value != "tail"
-        {
-            let value = value.parse().expect("a number");
-            returns.entry(name.to_owned()).or_default().push(value);
-        }
+    for (name, value) in pairs(output).filter(|(_, value)| *value != "tail") {
+        let value = value.parse().expect("a number");
+        returns.entry(name.to_owned()).or_default().push(value);
     }
     assert!(
         output.contains("\nok ") || output.starts_with("ok "),

@@ -9,7 +9,7 @@ use crate::target::{Running, capriole, told};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use traces::{Background, events, record, record_program, scratch, text};
+use traces::{Background, events, pairs, record, record_program, scratch, text, told_by_stat};
 
 fn program() -> Option<PathBuf> {
     build(Compiler::Gcc, "returns.c", &["-g"])
@@ -19,10 +19,8 @@ fn program() -> Option<PathBuf> {
 /// call.
 fn said(output: &str) -> BTreeMap<&str, u64> {
     let mut calls = BTreeMap::new();
-    for line in output.lines() {
-        if let Some((function, _)) = line.split_once(' ') {
-            *calls.entry(function).or_default() += 1;
-        }
+    for (function, _) in pairs(output) {
+        *calls.entry(function).or_default() += 1;
     }
     calls
 }
@@ -569,10 +567,7 @@ fn totals_by_what_was_at_the_entry() {
     let stat = |event: &str| -> Value {
         let words = ["stat", "--json", "-e", event, "--", text(&program), "tail"];
         let output = capriole(&words);
-        assert!(output.status.success(), "{}", told(&output));
-        let both = String::from_utf8_lossy(&output.stdout);
-        let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
-        serde_json::from_str(&both[json..]).expect("JSON is the last line")
+        told_by_stat(&output).1
     };
     let told = stat("r :even count() sum(m=$entry:n:u64) by n=$entry:arg1:u64");
     let rows = told["groups"][0]["rows"].as_array().expect("rows");

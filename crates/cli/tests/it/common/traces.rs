@@ -65,6 +65,23 @@ pub fn recorder<S: AsRef<OsStr>>(trace: &Path, arguments: &[S]) -> Command {
     command
 }
 
+/// Splits what `stat --json -- PROGRAM` printed, which must have succeeded: what the program printed,
+/// and the JSON behind it.
+pub fn told_by_stat(output: &Output) -> (String, Value) {
+    assert!(output.status.success(), "{}", told(output));
+    let both = String::from_utf8_lossy(&output.stdout);
+    let json = both.trim_end().rfind('\n').map_or(0, |at| at + 1);
+    let (own, json) = both.split_at(json);
+    let json = serde_json::from_str(json).expect("JSON is the last line");
+    (own.to_owned(), json)
+}
+
+/// Returns the lines `NAME VALUE` that a program printed about its calls.
+pub fn pairs(output: &str) -> impl Iterator<Item = (&str, &str)> {
+    let pairs = output.lines().filter_map(|line| line.split_once(' '));
+    pairs.filter(|(name, _)| !matches!(*name, "ok" | "ready"))
+}
+
 /// Counts an event of a program with `stat --json`, and returns the table.
 pub fn counts_of(event: &str, program: &Path) -> Value {
     let output = capriole(&["stat", "--json", "-e", event, "--", text(program)]);
