@@ -23,6 +23,7 @@ pub mod steps;
 pub mod stopped;
 #[cfg(feature = "probing")]
 pub mod target;
+pub mod tools;
 pub mod uprobe;
 pub mod waiting;
 pub mod workshop;

@@ -2,7 +2,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{Running, capriole, command, told};
-use crate::tools::{have, run};
+use crate::tools::{have, root, run};
 use crate::traces::{Background, scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -11,10 +11,6 @@ use unicode_width::UnicodeWidthStr as _;
 const COMMANDS: [&str; 8] = [
     "record", "report", "stat", "list", "check", "detach", "mark", "help",
 ];
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Returns what a command prints that succeeds and prints no errors, on so many columns.
 fn printed(words: &[&str], columns: usize) -> String {

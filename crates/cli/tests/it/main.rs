@@ -1,14 +1,12 @@
 //! Tests of the command, from outside. They form one
 //! program, because each takes long to link.
 
-use capriole_testkit::{programs, uprobe};
+use capriole_testkit::{programs, tools, uprobe};
 
 #[path = "common/limited.rs"]
 mod limited;
 #[path = "common/target.rs"]
 mod target;
-#[path = "common/tools.rs"]
-mod tools;
 #[path = "common/traces.rs"]
 mod traces;
 

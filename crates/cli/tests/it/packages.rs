@@ -2,16 +2,12 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, is_root, told};
-use crate::tools::{have, run};
+use crate::tools::{have, root, run};
 use crate::traces::{scratch, text};
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// The demo calls `capriole bench`, which is a program of its own: in a fresh clone it is there only if
 /// the demo builds it.

@@ -3,7 +3,8 @@
 
 use std::process::Command;
 
-use crate::support::{Elf, compile, have, program, quiet};
+use crate::support::{Elf, compile, program};
+use capriole_testkit::tools::{have, quiet};
 
 const WARNINGS: &[&str] = &[
     "-Wall",

@@ -5,7 +5,8 @@ use std::process::Command;
 
 use capriole_testkit::effort::{Effort, effort};
 
-use crate::support::{Elf, compile, compiling, have, present, program, quiet, run};
+use crate::support::{Elf, compile, compiling, program, run};
+use capriole_testkit::tools::{have, present, quiet};
 
 const C: &[&str] = &["gcc", "clang"];
 const CXX: &[&str] = &["g++", "clang++"];
@@ -110,8 +111,7 @@ fn texts_go_to_files() {
                 let language = if CXX.contains(&compiler) { "c++" } else { "c" };
                 let options = [WARNINGS, &[level, more, "-x", language]].concat();
                 compile(compiler, &options, &program("text_to.c"), &out);
-                let output = quiet(&mut Command::new(&out));
-                let shown = String::from_utf8(output.stdout).unwrap();
+                let shown = quiet(&mut Command::new(&out));
                 assert_eq!(shown, written, "{compiler} {level} {more}");
             }
         }
@@ -417,8 +417,7 @@ fn counters_are_shared_within_a_program() {
         );
         let elf = Elf::read(&library);
         assert_ne!(elf.marker("shared").semaphore, 0);
-        let dynamic =
-            String::from_utf8(quiet(Command::new("nm").arg("-D").arg(&library)).stdout).unwrap();
+        let dynamic = quiet(Command::new("nm").arg("-D").arg(&library));
         assert!(
             dynamic.contains(" one") && !dynamic.contains("semaphore"),
             "{dynamic}"
@@ -452,11 +451,10 @@ fn guarded_arguments_are_not_evaluated_while_off() {
                 &program(source),
                 &out,
             );
-            let said = quiet(&mut Command::new(&out)).stdout;
+            let said = quiet(&mut Command::new(&out));
             // Five rounds off, five on, five off; one evaluation per round.
             assert_eq!(
-                String::from_utf8_lossy(&said),
-                "off 0\non 10\noff 10\nunguarded 15\n",
+                said, "off 0\non 10\noff 10\nunguarded 15\n",
                 "{compiler} {level}"
             );
         }

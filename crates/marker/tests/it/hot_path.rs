@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use crate::support::{Elf, NOP, compile, present, program};
+use crate::support::{Elf, NOP, compile, program};
+use capriole_testkit::tools::present;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use object::{Object, ObjectSection, ObjectSymbol};
 

@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::support::{Elf, library, present, program, quiet, run, rustc, with_library};
+use crate::support::{Elf, library, program, run, rustc, with_library};
 use capriole_testkit::effort::rounds;
+use capriole_testkit::tools::{present, quiet};
 use iced_x86::{Decoder, DecoderOptions, Mnemonic};
 use object::{Object, ObjectSymbol};
 
@@ -44,8 +45,8 @@ fn all_levels_and_ways_to_link() {
     // Every second way; in the soak all.
     for way in ways.into_iter().step_by(rounds(2, 1, 1)) {
         let (elf, out, _directory) = built(&way, &program("kinds.rs"));
-        let said = quiet(&mut Command::new(&out)).stdout;
-        assert_eq!(String::from_utf8_lossy(&said), "off 0 on 10 off 10\n");
+        let said = quiet(&mut Command::new(&out));
+        assert_eq!(said, "off 0 on 10 off 10\n");
         quiet(Command::new("strip").arg(&out));
         let markers = elf.markers();
         assert_eq!(Elf::read(&out).markers(), markers);

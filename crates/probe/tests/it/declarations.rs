@@ -6,9 +6,9 @@
 //! libclang to build the tests, and generating the header (cbindgen) would lose its comments and macros;
 //! either would bring in some thirty crates for sixty lines that rarely change.
 
-use crate::support::{present, quiet, root};
 use capriole_probe::{Registers, ffi};
 use capriole_testkit::files;
+use capriole_testkit::tools::{present, quiet, root};
 use std::fmt::Write;
 use std::process::Command;
 

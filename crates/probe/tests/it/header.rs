@@ -1,6 +1,6 @@
 //! The header with the compilers and languages that it is for.
 
-use crate::support::{present, quiet, root};
+use capriole_testkit::tools::{present, quiet, root};
 use std::process::Command;
 
 fn compile(compiler: &str, options: &str, source: &str) {

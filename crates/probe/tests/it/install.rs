@@ -1,7 +1,8 @@
 //! The installation: where files are, and that programs can be built and run with them.
 
-use crate::support::{have, helper, present, probing, quiet, root};
+use crate::support::{helper, probing};
 use capriole_testkit::files;
+use capriole_testkit::tools::{have, present, quiet, root};
 use std::path::Path;
 use std::process::Command;
 

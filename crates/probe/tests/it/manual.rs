@@ -1,6 +1,7 @@
 //! The manual pages: their form, what they name, and the program in them.
 
-use crate::support::{have, libraries, probing, quiet, root};
+use crate::support::{libraries, probing};
+use capriole_testkit::tools::{have, quiet, root};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -1,6 +1,7 @@
 //! Child processes, which a mistake of a probe's may end; compilers; the library.
 
 use capriole_testkit::files;
+use capriole_testkit::tools::{quiet, root};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -98,42 +99,6 @@ pub fn probing(command: &mut Command) -> Output {
     let _ = done.send(());
     watch.join().unwrap();
     output
-}
-
-/// The top of the source tree.
-pub fn root() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    root.canonicalize().unwrap()
-}
-
-pub fn have(tool: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {tool}")])
-        .output();
-    found.is_ok_and(|output| output.status.success())
-}
-
-/// Returns the tools that are installed; prints those that are not.
-pub fn present<'a>(tools: &[&'a str]) -> Vec<&'a str> {
-    let (found, missing): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| have(tool));
-    for tool in missing {
-        println!("skipped: no {tool}");
-    }
-    found
-}
-
-/// Runs a command; it must succeed and print nothing on standard error. Returns its output.
-pub fn quiet(command: &mut Command) -> String {
-    let output = command
-        .output()
-        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && said.is_empty(),
-        "{command:?}: {}\n{said}",
-        output.status
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Builds the libraries with a compiler, once, into a directory.

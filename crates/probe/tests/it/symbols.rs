@@ -1,6 +1,7 @@
 //! What the libraries export and import.
 
-use crate::support::{libraries, present, quiet, root};
+use crate::support::libraries;
+use capriole_testkit::tools::{present, quiet, root};
 use std::collections::BTreeSet;
 use std::process::Command;
 

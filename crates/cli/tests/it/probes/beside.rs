@@ -8,9 +8,10 @@
 //! ```
 
 use super::hammered::hammer;
-use super::{command, library, output, parts, root, well};
+use super::{command, library, output, parts, well};
 use crate::programs::{Compiler, build};
 use crate::target::{self, rounds, told};
+use crate::tools::root;
 use capriole_testkit::files;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;

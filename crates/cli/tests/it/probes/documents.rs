@@ -1,7 +1,8 @@
 //! The programs in the documentation compile without warnings, and print what is said there.
 
-use super::{command, library, output, root};
+use super::{command, library, output};
 use crate::target::told;
+use crate::tools::root;
 use capriole_testkit::files;
 use std::path::PathBuf;
 use std::process::Command;

@@ -285,7 +285,7 @@ mod plugins {
 
     /// Runs a part of a program that does not use libcapriole itself.
     fn part(name: &str, plugin: Option<PathBuf>) {
-        let include = crate::probes::root().join("include");
+        let include = crate::tools::root().join("include");
         let include = format!("-I{}", files::text(&include));
         if let (Some(plugin), Some(loader)) = (plugin, build(Compiler::Gcc, LOADER, &[&include])) {
             println!("{}", run(&loader, &[name, files::text(&plugin)]));

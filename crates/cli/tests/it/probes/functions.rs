@@ -1,8 +1,9 @@
 //! What handlers may do, the states of probes, errors.
 
-use super::{command, output, parts, program, program_by, root, run};
+use super::{command, output, parts, program, program_by, run};
 use crate::programs::Compiler;
 use crate::target::told;
+use crate::tools::root;
 use capriole_testkit::files;
 use std::os::unix::process::ExitStatusExt;
 

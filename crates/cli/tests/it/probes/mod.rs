@@ -25,6 +25,7 @@ mod unwinding;
 
 use crate::programs::{Compiler, build};
 use crate::target::told;
+use crate::tools::root;
 use capriole_testkit::files;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -38,10 +39,6 @@ use std::time::Duration;
 const HELPER: &str = env!("CARGO_BIN_EXE_capriole");
 /// Time limit that only a program reaches that hangs.
 const PATIENCE: Duration = Duration::from_secs(540);
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Builds the library with a compiler and flags, and returns the directory that it is in.
 fn library_by(compiler: &str, flags: &str) -> PathBuf {

@@ -1,8 +1,9 @@
 //! The macros that check types, in each version of C++.
 
-use super::{program_by, root, run};
+use super::{program_by, run};
 use crate::programs::Compiler;
 use crate::target::told;
+use crate::tools::root;
 use std::process::Command;
 
 #[test]

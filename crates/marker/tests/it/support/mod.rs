@@ -1,6 +1,7 @@
 //! Compilers, and the notes in their output.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+use capriole_testkit::tools::quiet;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,22 +9,6 @@ use std::process::{Command, Output};
 use object::{Object, ObjectSection};
 
 pub const NOP: [u8; 5] = [0x0f, 0x1f, 0x44, 0, 0];
-
-pub fn have(tool: &str) -> bool {
-    let found = Command::new("sh")
-        .args(["-c", &format!("command -v {tool}")])
-        .output();
-    found.is_ok_and(|output| output.status.success())
-}
-
-/// Returns the tools that are installed; prints those that are not.
-pub fn present<'a>(tools: &[&'a str]) -> Vec<&'a str> {
-    let (found, missing): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| have(tool));
-    for tool in missing {
-        println!("skipped: no {tool}");
-    }
-    found
-}
 
 pub fn include() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -42,18 +27,6 @@ pub fn run(command: &mut Command) -> Output {
     command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}"))
-}
-
-/// Runs a command; it must succeed and print nothing on standard error.
-pub fn quiet(command: &mut Command) -> Output {
-    let output = run(command);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && said.is_empty(),
-        "{command:?}: {}\n{said}",
-        output.status
-    );
-    output
 }
 
 /// Runs `compiler options... source -o out`, with the header; warnings are errors.
