@@ -61,8 +61,14 @@ impl Random {
     /// A generator for [`seed`] and a number that differs among a test's generators.
     #[must_use]
     pub fn new(stream: u64) -> Random {
+        Random::of(seed() ^ stream.rotate_left(32))
+    }
+
+    /// A generator that gives the same numbers for the same seed in each run.
+    #[must_use]
+    pub fn of(seed: u64) -> Random {
         // A state of 0 would stay 0.
-        Random((seed() ^ stream.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
     /// The next number, of 64 random bits.
@@ -74,7 +80,13 @@ impl Random {
     }
 
     /// A number below `end`, which is not 0.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.number() % end
+    pub fn below(&mut self, end: usize) -> usize {
+        // The upper bits are the better ones.
+        (self.number() >> 33) as usize % end
+    }
+
+    /// One of these.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
     }
 }

@@ -78,12 +78,16 @@ pub fn few(steps: &[Step]) -> Vec<Step> {
     })
 }
 
-fn some_of(steps: &[Step], more: u64, mut is_named: impl FnMut(usize, usize) -> bool) -> Vec<Step> {
+fn some_of(
+    steps: &[Step],
+    more: usize,
+    mut is_named: impl FnMut(usize, usize) -> bool,
+) -> Vec<Step> {
     let last = |name: &str| steps.iter().filter(|step| step.name == name).count();
     let mut random = Random::new(0x57e9);
     let wanted = steps.iter().filter(|step| {
         let is_named = is_named(step.number, last(&step.name));
-        let is_drawn = random.below(steps.len() as u64) < more;
+        let is_drawn = random.below(steps.len()) < more;
         match effort() {
             Effort::Test => is_named,
             Effort::Soak => is_named || is_drawn,

@@ -322,7 +322,7 @@ fn killed_at_any_time() {
     let mut victim = Victim::new(&program, arguments, events);
     let mut random = Random::new(0);
     for round in 0..rounds(0, 100, 1000) {
-        let after = random.below(60_000);
+        let after = random.below(60_000) as u64;
         let mut recorder = victim.record_command("20ms");
         let mut recorder = recorder
             .stderr(Stdio::null())

@@ -350,7 +350,7 @@ fn a_recorder_killed_at_any_time() {
         let mut command = stairs.recorder("20ms");
         command.stderr(Stdio::null()).stdout(Stdio::null());
         let mut child = command.spawn().expect("it starts");
-        std::thread::sleep(Duration::from_micros(random.below(80_000)));
+        std::thread::sleep(Duration::from_micros(random.below(80_000) as u64));
         stairs.down();
         let _ = child.kill();
         child.wait().expect("a child");

@@ -173,7 +173,7 @@ fn assert_whole(trace: &Path, calls: u64, when: &str) -> u64 {
 /// Returns a source of moments: a different sequence for each number, and with each seed.
 fn moments(number: u64) -> impl FnMut(u64) -> Duration {
     let mut random = Random::new(number);
-    move |most| Duration::from_micros(random.below(most * 1000))
+    move |most| Duration::from_micros(random.below(most as usize * 1000) as u64)
 }
 
 const FAST: Work = (2, 10_000, 0);

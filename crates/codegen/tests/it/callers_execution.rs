@@ -125,7 +125,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         windows: random.below(8) > 0,
         long,
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
@@ -279,7 +279,7 @@ impl Session {
         while words.len() < AREA_SIZE {
             let word = match random.below(12) {
                 _ if long && random.below(12) > 0 => code(random),
-                0 => random.next(),
+                0 => random.number(),
                 1 => 0,
                 2 => pointer(random),
                 3 => STACK_POINTER + 8 * random.below(100) as u64,
@@ -385,11 +385,11 @@ fn run_case(
         let area = session.fill(&mut random, case.long);
         let mut input: State = random.state();
         input.gprs[Register::RBP.number()] = match random.below(6) {
-            0 => random.next(),
+            0 => random.number(),
             1 => STACK_POINTER + 8 * random.below(40) as u64,
             _ => AREA + 8 * random.below(AREA_SIZE / 16) as u64,
         };
-        let seed = random.next();
+        let seed = random.number();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(detour.entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;

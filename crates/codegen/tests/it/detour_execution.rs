@@ -84,7 +84,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     let only_counts = random.below(4) == 0;
     let unregister = (random.below(4) == 0).then(|| random.pick(&[0, 0, 4711]));
     let live = Live {
-        gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+        gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
         flags: random.below(2) == 0 && unregister.is_none(),
     };
     // As at a conditional jump that leaves the function: all of the work depends on the flags,
@@ -315,7 +315,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
     let mut counts = vec![0; GEOMETRY.counters as usize];
     for _ in 0..case.runs {
         let mut input: State = random.state();
-        let seed = random.next();
+        let seed = random.number();
         if let Some(returned) = case.unregister {
             input.gprs[Register::RAX.number()] = returned;
         }

@@ -80,7 +80,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             words: Vec::new(),
         },
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
@@ -181,7 +181,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
                 *register = pointer(&mut random);
             }
         }
-        let seed = random.next();
+        let seed = random.number();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;

@@ -100,7 +100,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     Case {
         work,
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
@@ -192,7 +192,7 @@ fn hostile_head(random: &mut Random) -> u64 {
     };
     let half = |random: &mut Random| match random.below(8) {
         0 => 0,
-        1 => random.next() as u32,
+        1 => random.number() as u32,
         2 => near(random, u32::MAX),
         3 | 4 => near(random, limit),
         5 => near(random, 0x8000_0000),
@@ -205,7 +205,7 @@ fn hostile_head(random: &mut Random) -> u64 {
 /// An arbitrary hostile value.
 fn hostile(random: &mut Random) -> u64 {
     match random.below(4) {
-        0 => random.next(),
+        0 => random.number(),
         1 => random.below(64) as u64,
         2 => u64::MAX,
         _ => hostile_head(random),
@@ -337,7 +337,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
         for register in &mut input.gprs {
             *register = pointer(&mut random);
         }
-        let seed = random.next();
+        let seed = random.number();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;

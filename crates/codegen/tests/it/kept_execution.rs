@@ -175,7 +175,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
         call,
         least,
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
@@ -314,7 +314,7 @@ impl Session {
     ) -> Result<(World, u64), String> {
         let area = self.area.fill(random);
         let input = self.input(random);
-        let seed = random.next();
+        let seed = random.number();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;

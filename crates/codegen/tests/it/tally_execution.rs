@@ -158,7 +158,7 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
             words: Vec::new(),
         },
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,
@@ -384,11 +384,11 @@ fn run_case(sandbox: &mut Sandbox, area: &Area, case: &Case) -> Result<(), Strin
         for register in &mut input.gprs {
             match random.below(4) {
                 0 => {}
-                1 => *register = random.next() >> random.below(64),
+                1 => *register = random.number() >> random.below(64),
                 _ => *register = random.pick(&few),
             }
         }
-        let seed = random.next();
+        let seed = random.number();
         let plain = sandbox.run(EXIT, &input, seed);
         let out = sandbox.run(entry, &input, seed);
         undisturbed(&plain, &out, case.live, case.red_zone)?;
@@ -621,7 +621,7 @@ fn timed(seed: u64, (rseq, stepped): (bool, bool), keyed: bool, together: bool) 
             ..Fetch::default()
         },
         live: Live {
-            gprs: RegSet(random.next() as u16 | RegSet::of(Register::RSP).0),
+            gprs: RegSet(random.number() as u16 | RegSet::of(Register::RSP).0),
             flags: random.below(2) == 0,
         },
         red_zone: random.below(2) == 0,

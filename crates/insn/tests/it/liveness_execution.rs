@@ -44,10 +44,10 @@ impl Case {
 fn spoil(input: &State, live: &Live, random: &mut Random) -> State {
     let mut spoilt = *input;
     for register in dead(live).iter() {
-        spoilt.gprs[register.number()] = random.next();
+        spoilt.gprs[register.number()] = random.number();
     }
     if !live.flags {
-        spoilt.flags = random.next() & ARITHMETIC_FLAGS;
+        spoilt.flags = random.number() & ARITHMETIC_FLAGS;
     }
     spoilt
 }
@@ -63,7 +63,7 @@ fn run(cases: &[Case]) -> (usize, usize) {
             for _ in 0..4 {
                 let mut input = random.state();
                 input.gprs[1] = random.below(4) as u64;
-                let seed = random.next();
+                let seed = random.number();
                 let mut expected = sandbox.run(ORIGINAL, &input, seed);
                 let spoilt = spoil(&input, &case.live, &mut random);
                 let mut found = sandbox.run(ORIGINAL, &spoilt, seed);
@@ -107,7 +107,7 @@ fn random_blocks_do_not_miss_what_is_dead() {
                 }
             })
             .collect();
-        cases.extend(Case::new(&block, random.next()));
+        cases.extend(Case::new(&block, random.number()));
     }
     let (registers, flags) = run(&cases);
     println!(
@@ -139,7 +139,7 @@ fn code_of_libraries_does_not_miss_what_is_dead() {
                 .map(|instruction| (instruction, None))
                 .collect();
             for block in pure.chunks(10) {
-                cases.extend(Case::new(block, random.next()));
+                cases.extend(Case::new(block, random.number()));
             }
             if cases.len() > 10_000 {
                 break;

@@ -89,7 +89,7 @@ fn run(cases: &[Case]) {
                 // For indirect calls by a register and for short loops.
                 input.gprs[15] = CALLEE;
                 input.gprs[1] = random.below(4) as u64;
-                let seed = random.next();
+                let seed = random.number();
                 let expected = sandbox.run(ORIGINAL, &input, seed);
                 let found = sandbox.run(COPY, &input, seed);
                 if found.state != expected.state {
@@ -136,7 +136,7 @@ fn random_blocks_behave_the_same() {
     let mut cases = Vec::new();
     while cases.len() < 30_000 {
         let block = random_block(&mut random);
-        cases.extend(Case::new(&block, random.next()));
+        cases.extend(Case::new(&block, random.number()));
     }
     run(&cases);
 }
@@ -196,7 +196,7 @@ fn calls_push_the_original_return_address() {
                     Err(RelocateError::CallThroughStack { .. })
                 ));
             } else {
-                cases.extend(Case::new(&block, random.next()));
+                cases.extend(Case::new(&block, random.number()));
             }
         }
     }
@@ -233,7 +233,7 @@ fn instructions_of_libraries_behave_the_same() {
                     block.push((instruction, None));
                 }
                 if block.len() == 8 {
-                    cases.extend(Case::new(&block, random.next()));
+                    cases.extend(Case::new(&block, random.number()));
                     block.clear();
                 }
             }

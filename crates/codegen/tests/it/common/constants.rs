@@ -14,7 +14,7 @@ pub fn random(random: &mut Random) -> u64 {
         0 => border.wrapping_sub(2),
         1 => random.below(300) as u64,
         2 => (random.below(300) as u64).wrapping_neg(),
-        _ => random.next(),
+        _ => random.number(),
     }
 }
 

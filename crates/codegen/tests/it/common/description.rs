@@ -200,9 +200,9 @@ pub fn text(random: &mut Random) -> Vec<u8> {
 /// A valid pointer, or an invalid one.
 pub fn pointer(random: &mut Random) -> u64 {
     match random.below(12) {
-        0 => random.next(),
+        0 => random.number(),
         1 => random.below(5000) as u64,
-        2 => 0x8000_0000_0000_0000 | random.next() >> 8,
+        2 => 0x8000_0000_0000_0000 | random.number() >> 8,
         3 => AREA + AREA_SIZE as u64 - random.below(24) as u64,
         4 => AREA - random.below(24) as u64,
         // The detour itself writes below the stack pointer.
@@ -263,10 +263,10 @@ pub fn random_condition(random: &mut Random, fields: &[Field], depth: usize) -> 
 pub fn constant(random: &mut Random, width: Width) -> i128 {
     match random.below(5) {
         0 => random.pick(&[0, 1, -1, 127, 128, 255, 256, -128]),
-        1 => i128::from(random.next()),
-        2 => i128::from(random.next() as i64),
+        1 => i128::from(random.number()),
+        2 => i128::from(random.number() as i64),
         3 => i128::from(AREA) + random.below(AREA_SIZE) as i128,
-        _ => i128::from(random.next() >> (64 - 8 * u32::from(width.bytes))),
+        _ => i128::from(random.number() >> (64 - 8 * u32::from(width.bytes))),
     }
 }
 
@@ -633,7 +633,7 @@ impl Area {
         let mut area = Vec::with_capacity(AREA_SIZE);
         while area.len() < AREA_SIZE {
             match random.below(5) {
-                0 => area.extend(random.next().to_le_bytes()),
+                0 => area.extend(random.number().to_le_bytes()),
                 1 | 2 => area.extend(pointer(random).to_le_bytes()),
                 _ => {
                     let long = random.below(40) == 0;

@@ -211,7 +211,7 @@ impl<'a> Prover<'a> {
         let small = free.into_iter().filter_map(|range| {
             let pages = (range.end - range.start) / 4096;
             let size = (1u64 << random.below(16)).min(pages);
-            let start = range.start + random.next() % (pages - size + 1) * 4096;
+            let start = range.start + random.number() % (pages - size + 1) * 4096;
             (random.below(4) > 0).then_some(start..start + size * 4096)
         });
         Space::new(small.collect(), usize::MAX)
@@ -585,7 +585,7 @@ impl<'a> Prover<'a> {
             start: Step {
                 address: start,
                 gprs,
-                flags: random.next() & FLAGS & !0x400 | direction,
+                flags: random.number() & FLAGS & !0x400 | direction,
             },
             stepped: true,
             function: vec![function.extent],

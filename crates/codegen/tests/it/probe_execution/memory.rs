@@ -140,7 +140,7 @@ pub fn scribble_below(stack_pointer: u64, spared: u64, noise: u64) {
     let mut random = Random::new(noise);
     for at in stack_pointer - BELOW..stack_pointer - spared {
         // SAFETY: in the stack, which is mapped and has room, as just checked.
-        unsafe { (at as *mut u8).write(random.next() as u8) };
+        unsafe { (at as *mut u8).write(random.number() as u8) };
     }
 }
 
@@ -364,7 +364,7 @@ pub fn random_word(random: &mut Random) -> u64 {
         9..12 => random.below(4) as u64,
         12 => random.below(300) as u64,
         13 => (random.below(5) as u64).wrapping_sub(2),
-        14 => u64::from(random.next() as u32),
-        _ => random.next(),
+        14 => u64::from(random.number() as u32),
+        _ => random.number(),
     }
 }

@@ -76,7 +76,7 @@ pub fn names() -> String {
 pub fn random(random: &mut Random) -> Vec<u8> {
     let size = register_ranges().iter().map(|r| r.1).max().unwrap_or(512);
     let mut state: Vec<u8> = (0..size.div_ceil(8))
-        .flat_map(|_| random.next().to_le_bytes())
+        .flat_map(|_| random.number().to_le_bytes())
         .collect();
     // Doubles and integers of ordinary size test more than noise.
     for lane in (160..size.saturating_sub(8)).step_by(8) {
@@ -90,7 +90,7 @@ pub fn random(random: &mut Random) -> Vec<u8> {
     state[0..2].copy_from_slice(&0x37fu16.to_le_bytes());
     state[2..6].fill(0);
     if random.below(8) == 0 {
-        state[4] = random.next() as u8;
+        state[4] = random.number() as u8;
     }
     for i in 0..8 {
         let (st, value) = (32 + 16 * i, random.below(1000) as u64 | 1);

@@ -5,29 +5,31 @@ use iced_x86::{
     Register,
 };
 
+use capriole_testkit::effort;
+use std::ops::{Deref, DerefMut};
+
 use super::sandbox::{ARITHMETIC_FLAGS, DATA, State};
 
-/// xorshift64*: gives the same numbers in every run.
-pub struct Random(u64);
+/// Random numbers, and what is made of them.
+pub struct Random(effort::Random);
+
+impl Deref for Random {
+    type Target = effort::Random;
+
+    fn deref(&self) -> &effort::Random {
+        &self.0
+    }
+}
+
+impl DerefMut for Random {
+    fn deref_mut(&mut self) -> &mut effort::Random {
+        &mut self.0
+    }
+}
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() >> 33) as usize % limit
-    }
-
-    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())]
+        Self(effort::Random::of(seed))
     }
 
     /// Random registers and flags. `rbx` points to the data; small numbers are common
@@ -37,15 +39,15 @@ impl Random {
         for gpr in &mut gprs {
             *gpr = match self.below(4) {
                 0 => self.below(3) as u64,
-                1 => self.next() as u32 as u64,
+                1 => self.number() as u32 as u64,
                 2 => (self.below(5) as u64).wrapping_sub(2),
-                _ => self.next(),
+                _ => self.number(),
             };
         }
         gprs[3] = DATA + 1024;
         State {
             gprs,
-            flags: self.next() & ARITHMETIC_FLAGS,
+            flags: self.number() & ARITHMETIC_FLAGS,
         }
     }
 
@@ -99,7 +101,7 @@ impl Random {
         let (r8, r8b) = (self.register(8), self.register(8));
         let (r4, r4b) = (self.register(4), self.register(4));
         let (r2, r1, r1b) = (self.register(2), self.register(1), self.register(1));
-        let immediate = self.next() as i32;
+        let immediate = self.number() as i32;
         let memory = self.memory();
         match self.below(30) {
             0 => with2(
@@ -128,7 +130,7 @@ impl Random {
             7 => with2(Mov_r64_rm64, r8, r8b),
             8 => with2(self.pick(&[Xor_r64_rm64, Sub_r64_rm64]), r8, r8),
             9 => with2(self.pick(&[Xor_r32_rm32, Sub_r32_rm32]), r4, r4),
-            10 => Instruction::with2(Mov_r64_imm64, r8, self.next()).unwrap(),
+            10 => Instruction::with2(Mov_r64_imm64, r8, self.number()).unwrap(),
             11 => Instruction::with2(Mov_r32_imm32, r4, immediate).unwrap(),
             12 => Instruction::with2(Mov_rm64_imm32, r8, immediate).unwrap(),
             13 => Instruction::with2(Mov_r64_rm64, r8, memory).unwrap(),

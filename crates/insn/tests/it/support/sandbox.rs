@@ -98,7 +98,7 @@ impl Sandbox {
         let mut random = super::random::Random::new(seed);
         let mut fill = |size: usize| -> Vec<u8> {
             (0..size / 8)
-                .flat_map(|_| random.next().to_le_bytes())
+                .flat_map(|_| random.number().to_le_bytes())
                 .collect()
         };
         let data = fill(DATA_SIZE);
