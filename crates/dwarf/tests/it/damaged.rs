@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::{Base, Element, Fetch, FieldType};
+use capriole_testkit::effort::rounds;
 use capriole_testkit::objects::object_of;
 use capriole_testkit::workshop::{Workshop, run};
 use proptest::prelude::*;
@@ -183,7 +184,7 @@ fn interesting(bytes: &[u8]) -> Vec<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(200, 600, 10_000) as u32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn changed_bytes_are_survived(

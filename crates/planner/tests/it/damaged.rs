@@ -6,6 +6,7 @@ use crate::fixtures::{Workshop, main_object, object_of};
 use capriole_event::EventSpec;
 use capriole_object::Objects;
 use capriole_planner::resolve::resolve;
+use capriole_testkit::effort::rounds;
 use proptest::prelude::*;
 
 const SOURCE: &str = r#"
@@ -80,7 +81,7 @@ fn ask(bytes: Vec<u8>) {
 #[test]
 fn every_cut_is_survived() {
     let Some(bytes) = sample() else { return };
-    for len in (0..bytes.len()).step_by(7) {
+    for len in (0..bytes.len()).step_by(rounds(29, 7, 1)) {
         ask(bytes[..len].to_vec());
     }
 }
@@ -98,7 +99,7 @@ fn places(len: usize) -> impl Strategy<Value = usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: rounds(500, 1500, 20_000) as u32, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn changed_bytes_are_survived(
