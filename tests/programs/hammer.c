@@ -206,7 +206,7 @@ static void call_all(uint64_t thread, uint64_t seq)
 static int threads = 4;
 static double seconds;
 static uint64_t calls_limit, pause_count, sleep_us;
-static int with_signals, with_fork, with_segv, block_sigtrap;
+static int with_signals, with_fork, with_segv, with_rest, block_sigtrap;
 static const char *library;
 static volatile int stop;
 static uint64_t calls_of[MAX_THREADS], signals_of[MAX_THREADS];
@@ -276,6 +276,8 @@ static void *hammer(void *argument)
 			;
 		if (sleep_us)
 			usleep(sleep_us);
+		if (with_rest)
+			rest(seq);
 	}
 	calls_of[self] = seq;
 	if (with_signals)
@@ -425,6 +427,8 @@ int main(int argc, char **argv)
 			sleep_us = strtoull(value, NULL, 0), i++;
 		else if (!strcmp(argv[i], "--dlopen"))
 			library = value, i++;
+		else if (!strcmp(argv[i], "--rest"))
+			with_rest = 1;
 		else if (!strcmp(argv[i], "--signals"))
 			with_signals = 1;
 		else if (!strcmp(argv[i], "--fork"))

@@ -100,8 +100,7 @@ static void *run(void *argument)
 				    wanted);
 		}
 		if (most == UINT64_MAX)
-			for (volatile int pause = 0; pause < 300; pause++)
-				;
+			rest(seq);
 	}
 	return (void *)(uintptr_t)seq;
 }

@@ -232,7 +232,7 @@ fn a_recorder_killed_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    let mut victim = Victim::new(&program, &["--threads", "2", "--rest"], EVENTS);
     let steps = victim.killed_recorders(chosen);
     println!("{steps} steps of record");
     assert!(steps > 40, "only {steps}");
@@ -246,7 +246,7 @@ fn a_recorder_with_breakpoints_killed_at_each_step() {
     };
     // work_loop can only be probed with a breakpoint.
     let events = &[":work_loop", ":work_ret"];
-    let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    let mut victim = Victim::new(&program, &["--threads", "2", "--rest"], events);
     victim.options = &["--breakpoints"];
     let steps = victim.killed_recorders(few);
     println!("{steps} steps of record with breakpoints");
@@ -259,7 +259,7 @@ fn a_detach_killed_at_each_step() {
         return;
     };
     let events = &[":work $arg1", ":work_loop"];
-    let mut victim = Victim::new(&program, &["--threads", "2"], events);
+    let mut victim = Victim::new(&program, &["--threads", "2", "--rest"], events);
     victim.options = &["--breakpoints"];
     let steps = victim.killed_detachers(chosen);
     println!("{steps} steps of detach");
@@ -375,7 +375,7 @@ fn a_recorder_overtaken_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    let mut victim = Victim::new(&program, &["--threads", "2", "--rest"], EVENTS);
     // While the probes are put in, what is read or written is not there any more.
     let is_refused = |said: &str| !said.contains("capriole: recording 4 functions");
     let steps = victim.overtaken(|victim| victim.record_command("5ms"), is_refused);
@@ -389,7 +389,7 @@ fn a_detach_overtaken_at_each_step() {
     let Some(program) = build(Compiler::Gcc, "hammer.c", &[]) else {
         return;
     };
-    let mut victim = Victim::new(&program, &["--threads", "2"], EVENTS);
+    let mut victim = Victim::new(&program, &["--threads", "2", "--rest"], EVENTS);
     let detach = |victim: &Victim| {
         victim.leave_probes();
         victim.detach_command()

@@ -752,7 +752,7 @@ fn a_tracer_killed_at_each_step() {
         return;
     };
     let events = ":work :work_short :work_nops :work_loop :work_switch :work_ret";
-    killed_at_each_step(&program, &["--threads", "2"], events, chosen);
+    killed_at_each_step(&program, &["--threads", "2", "--rest"], events, chosen);
 }
 
 #[test]

@@ -20,7 +20,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
 use std::time::{Duration, Instant};
 
 /// Time for which a thread runs that does not come to a place: enough for thousands of its rounds.
-const WAY: Duration = Duration::from_millis(50);
+const WAY: Duration = Duration::from_millis(10);
 
 /// Stops the program with one thread at `address`. `false`: no thread reached it.
 fn park(running: &Running, address: u64) -> bool {
