@@ -127,14 +127,19 @@ fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<
         return Err(format!("somebody else's bytes: {report:?}"));
     }
     let started = Instant::now();
-    let mut lingering = report.lingering;
-    while lingering && started.elapsed() < patience {
+    let mut is_there = report.lingering;
+    while is_there && started.elapsed() < patience {
         std::thread::sleep(Duration::from_millis(50));
-        match capriole_patch::recover::detach_all(&*ptrace::host(process)) {
-            Ok(report) => lingering = report.lingering,
-            Err(TargetError::NothingAttached { .. }) => lingering = false,
-            Err(error) => return Err(format!("detach: {error}")),
-        }
+        is_there = lingers(process)?;
     }
-    Ok(lingering)
+    Ok(is_there)
+}
+
+/// Tries to unmap what a detach has left. Returns true if it stays mapped.
+pub fn lingers(process: &Process) -> Result<bool, Wrong> {
+    match capriole_patch::recover::detach_all(&*ptrace::host(process)) {
+        Ok(report) => Ok(report.lingering),
+        Err(TargetError::NothingAttached { .. }) => Ok(false),
+        Err(error) => Err(format!("detach: {error}")),
+    }
 }
