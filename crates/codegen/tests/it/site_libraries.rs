@@ -104,12 +104,18 @@ fn check_placed(
         let range = at..at + write.after.len();
         assert_eq!(bytes[range.clone()], write.before, "{}", say("before"));
         bytes[range].copy_from_slice(&write.after);
-        // Each write covers one instruction's own bytes, unused ones, or the whole site.
+        // Each write covers one instruction's own bytes, unused ones, which may follow them, or the whole
+        // site.
         let own = flow.instruction_around(write.address);
         let end = write.address + write.after.len() as u64;
         let is_site = write.address == first && end <= shape.covered.end;
+        let is_free = |at: u64| {
+            let there = flow.instruction_around(at);
+            there.is_none_or(|there| !flow.is_reached(there.start))
+        };
         let is_unused = own.is_none_or(|own| {
-            write.address >= flow.extent().end || !flow.is_reached(own.start) || end <= own.end
+            let is_outside = write.address >= flow.extent().end;
+            is_outside || is_free(own.start) || (own.end..end).all(is_free)
         });
         let is_last = end > flow.extent().end;
         assert!(is_site || is_unused || is_last, "{}", say("write"));
