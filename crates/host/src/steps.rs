@@ -28,9 +28,9 @@ mod armed {
         signal: Signal,
     }
 
-    /// What the environment asked for when this process reached its first step.
+    /// The environment's requests, read when a process reaches its first step.
     struct Asked {
-        /// A process that is forked later looks into its own environment.
+        /// The process that read them. A child that is forked later reads its own.
         by: Pid,
         list: Option<File>,
         fatal: Option<Fatal>,

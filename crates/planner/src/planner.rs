@@ -26,8 +26,8 @@ use capriole_tactic::site::{
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-/// Whether breakpoints may be used. Where a thread blocks SIGTRAP it takes up to a second to find out,
-/// so it is done if a site asks.
+/// Permission to use breakpoints, or the reason for refusing it; determined when it is first needed,
+/// because that takes up to a second if a thread blocks SIGTRAP.
 type Breakpoints = LazyLock<Result<(), Refusal>, Box<dyn FnOnce() -> Result<(), Refusal> + Send>>;
 
 /// Planner for the sites of one process, or of files without a process.

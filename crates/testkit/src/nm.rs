@@ -1,4 +1,4 @@
-//! What `nm` lists, to compare with.
+//! The symbols of a file as `nm` lists them: the reference for tests of symbol tables.
 
 use std::path::Path;
 use std::process::Command;
