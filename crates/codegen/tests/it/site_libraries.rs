@@ -104,18 +104,21 @@ fn check_placed(
         let range = at..at + write.after.len();
         assert_eq!(bytes[range.clone()], write.before, "{}", say("before"));
         bytes[range].copy_from_slice(&write.after);
-        // Each write covers one instruction's own bytes, unused ones, which may follow them, or the whole
+        // Each write covers one instruction's own bytes and padding behind them, unused ones, or the whole
         // site.
         let own = flow.instruction_around(write.address);
         let end = write.address + write.after.len() as u64;
         let is_site = write.address == first && end <= shape.covered.end;
-        let is_free = |at: u64| {
-            let there = flow.instruction_around(at);
-            there.is_none_or(|there| !flow.is_reached(there.start))
-        };
         let is_unused = own.is_none_or(|own| {
-            let is_outside = write.address >= flow.extent().end;
-            is_outside || is_free(own.start) || (own.end..end).all(is_free)
+            let mut next = own.end;
+            while next < end
+                && !flow.is_reached(next)
+                && let Some(padding) = code.instruction_at(next, flow.extent().end)
+                && is_padding(&padding)
+            {
+                next = padding.next_ip();
+            }
+            write.address >= flow.extent().end || !flow.is_reached(own.start) || end <= next
         });
         let is_last = end > flow.extent().end;
         assert!(is_site || is_unused || is_last, "{}", say("write"));
