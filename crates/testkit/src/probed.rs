@@ -12,7 +12,7 @@ use capriole_ring::reader::record_size;
 use capriole_ring::{Packet, Reader};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Error message.
 pub type Wrong = String;
@@ -54,13 +54,11 @@ impl Hits {
     }
 }
 
-/// Attaches, runs the closure, and takes the probes out. Signal handlers that will return into
-/// a detour have `patience` to do so. Returns the hits, and the number of probes that could not
-/// be written, by reason.
+/// Attaches, runs the closure, and takes the probes out. Returns the hits, and the number of probes
+/// that could not be written, by reason.
 pub fn probed(
     process: &Process,
     probes: &[Probe],
-    patience: Duration,
     meanwhile: impl FnOnce() -> Result<(), Wrong>,
 ) -> Result<(Hits, BTreeMap<String, usize>), Wrong> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -110,7 +108,7 @@ pub fn probed(
     });
     result?;
     read?;
-    hits.lingering = detach(&attached, process, patience)?;
+    hits.lingering = detach(&attached)?;
     reader.collect(true, |packet| hits.take(&packet, &sizes))?;
     hits.records.retain(|event, _| sizes.contains_key(event));
     hits.lost = reader.lost();
@@ -121,18 +119,12 @@ pub fn probed(
 }
 
 /// Takes the probes out. Returns true if memory stays mapped.
-fn detach(attached: &Attached, process: &Process, patience: Duration) -> Result<bool, Wrong> {
+fn detach(attached: &Attached) -> Result<bool, Wrong> {
     let report = attached.detach().map_err(|e| format!("detach: {e}"))?;
-    if report.foreign != 0 {
-        return Err(format!("somebody else's bytes: {report:?}"));
+    match report.foreign {
+        0 => Ok(report.lingering),
+        _ => Err(format!("somebody else's bytes: {report:?}")),
     }
-    let started = Instant::now();
-    let mut is_there = report.lingering;
-    while is_there && started.elapsed() < patience {
-        std::thread::sleep(Duration::from_millis(50));
-        is_there = lingers(process)?;
-    }
-    Ok(is_there)
 }
 
 /// Tries to unmap what a detach has left. Returns true if it stays mapped.

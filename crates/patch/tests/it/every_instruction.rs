@@ -101,8 +101,7 @@ fn round(
     if busy {
         program.ask(&subject.question)?;
     }
-    let patience = Duration::from_secs(1);
-    let outcome = probed(&process, probes, patience, || {
+    let outcome = probed(&process, probes, || {
         if busy {
             compare(program.answer()?)?;
         }
