@@ -48,6 +48,24 @@ impl Workshop {
         run(&mut command).then_some(output)
     }
 
+    /// Compiles `NAME.rs` with debug information into `NAME-LEVEL`; returns `None`, with a printed
+    /// reason, if that is not possible.
+    pub fn compile_rust(
+        &self,
+        options: &[&str],
+        source: &str,
+        name: &str,
+        level: &str,
+    ) -> Option<PathBuf> {
+        let input = self.path(&format!("{name}.rs"));
+        std::fs::write(&input, source).unwrap();
+        let output = self.path(&format!("{name}-{level}"));
+        let mut command = Command::new("rustc");
+        command.arg(&input).arg("-o").arg(&output).args(options);
+        command.args(["-g", "-C", &format!("opt-level={level}")]);
+        run(&mut command).then_some(output)
+    }
+
     /// Makes a copy of `path` without symbols.
     pub fn strip(&self, path: &Path) -> Option<PathBuf> {
         let output = path.with_extension("stripped");

@@ -53,6 +53,17 @@ fn honest(output: &Output) -> Value {
     value
 }
 
+/// Runs the command while the program writes over its counts. Returns the last object printed, which
+/// says so.
+fn spoilt(words: &[&str]) -> Option<Value> {
+    let (mut running, tracer) = among(words)?;
+    running.say("spoil");
+    assert_eq!(running.line(), "spoilt 1");
+    let value = honest(&ended(running, tracer));
+    assert!(value["damaged"].as_u64() > Some(0), "{value}");
+    Some(value)
+}
+
 #[test]
 fn counts_that_were_written_over_are_none() {
     let words = [
@@ -65,13 +76,7 @@ fn counts_that_were_written_over_are_none() {
         "-e",
         ":counted count() by n=$arg1:u8",
     ];
-    let Some((mut running, tracer)) = among(&words) else {
-        return;
-    };
-    running.say("spoil");
-    assert_eq!(running.line(), "spoilt 1");
-    let value = honest(&ended(running, tracer));
-    assert!(value["damaged"].as_u64() > Some(0), "{value}");
+    spoilt(&words);
 }
 
 #[test]
@@ -87,13 +92,7 @@ fn losses_that_were_written_over_are_none() {
         "-e",
         "r :counted $retval",
     ];
-    let Some((mut running, tracer)) = among(&words) else {
-        return;
-    };
-    running.say("spoil");
-    assert_eq!(running.line(), "spoilt 1");
-    let value = honest(&ended(running, tracer));
-    assert!(value["damaged"].as_u64() > Some(0), "{value}");
+    let Some(value) = spoilt(&words) else { return };
     assert_eq!(value["returns_damaged"], true, "{value}");
 }
 

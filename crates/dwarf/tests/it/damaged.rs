@@ -1,14 +1,13 @@
 //! Damaged debug information: it gives an error or some result, but never a panic, an endless
 //! loop or exhausted memory.
 
-use std::process::Command;
 use std::sync::OnceLock;
 
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::{Base, Element, Fetch, FieldType};
 use capriole_testkit::effort::rounds;
 use capriole_testkit::objects::object_of;
-use capriole_testkit::workshop::{Workshop, run};
+use capriole_testkit::workshop::Workshop;
 use proptest::prelude::*;
 
 const C: &str = r#"
@@ -50,21 +49,13 @@ fn samples() -> &'static [Vec<u8>] {
                 ));
             }
         }
-        let source = shop.path("small.rs");
-        std::fs::write(&source, RUST).unwrap();
+        let options = [
+            "--crate-type=cdylib",
+            "-Cpanic=abort",
+            "-Clink-arg=-nostdlib",
+        ];
         for level in ["0", "2"] {
-            let output = shop.path(&format!("rust{level}"));
-            let mut rustc = Command::new("rustc");
-            rustc.arg(&source).arg("-o").arg(&output);
-            rustc.args([
-                "--crate-type=cdylib",
-                "-g",
-                "-Cpanic=abort",
-                "-Clink-arg=-nostdlib",
-            ]);
-            if run(rustc.args(["-C", &format!("opt-level={level}")])) {
-                found.push(output);
-            }
+            found.extend(shop.compile_rust(&options, RUST, "small", level));
         }
         let read = |path: &std::path::PathBuf| std::fs::read(path).unwrap();
         let samples: Vec<Vec<u8>> = found.iter().map(read).collect();

@@ -334,16 +334,10 @@ fn main() {
 #[test]
 fn rust_is_read_as_far_as_it_goes() {
     let shop = Workshop::new();
-    let source = shop.path("point.rs");
-    std::fs::write(&source, RUST).unwrap();
     for level in ["0", "2"] {
-        let program = shop.path(&format!("rust-{level}"));
-        let mut rustc = Command::new("rustc");
-        rustc.arg(&source).arg("-o").arg(&program);
-        rustc.args(["-g", "-C", &format!("opt-level={level}")]);
-        if !run(&mut rustc) {
+        let Some(program) = shop.compile_rust(&[], RUST, "point", level) else {
             return;
-        }
+        };
         let object = open(&program);
         let debug = object.debug().unwrap();
         let places = debug.functions("point::handle").unwrap();

@@ -525,13 +525,10 @@ fn somebody_else_detaches() {
     running.finish();
 }
 
-/// A counter is raised as long as an armed probe needs it, and not twice.
-#[test]
-fn reference_counters_follow() {
-    let Some(program) = build(Compiler::Gcc, "watched.c", &["-DTEST_additions"]) else {
-        return;
-    };
-    let mut running = Running::start(&program, &[]);
+/// Starts `watched`, and plans probes of its functions that raise its reference counter.
+fn watched(flag: &str) -> Option<(Running, Probes)> {
+    let program = build(Compiler::Gcc, "watched.c", &[flag])?;
+    let running = Running::start(&program, &[]);
     let process = running.process();
     let file = ObjectFile::open(&program).expect("an ELF file");
     let symbol = file.other_symbol("watched_counter").expect("symbols");
@@ -543,9 +540,19 @@ fn reference_counters_follow() {
     let object = &sites(&objects, &[":watched_step"])[0].object;
     let counter = ReferenceCounter::of(object, offset).expect("a counter");
     let mut all = Probes::of(&process, &[":watched_step", ":watched_other"], Reach::Best);
-    all.probes
-        .iter_mut()
-        .for_each(|probe| probe.counters = vec![counter]);
+    for probe in &mut all.probes {
+        probe.counters = vec![counter];
+    }
+    Some((running, all))
+}
+
+/// A counter is raised as long as an armed probe needs it, and not twice.
+#[test]
+fn reference_counters_follow() {
+    let Some((mut running, all)) = watched("-DTEST_additions") else {
+        return;
+    };
+    let process = running.process();
     let one = |i: usize, event| as_event(all.probes[i].clone(), event);
     let mut says = |wanted: &str| {
         running.say("go");
@@ -861,24 +868,10 @@ fn at_sites_that_are_occupied() {
 /// detached with its parent.
 #[test]
 fn a_child_has_the_probes_of_the_fork() {
-    let Some(program) = build(Compiler::Gcc, "watched.c", &["-DTEST_children"]) else {
+    let Some((mut running, all)) = watched("-DTEST_children") else {
         return;
     };
-    let mut running = Running::start(&program, &[]);
     let process = running.process();
-    let file = ObjectFile::open(&program).expect("an ELF file");
-    let symbol = file.other_symbol("watched_counter").expect("symbols");
-    let Some(OtherSymbol::Data(counter)) = symbol else {
-        panic!("no counter");
-    };
-    let offset = file.file_offset(counter).expect("in the file");
-    let objects = Objects::of_process(&process).expect("objects");
-    let object = &sites(&objects, &[":watched_step"])[0].object;
-    let counter = ReferenceCounter::of(object, offset).expect("a counter");
-    let mut all = Probes::of(&process, &[":watched_step", ":watched_other"], Reach::Best);
-    for probe in &mut all.probes {
-        probe.counters = vec![counter];
-    }
     let one = |i: usize, event| as_event(all.probes[i].clone(), event);
     let base = Probes {
         probes: vec![one(0, 0)],

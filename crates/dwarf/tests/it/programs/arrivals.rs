@@ -2,13 +2,12 @@
 //! function they have the value that the caller passed, or are refused.
 
 use std::path::Path;
-use std::process::Command;
 
 use capriole_dwarf::DebugInfo as _;
 use capriole_dwarf::{Refusal, Returned, VariableError};
 use capriole_testkit::objects::open;
 use capriole_testkit::stopped::{Stopped, ask};
-use capriole_testkit::workshop::{Workshop, run};
+use capriole_testkit::workshop::Workshop;
 
 const CXX: &str = r#"#include <memory>
 #include <string>
@@ -390,16 +389,10 @@ fn main() {
 #[test]
 fn parameters_of_rust_are_what_was_passed() {
     let shop = Workshop::new();
-    let source = shop.path("point.rs");
-    std::fs::write(&source, RUST).unwrap();
     for level in ["0", "2"] {
-        let program = shop.path(&format!("rust-{level}"));
-        let mut rustc = Command::new("rustc");
-        rustc.arg(&source).arg("-o").arg(&program);
-        rustc.args(["-g", "-C", &format!("opt-level={level}")]);
-        if !run(&mut rustc) {
+        let Some(program) = shop.compile_rust(&[], RUST, "point", level) else {
             return;
-        }
+        };
         let object = open(&program);
         let debug = object.debug().unwrap();
         let site = &debug.functions("point::handle").unwrap()[0].site;
