@@ -131,7 +131,7 @@ fn prepare(process: &Process, event: &str, sites: usize) -> anyhow::Result<Prepa
         .collect();
     let works = selected.iter().map(|event| vec![event.record()]);
     let probes = select::probes(&selected, works.collect());
-    let guards = guards::threads(&objects, &planner);
+    let guards = guards::find(&objects, &planner);
     let time = started.elapsed();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
     for event in selected.iter().filter(|event| event.fate.plan().is_err()) {

@@ -32,7 +32,7 @@
 mod calls;
 mod tls;
 
-use self::calls::{Call, calls, changes, constant, copied, loaded};
+use self::calls::{Call, Calls, changes, constant, copied, loaded};
 use crate::planner::{Planner, is_c_library};
 use crate::resolve::Site;
 use capriole_codegen::work::Work;
@@ -75,56 +75,42 @@ const MAX_PATCH: u64 = 4 + 15;
 /// symbol table, and in Go's own table, where its wrapper has the same name.
 const GO_VFORK: [&str; 2] = ["syscall.rawVforkSyscall.abi0", "syscall.rawVforkSyscall"];
 
-/// Finds and plans the guards behind system calls that create threads, in the C library and the
-/// program itself.
+/// Finds and plans all guards at system calls.
 #[must_use]
-pub fn threads(objects: &Objects, planner: &Planner) -> Guards {
-    let mut guards = Guards::default();
+pub fn find(objects: &Objects, planner: &Planner) -> Guards {
+    let mut guards = Guards {
+        filters_complete: true,
+        actions_complete: true,
+        ..Guards::default()
+    };
+    let all: Vec<_> = objects.all().map(|o| (o, Calls::of(o))).collect();
     let is_static = !objects.all().any(|object| is_c_library(object));
-    for object in objects.all() {
+    for (object, calls) in &all {
+        // Threads are created by the C library and the program itself.
         if object.is_main() || is_c_library(object) {
             add_threads(&mut guards, object, planner);
         }
         guards.own_storage |= !is_c_library(object)
-            && tls::changes_thread_pointer(object, is_static && object.is_main());
+            && tls::changes_thread_pointer(object, calls, is_static && object.is_main());
     }
-    guards
-}
-
-/// Adds the guards before system calls that may install a system call filter, in all objects.
-pub fn add_filters(guards: &mut Guards, objects: &Objects, planner: &Planner) {
-    guards.filters_complete = true;
-    for object in objects.all() {
-        for call in calls(object, &FILTER_CALLS) {
-            match before_call(object, planner, &call) {
+    for (object, calls) in &all {
+        for call in calls.with(&FILTER_CALLS) {
+            match before_call(object, planner, call) {
                 Before::Harmless => {}
                 Before::Guard(probe) if !guards.overlaps(&probe) => guards.filters.push(*probe),
                 _ => guards.filters_complete = false,
             }
         }
     }
-}
-
-/// Adds the guards behind system calls that report the action of a signal, in all objects.
-pub fn add_actions(guards: &mut Guards, objects: &Objects, planner: &Planner) {
-    guards.actions_complete = true;
-    for object in objects.all() {
-        for call in calls(object, &[SIGACTION]) {
-            match behind_action(object, planner, &call) {
+    for (object, calls) in &all {
+        for call in calls.with(&[SIGACTION]) {
+            match behind_action(object, planner, call) {
                 Before::Harmless => {}
                 Before::Guard(probe) if !guards.overlaps(&probe) => guards.actions.push(*probe),
                 _ => guards.actions_complete = false,
             }
         }
     }
-}
-
-/// Finds and plans all guards at system calls.
-#[must_use]
-pub fn find(objects: &Objects, planner: &Planner) -> Guards {
-    let mut guards = threads(objects, planner);
-    add_filters(&mut guards, objects, planner);
-    add_actions(&mut guards, objects, planner);
     guards
 }
 

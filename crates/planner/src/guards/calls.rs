@@ -33,7 +33,7 @@ const MOST: usize = 4096;
 /// Registers in which calls return values (System V ABI).
 const RESULTS: [Register; 2] = [Register::RAX, Register::RDX];
 
-/// A `syscall` instruction that may have one of the wanted numbers.
+/// A `syscall` instruction.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
     /// Run-time address.
@@ -46,6 +46,18 @@ pub(super) struct Call {
     pub before: Vec<Instruction>,
 }
 
+impl Call {
+    /// A call that may be a chance sequence of bytes, or code outside known functions.
+    fn unknown(address: u64) -> Call {
+        Call {
+            address,
+            function: None,
+            number: None,
+            before: Vec::new(),
+        }
+    }
+}
+
 /// A function's code.
 struct Function {
     all: Vec<Instruction>,
@@ -53,58 +65,57 @@ struct Function {
     before: Vec<Vec<usize>>,
 }
 
-/// Returns the `syscall` instructions of an object that may have one of the numbers `wanted`.
-pub(super) fn calls(object: &Object, wanted: &[u32]) -> Vec<Call> {
-    let mut found = Vec::new();
-    let Ok(texts) = object.file().text() else {
-        return found;
-    };
-    let mut functions: HashMap<u64, Function> = HashMap::new();
-    for text in texts {
-        let code = Code::new(&text.bytes, object.run_time(text.address));
-        for at in memchr::memmem::find_iter(&text.bytes, &SYSCALL) {
-            let address = code.address + at as u64;
-            let extent = function_around(object, address);
-            let function = extent.map(|extent| {
-                let new = || Function::new(&code, extent);
-                &*functions.entry(extent.start).or_insert_with(new)
-            });
-            let Some(function) = function.filter(|f| f.end() > address) else {
-                // Either a chance sequence of bytes, or code outside known functions.
-                let near = &text.bytes[at.saturating_sub(NEAR)..at];
-                if loads(near, wanted) {
-                    found.push(Call {
-                        address,
-                        function: None,
-                        number: None,
-                        before: Vec::new(),
-                    });
-                }
-                continue;
-            };
-            let Ok(index) = function.all.binary_search_by_key(&address, |i| i.ip()) else {
-                continue; // in the middle of another instruction
-            };
-            if function.all[index].mnemonic() != Mnemonic::Syscall {
-                continue;
+/// The `syscall` instructions of an object.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    all: Vec<(Call, Numbers)>,
+}
+
+/// Numbers that a call may have.
+#[derive(Debug)]
+enum Numbers {
+    Any,
+    These(BTreeSet<u32>),
+    /// It is not known whether this is an instruction; the bytes before it.
+    Near(Vec<u8>),
+}
+
+impl Calls {
+    /// Finds all system calls of an object.
+    pub(super) fn of(object: &Object) -> Calls {
+        let mut calls = Calls::default();
+        let mut functions: HashMap<u64, Function> = HashMap::new();
+        for text in object.file().text().unwrap_or_default() {
+            let code = Code::new(&text.bytes, object.run_time(text.address));
+            for at in memchr::memmem::find_iter(&text.bytes, &SYSCALL) {
+                let address = code.address + at as u64;
+                let extent = function_around(object, address);
+                let function = extent.map(|extent| {
+                    let new = || Function::new(&code, extent);
+                    &*functions.entry(extent.start).or_insert_with(new)
+                });
+                let function = function.filter(|f| f.end() > address);
+                let near = || &text.bytes[at.saturating_sub(NEAR)..at];
+                calls.all.extend(match function {
+                    Some(function) => function.call(address, extent),
+                    None => Some((Call::unknown(address), Numbers::Near(near().to_vec()))),
+                });
             }
-            let numbers = function.values(index, Register::RAX);
-            // The kernel reads the lower half, in which one bit selects the table.
-            let plain = |number: &u64| *number as u32 & !X32_SYSCALL_BIT;
-            let number = match &numbers {
-                Some(numbers) if !numbers.iter().any(|n| wanted.contains(&plain(n))) => continue,
-                Some(numbers) if numbers.len() == 1 => numbers.first().map(plain),
-                _ => None,
-            };
-            found.push(Call {
-                address,
-                function: extent,
-                number,
-                before: function.straight(index),
-            });
         }
+        calls
     }
-    found
+
+    /// Returns the calls that may have one of the numbers `wanted`.
+    pub(super) fn with(&self, wanted: &[u32]) -> impl Iterator<Item = &Call> {
+        let may_be = move |numbers: &Numbers| match numbers {
+            Numbers::Any => true,
+            Numbers::These(numbers) => wanted.iter().any(|number| numbers.contains(number)),
+            Numbers::Near(bytes) => loads(bytes, wanted),
+        };
+        let all = self.all.iter();
+        all.filter(move |(_, numbers)| may_be(numbers))
+            .map(|(call, _)| call)
+    }
 }
 
 /// `__X32_SYSCALL_BIT` (asm/unistd.h).
@@ -218,6 +229,26 @@ impl Function {
     /// Returns the address behind the last instruction that could be decoded.
     fn end(&self) -> u64 {
         self.all.last().map_or(0, Instruction::next_ip)
+    }
+
+    /// Returns the system call at an address, unless that is in the middle of another instruction.
+    fn call(&self, address: u64, extent: Option<Extent>) -> Option<(Call, Numbers)> {
+        let index = self.all.binary_search_by_key(&address, |i| i.ip()).ok()?;
+        if self.all[index].mnemonic() != Mnemonic::Syscall {
+            return None;
+        }
+        // The kernel reads the lower half, in which one bit selects the table.
+        let plain = |number: u64| number as u32 & !X32_SYSCALL_BIT;
+        let numbers = self.values(index, Register::RAX);
+        let numbers = numbers.map(|all| all.into_iter().map(plain).collect::<BTreeSet<_>>());
+        let only = numbers.as_ref().filter(|numbers| numbers.len() == 1);
+        let call = Call {
+            address,
+            function: extent,
+            number: only.and_then(BTreeSet::first).copied(),
+            before: self.straight(index),
+        };
+        Some((call, numbers.map_or(Numbers::Any, Numbers::These)))
     }
 
     /// Returns the constants that a register can hold at an instruction, if they are all known.

@@ -6,13 +6,14 @@
 //! `arch_prctl(ARCH_SET_FS)`), the thread pointer may point to other data, or to none. Then
 //! nothing at all is read through it.
 
-use super::calls::{calls, constant};
+use super::calls::{Calls, constant};
 use super::{function_around, instructions};
 use capriole_insn::Code;
 use capriole_object::Object;
 use capriole_object::symbols::OtherSymbol;
 use iced_x86::Instruction;
 use std::collections::HashMap;
+use std::slice;
 
 /// `clone`, `clone3`, `arch_prctl` (asm/unistd_64.h).
 const CLONE: u32 = 56;
@@ -32,7 +33,7 @@ const LAST_SIGNAL: u32 = 64;
 
 /// True if an object that is not a C library changes thread pointers. Its system calls prove
 /// nothing if the object contains a C library.
-pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bool {
+pub(super) fn changes_thread_pointer(object: &Object, calls: &Calls, has_c_library: bool) -> bool {
     let file = object.file();
     let Ok(texts) = file.text() else {
         return false;
@@ -48,8 +49,8 @@ pub(super) fn changes_thread_pointer(object: &Object, has_c_library: bool) -> bo
     let library = file.section(LIBRARY).unwrap_or_default();
     let library = object.run_time(library.start)..object.run_time(library.end);
     let own = |number| {
-        let found = calls(object, &[number]);
-        let mut found = found.iter().filter(|call| !library.contains(&call.address));
+        let found = calls.with(slice::from_ref(&number));
+        let mut found = found.filter(|call| !library.contains(&call.address));
         found.any(|call| call.number == Some(number))
     };
     imports("arch_prctl")
