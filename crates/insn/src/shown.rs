@@ -1,6 +1,6 @@
 //! Instruction starts, as far as control flow proves them.
 
-use crate::arch::sweep::{Kind, record};
+use crate::arch::sweep::{Kind, Walk, record};
 use crate::decode::{Code, Extent, is_padding};
 
 /// The addresses at which control flow from known starting points proves instructions to begin.
@@ -25,17 +25,18 @@ impl Shown {
             begins: vec![0; words],
         };
         let mut pending: Vec<u64> = roots.into_iter().collect();
-        while let Some(mut at) = pending.pop() {
+        let mut walk = Walk::new(code);
+        while let Some(at) = pending.pop() {
+            if shown.contains(at) || !walk.go_to(at) {
+                continue;
+            }
             let mut behind_call = false;
-            while text.contains(at) && !shown.contains(at) {
-                let Some(instruction) = code.instruction_at(at, text.end) else {
-                    break;
-                };
-                if behind_call && is_padding(&instruction) {
+            while let Some(instruction) = walk.next() {
+                if shown.contains(instruction.ip()) || behind_call && is_padding(instruction) {
                     break;
                 }
-                shown.insert(at);
-                let record = record(&instruction);
+                let record = record(instruction);
+                shown.insert(record.address);
                 if matches!(record.kind, Kind::Jump | Kind::Conditional | Kind::Call) {
                     pending.push(record.target);
                 }
@@ -43,7 +44,6 @@ impl Shown {
                     break;
                 }
                 behind_call = matches!(record.kind, Kind::Call | Kind::IndirectCall);
-                at = record.end();
             }
         }
         shown

@@ -36,6 +36,8 @@ pub struct ObjectCode {
     forbidden: Vec<Extent>,
     data: Vec<Extent>,
     pub(super) red_zone: RedZone,
+    /// Known starts of instructions, ascending.
+    roots: OnceLock<Vec<u64>>,
     shown: OnceLock<Vec<Shown>>,
 }
 
@@ -58,6 +60,7 @@ impl ObjectCode {
             forbidden: forbidden.map(run_time).collect(),
             data: symbols.data().iter().map(|e| run_time(*e)).collect(),
             red_zone: RedZone::default(),
+            roots: OnceLock::new(),
             shown: OnceLock::new(),
         };
         code.functions.sort_unstable();
@@ -188,13 +191,12 @@ impl ObjectCode {
     ///
     /// Nothing shows that an instruction begins there.
     pub fn shown(&self, address: u64) -> Result<(), Option<Extent>> {
+        if self.shown.get().is_none() && self.is_shown_nearby(address) {
+            return Ok(());
+        }
         let shown = self.shown.get_or_init(|| {
-            let roots: Vec<u64> = roots::roots(&self.file)
-                .into_iter()
-                .map(|root| root.wrapping_add(self.bias))
-                .collect();
             self.pieces()
-                .map(|code| Shown::from(&code, roots.iter().copied()))
+                .map(|code| Shown::from(&code, self.roots().iter().copied()))
                 .collect()
         });
         let mut pieces = self.pieces().zip(shown);
@@ -204,6 +206,37 @@ impl ObjectCode {
             Some((code, shown)) => Err(shown.around(&code, address)),
             None => Err(None),
         }
+    }
+
+    /// True if the code behind the nearest known start of an instruction shows that one begins at a
+    /// run-time address: that saves following all code.
+    fn is_shown_nearby(&self, address: u64) -> bool {
+        const NEAR: u64 = 4096;
+        let roots = self.roots();
+        let behind = roots.partition_point(|root| *root <= address);
+        let root = behind.checked_sub(1).map(|index| roots[index]);
+        let Some(root) = root.filter(|root| address - root <= NEAR) else {
+            return false;
+        };
+        self.code_at(root).is_some_and(|code| {
+            let end = code.extent().end.min(address.saturating_add(NEAR));
+            let Some(bytes) = code.get(Extent::new(root, end)) else {
+                return false;
+            };
+            let code = Code::new(bytes, root).with_data(&self.data);
+            Shown::from(&code, [root]).contains(address)
+        })
+    }
+
+    /// Returns the run-time addresses of known starts of instructions, ascending.
+    fn roots(&self) -> &[u64] {
+        self.roots.get_or_init(|| {
+            let roots = roots::roots(&self.file).into_iter();
+            let mut roots: Vec<u64> = roots.map(|root| root.wrapping_add(self.bias)).collect();
+            roots.sort_unstable();
+            roots.dedup();
+            roots
+        })
     }
 
     /// True if the call frame information has an entry that begins at a run-time address.

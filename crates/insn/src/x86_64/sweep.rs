@@ -104,6 +104,50 @@ pub(crate) fn sweep(
     None
 }
 
+/// Decodes one instruction after the other, from any address.
+pub(crate) struct Walk<'a> {
+    code: Code<'a>,
+    decoder: Decoder<'a>,
+    instruction: Instruction,
+    /// The next piece of known data.
+    data: Option<Extent>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(code: &Code<'a>) -> Self {
+        Self {
+            code: *code,
+            decoder: Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE),
+            instruction: Instruction::default(),
+            data: code.data_in(code.extent()),
+        }
+    }
+
+    /// Goes to an address; false if that is outside the code.
+    pub(crate) fn go_to(&mut self, address: u64) -> bool {
+        let text = self.code.extent();
+        let offset = address.wrapping_sub(text.start);
+        if !text.contains(address) || self.decoder.set_position(offset as usize).is_err() {
+            return false;
+        }
+        self.decoder.set_ip(address);
+        self.data = self.code.data_in(Extent::new(address, text.end));
+        true
+    }
+
+    /// Returns the instruction here and goes on behind it, or `None` if the bytes do not decode, or
+    /// some of them are known to be data.
+    pub(crate) fn next(&mut self) -> Option<&Instruction> {
+        if !self.decoder.can_decode() {
+            return None;
+        }
+        self.decoder.decode_out(&mut self.instruction);
+        let end = self.decoder.ip();
+        let is_data = self.data.is_some_and(|data| data.start < end);
+        (!self.instruction.is_invalid() && !is_data).then_some(&self.instruction)
+    }
+}
+
 /// Returns the record of `instruction`.
 pub(crate) fn record(instruction: &Instruction) -> Record {
     let (kind, target) = match instruction.flow_control() {
