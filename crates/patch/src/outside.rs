@@ -3,7 +3,7 @@
 
 use crate::recover;
 use crate::recover::FoundSession;
-use crate::session::is_of_session;
+use crate::session::{SESSION, is_of_session};
 use capriole_host::error::TargetError;
 use capriole_host::{memfd, ptrace};
 use capriole_ledger::Kind;
@@ -46,8 +46,8 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     };
     let inodes: BTreeSet<u64> = held.iter().map(|(inode, _)| *inode).collect();
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
-    for process in Process::others() {
-        // Empty if the process has just ended, or we may not read it.
+    for process in Process::others_that_map(SESSION) {
+        // Empty if the process has just ended.
         let maps = process.maps().unwrap_or_default();
         if !maps
             .iter()

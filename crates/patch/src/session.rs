@@ -22,6 +22,9 @@ use std::time::Duration;
 /// Name of the memory that a recorder's stubs are mapped from.
 pub const STUBS_NAME: &str = Kind::Recorder.stubs_name();
 
+/// What the names of all mappings of session memory begin with.
+pub(crate) const SESSION: &str = "/memfd:capriole";
+
 /// True if a mapping is a session's memory, of either kind.
 pub fn is_session(mapping: &Mapping) -> bool {
     Kind::ALL
@@ -715,4 +718,16 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     }?;
     memfd::check_fresh(file.as_fd())?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_every_kind_is_found_by_its_name() {
+        for kind in Kind::ALL {
+            assert!(format!("/memfd:{}", kind.memory_name()).starts_with(SESSION));
+        }
+    }
 }

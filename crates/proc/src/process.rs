@@ -74,6 +74,19 @@ impl Process {
             .filter_map(|pid| Process::open(pid).ok())
     }
 
+    /// Returns all processes except the calling one whose list of mappings contains a name. A
+    /// process that may not be read, or has just ended, is left out.
+    pub fn others_that_map(name: &str) -> impl Iterator<Item = Process> {
+        let finder = memchr::memmem::Finder::new(name).into_owned();
+        Process::numbers()
+            .filter(|pid| *pid != std::process::id())
+            .filter(move |pid| {
+                let maps = fs::read(format!("/proc/{pid}/maps"));
+                maps.is_ok_and(|maps| finder.find(&maps).is_some())
+            })
+            .filter_map(|pid| Process::open(pid).ok())
+    }
+
     /// Returns the pids of all processes.
     pub fn numbers() -> impl Iterator<Item = u32> {
         fs::read_dir("/proc")
