@@ -49,6 +49,19 @@ __attribute__((unused)) static int rounds(int test, int soak, int long_form)
 	return is_soak && !strcmp(is_soak, "1") ? soak : test;
 }
 
+/*
+ * For threads that call while probes come and go: works without end in the soak; in `make test` in
+ * bursts, since the other threads, and other tests, need the processor as well.
+ */
+__attribute__((unused)) static void between_calls(void)
+{
+	static __thread unsigned round, pause;
+	if (!round)
+		pause = (unsigned)rounds(500, 0, 0);
+	if (++round % 128 == 0 && pause)
+		usleep(pause);
+}
+
 struct part {
 	const char *name;
 	void (*run)(void);
