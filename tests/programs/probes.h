@@ -53,7 +53,7 @@ __attribute__((unused)) static int rounds(int test, int soak, int long_form)
  * For threads that call while probes come and go: works without end in the soak; in `make test` in
  * bursts, since the other threads, and other tests, need the processor as well.
  */
-__attribute__((unused)) static void between_calls(void)
+__attribute__((unused)) static void pause_sometimes(void)
 {
 	static __thread unsigned round, pause;
 	if (!round)

@@ -849,7 +849,7 @@ static void *work(void *nothing)
 		if (results() != sum)
 			BAD("wrong results");
 		made += N;
-		between_calls();
+		pause_sometimes();
 	}
 	__atomic_fetch_add(&calls, made, __ATOMIC_RELAXED);
 	return NULL;
