@@ -28,8 +28,28 @@ pub struct Hits {
     pub lingering: bool,
 }
 
-impl Hits {
-    fn take(&mut self, packet: &Packet<'_>, sizes: &BTreeMap<u32, usize>) -> Result<(), Wrong> {
+/// Counts records while they are read, by event: the events of a test are numbered from 0 on.
+struct Count {
+    /// Size of each event's records in bytes; 0 if there is no such event.
+    sizes: Vec<usize>,
+    records: Vec<u64>,
+}
+
+impl Count {
+    fn of(sizes: impl Iterator<Item = (u32, usize)>) -> Count {
+        let mut all = Vec::new();
+        for (event, size) in sizes {
+            let event = event as usize;
+            all.resize(all.len().max(event + 1), 0);
+            all[event] = size;
+        }
+        Count {
+            records: vec![0; all.len()],
+            sizes: all,
+        }
+    }
+
+    fn take(&mut self, packet: &Packet<'_>) -> Result<(), Wrong> {
         let (mut at, mut time) = (0, 0);
         while at < packet.content.len() {
             let word = |at: usize| {
@@ -41,14 +61,22 @@ impl Hits {
                 return Err(format!("time goes backwards at event {event}"));
             }
             time = word(at)?;
-            *self.records.entry(event).or_default() += 1;
-            at += sizes
-                .get(&event)
-                .ok_or_else(|| format!("there is no event {event}"))?;
+            match self.sizes.get(event as usize) {
+                None | Some(0) => return Err(format!("there is no event {event}")),
+                Some(size) => at += size,
+            }
+            self.records[event as usize] += 1;
         }
         Ok(())
     }
 
+    fn records(&self) -> BTreeMap<u32, u64> {
+        let counted = (0..).zip(&self.records).filter(|(_, count)| **count > 0);
+        counted.map(|(event, count)| (event, *count)).collect()
+    }
+}
+
+impl Hits {
     pub fn total(&self) -> u64 {
         self.records.values().sum::<u64>() + self.lost
     }
@@ -88,16 +116,15 @@ pub fn probed(
     };
     let points = probes.iter().flat_map(|p| &p.points);
     let work = points.flat_map(|point| &point.work);
-    let sizes: BTreeMap<u32, usize> = work.filter_map(size).collect();
+    let mut count = Count::of(work.filter_map(size));
     let memory = &attached.memory;
     let mut reader = Reader::new(memory.memory.clone(), memory.geometry);
-    let mut hits = Hits::default();
     let ended = AtomicBool::new(false);
     let (result, read) = std::thread::scope(|scope| {
-        let (reader, hits, ended, sizes) = (&mut reader, &mut hits, &ended, &sizes);
+        let (reader, count, ended) = (&mut reader, &mut count, &ended);
         let reading = scope.spawn(move || {
             while !ended.load(Ordering::Relaxed) {
-                reader.collect(false, |packet| hits.take(&packet, sizes))?;
+                reader.collect(false, |packet| count.take(&packet))?;
                 reader.wait(Duration::from_millis(2));
             }
             Ok::<(), Wrong>(())
@@ -108,10 +135,13 @@ pub fn probed(
     });
     result?;
     read?;
-    hits.lingering = detach(&attached)?;
-    reader.collect(true, |packet| hits.take(&packet, &sizes))?;
-    hits.records.retain(|event, _| sizes.contains_key(event));
-    hits.lost = reader.lost();
+    let lingering = detach(&attached)?;
+    reader.collect(true, |packet| count.take(&packet))?;
+    let hits = Hits {
+        records: count.records(),
+        lost: reader.lost(),
+        lingering,
+    };
     match reader.damaged() {
         0 => Ok((hits, left_out)),
         damaged => Err(format!("{damaged} packets are damaged")),
