@@ -49,17 +49,15 @@ __attribute__((unused)) static int rounds(int test, int soak, int long_form)
 	return is_soak && !strcmp(is_soak, "1") ? soak : test;
 }
 
-/*
- * For threads that call while probes come and go: works without end in the soak; in `make test` in
- * bursts, since the other threads, and other tests, need the processor as well.
- */
-__attribute__((unused)) static void pause_sometimes(void)
+/* For threads that call while probes come and go: they rest in `make test`, not in the soak. */
+__attribute__((unused)) static void rest_unless_soak(void)
 {
-	static __thread unsigned round, pause;
-	if (!round)
-		pause = (unsigned)rounds(500, 0, 0);
-	if (++round % 128 == 0 && pause)
-		usleep(pause);
+	static __thread uint64_t round;
+	static __thread int rests;
+	if (!round++)
+		rests = rounds(1, 0, 0);
+	if (rests)
+		rest(round);
 }
 
 struct part {

@@ -253,7 +253,7 @@ static void *work(void *argument)
 		double d = doubles(n, 1, 2, 3);
 		if (d != n + 7)
 			BAD("doubles returns %f", d);
-		pause_sometimes();
+		rest_unless_soak();
 	}
 	__atomic_fetch_add(&replaced_calls, replaced, __ATOMIC_RELAXED);
 	__atomic_fetch_add(&plain_calls, plain, __ATOMIC_RELAXED);

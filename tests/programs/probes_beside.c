@@ -849,7 +849,7 @@ static void *work(void *nothing)
 		if (results() != sum)
 			BAD("wrong results");
 		made += N;
-		pause_sometimes();
+		rest_unless_soak();
 	}
 	__atomic_fetch_add(&calls, made, __ATOMIC_RELAXED);
 	return NULL;

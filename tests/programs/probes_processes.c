@@ -720,7 +720,7 @@ static void *calls_replaced(void *nothing)
 		long sum = add(i & 0xff, 2) - (i & 0xff);
 		if (sum != 4 && sum != 1004)
 			BAD("%ld", sum);
-		pause_sometimes();
+		rest_unless_soak();
 	}
 	return nothing;
 }

@@ -855,7 +855,7 @@ static void *calls_without_end(void *argument)
 	while (!threads_over) {
 		IS(sum_to(10), 55);
 		IS(sign(-3), -add(-3, 0) - 10);
-		pause_sometimes();
+		rest_unless_soak();
 	}
 	return NULL;
 }

@@ -4,9 +4,9 @@
 //!
 //! Other tools are run only with `CAPRIOLE_BENCH_PEERS=1`.
 
-use crate::command;
+use crate::{command, kernel_probes};
 use capriole_testkit::effort::rounds;
-use capriole_testkit::files::{locked, scratch, text};
+use capriole_testkit::files::{scratch, text};
 use capriole_testkit::target::told;
 use capriole_testkit::waiting::until;
 use roxmltree::Document;
@@ -130,8 +130,7 @@ fn assert_empty(files: &Path) {
 
 #[test]
 fn no_row_vanishes_without_its_tool() {
-    // A kernel probe of the file counts the calls of another measurement, too.
-    let _alone = locked("kernel-probes-of-the-benchmark");
+    let _turn = kernel_probes();
     let (files, path) = (scratch(), only(&[]));
     let svg = path.path().join("chart.svg");
     let arguments = ["--rounds", "7", "--round-ms", "1", "--svg", text(&svg)];

@@ -1,8 +1,8 @@
 //! `capriole bench probes`: every row is there, measured or with a reason, and its handlers were
 //! called once for each call. The tests check that numbers are possible, never how large they are.
 
-use crate::command;
-use capriole_testkit::files::{locked, scratch};
+use crate::{command, kernel_probes};
+use capriole_testkit::files::scratch;
 use capriole_testkit::target::told;
 use serde_json::Value;
 use std::fs;
@@ -136,8 +136,7 @@ fn assert_hit(row: &Value, counted: Option<bool>) {
 
 #[test]
 fn every_row_is_measured_and_its_handlers_count_right() {
-    // A kernel probe of the file counts the calls of another measurement, too.
-    let _alone = locked("kernel-probes-of-the-benchmark");
+    let _turn = kernel_probes();
     if !is_built() {
         return;
     }

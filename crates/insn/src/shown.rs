@@ -25,7 +25,7 @@ impl Shown {
             begins: vec![0; words],
         };
         let mut pending: Vec<u64> = roots.into_iter().collect();
-        let mut walk = Walk::new(code);
+        let mut walk = Walk::new(code, text);
         while let Some(at) = pending.pop() {
             if shown.contains(at) || !walk.go_to(at) {
                 continue;

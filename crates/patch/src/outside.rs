@@ -3,7 +3,7 @@
 
 use crate::recover;
 use crate::recover::FoundSession;
-use crate::session::{SESSION, is_of_session};
+use crate::session::{SESSION_PATH, is_of_session};
 use capriole_host::error::TargetError;
 use capriole_host::{memfd, ptrace};
 use capriole_ledger::Kind;
@@ -46,7 +46,7 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     };
     let inodes: BTreeSet<u64> = held.iter().map(|(inode, _)| *inode).collect();
     let mut found: BTreeMap<u64, (Process, FoundSession)> = BTreeMap::new();
-    for process in Process::others_that_map(SESSION) {
+    for process in Process::others_that_map(SESSION_PATH) {
         // Empty if the process has just ended.
         let maps = process.maps().unwrap_or_default();
         if !maps

@@ -13,7 +13,7 @@
 use crate::detach::{Detached, detach, detach_and_save};
 use crate::installed::Installed;
 use crate::returns::Region;
-use crate::session::{Agent, SESSION, is_of_session, is_session};
+use crate::session::{Agent, SESSION_PATH, is_of_session, is_session};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
@@ -703,7 +703,7 @@ fn detach_living(
 /// Returns the processes, other than `except`, that share session memory with a target: its forked
 /// children, or the parent of one.
 pub fn sharing(memory: &MemoryAt, except: u32) -> Vec<Process> {
-    Process::others_that_map(SESSION)
+    Process::others_that_map(SESSION_PATH)
         .filter(|p| p.pid() != except && shares(p, memory))
         .collect()
 }

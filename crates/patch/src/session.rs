@@ -22,8 +22,8 @@ use std::time::Duration;
 /// Name of the memory that a recorder's stubs are mapped from.
 pub const STUBS_NAME: &str = Kind::Recorder.stubs_name();
 
-/// What the names of all mappings of session memory begin with.
-pub(crate) const SESSION: &str = "/memfd:capriole";
+/// Start of the path of each mapping of session memory in `/proc/PID/maps`.
+pub(crate) const SESSION_PATH: &str = "/memfd:capriole";
 
 /// True if a mapping is a session's memory, of either kind.
 pub fn is_session(mapping: &Mapping) -> bool {
@@ -727,7 +727,7 @@ mod tests {
     #[test]
     fn the_memory_of_every_kind_is_found_by_its_name() {
         for kind in Kind::ALL {
-            assert!(format!("/memfd:{}", kind.memory_name()).starts_with(SESSION));
+            assert!(format!("/memfd:{}", kind.memory_name()).starts_with(SESSION_PATH));
         }
     }
 }

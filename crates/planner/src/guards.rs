@@ -95,20 +95,16 @@ pub fn find(objects: &Objects, planner: &Planner) -> Guards {
     }
     for (object, calls) in &all {
         for call in calls.with(&FILTER_CALLS) {
-            match before_call(object, planner, call) {
-                Before::Harmless => {}
-                Before::Guard(probe) if !guards.overlaps(&probe) => guards.filters.push(*probe),
-                _ => guards.filters_complete = false,
-            }
+            let found = before_call(object, planner, call).unless_overlapping(&guards);
+            guards.filters_complete &= found.is_ok();
+            guards.filters.extend(found.ok().flatten());
         }
     }
     for (object, calls) in &all {
         for call in calls.with(&[SIGACTION]) {
-            match behind_action(object, planner, call) {
-                Before::Harmless => {}
-                Before::Guard(probe) if !guards.overlaps(&probe) => guards.actions.push(*probe),
-                _ => guards.actions_complete = false,
-            }
+            let found = behind_action(object, planner, call).unless_overlapping(&guards);
+            guards.actions_complete &= found.is_ok();
+            guards.actions.extend(found.ok().flatten());
         }
     }
     guards
@@ -149,6 +145,21 @@ enum Before {
     Guard(Box<Probe>),
     /// There is no site for a guard.
     Nothing,
+}
+
+/// A call is left without the guard that it needs.
+struct Unguarded;
+
+impl Before {
+    /// Returns the guard to install, if the call needs one; an error if there is none, or it would
+    /// overlap another.
+    fn unless_overlapping(self, guards: &Guards) -> Result<Option<Probe>, Unguarded> {
+        match self {
+            Before::Harmless => Ok(None),
+            Before::Guard(probe) if !guards.overlaps(&probe) => Ok(Some(*probe)),
+            Before::Guard(_) | Before::Nothing => Err(Unguarded),
+        }
+    }
 }
 
 /// Plans the guard behind a call that may be `rt_sigaction`.

@@ -69,22 +69,23 @@ impl Process {
 
     /// Returns all processes except the calling one.
     pub fn others() -> impl Iterator<Item = Process> {
-        Process::numbers()
-            .filter(|pid| *pid != std::process::id())
-            .filter_map(|pid| Process::open(pid).ok())
+        Process::other_numbers().filter_map(|pid| Process::open(pid).ok())
     }
 
     /// Returns all processes except the calling one whose list of mappings contains a name. A
     /// process that may not be read, or has just ended, is left out.
     pub fn others_that_map(name: &str) -> impl Iterator<Item = Process> {
         let finder = memchr::memmem::Finder::new(name).into_owned();
-        Process::numbers()
-            .filter(|pid| *pid != std::process::id())
+        Process::other_numbers()
             .filter(move |pid| {
                 let maps = fs::read(format!("/proc/{pid}/maps"));
                 maps.is_ok_and(|maps| finder.find(&maps).is_some())
             })
             .filter_map(|pid| Process::open(pid).ok())
+    }
+
+    fn other_numbers() -> impl Iterator<Item = u32> {
+        Process::numbers().filter(|pid| *pid != std::process::id())
     }
 
     /// Returns the pids of all processes.

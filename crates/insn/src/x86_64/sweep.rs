@@ -81,25 +81,20 @@ pub(crate) fn sweep(
         extent.end
     };
     let bytes = code.get(Extent::new(extent.start, end))?;
-    let mut decoder = Decoder::with_ip(64, bytes, extent.start, DecoderOptions::NONE);
-    let mut instruction = Instruction::default();
-    let mut data = code.data_in(extent);
-    while decoder.can_decode() && decoder.ip() < extent.end {
-        let address = decoder.ip();
-        if let Some(known) = data.filter(|known| known.start <= address) {
-            let behind = known.end.clamp(address, end);
-            decoder
-                .set_position((behind - extent.start) as usize)
-                .ok()?;
-            decoder.set_ip(behind);
-            data = code.data_in(Extent::new(behind, extent.end));
+    let code = Code::new(bytes, extent.start).with_data(code.data);
+    let mut walk = Walk::new(&code, extent);
+    while walk.can_decode() && walk.address() < extent.end {
+        let address = walk.address();
+        if let Some(known) = walk.data_here() {
+            if !walk.go_to(known.end) {
+                break;
+            }
             continue;
         }
-        decoder.decode_out(&mut instruction);
-        if instruction.is_invalid() || data.is_some_and(|known| known.start < decoder.ip()) {
-            return Some(address);
+        match walk.next() {
+            Some(instruction) => each(record(instruction)),
+            None => return Some(address),
         }
-        each(record(&instruction));
     }
     None
 }
@@ -107,6 +102,8 @@ pub(crate) fn sweep(
 /// Decodes one instruction after the other, from any address.
 pub(crate) struct Walk<'a> {
     code: Code<'a>,
+    /// Where known data is heeded.
+    extent: Extent,
     decoder: Decoder<'a>,
     instruction: Instruction,
     /// The next piece of known data.
@@ -114,16 +111,18 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(code: &Code<'a>) -> Self {
+    /// Starts at the first byte of the code. Known data counts only in `extent`.
+    pub(crate) fn new(code: &Code<'a>, extent: Extent) -> Self {
         Self {
             code: *code,
+            extent,
             decoder: Decoder::with_ip(64, code.bytes, code.address, DecoderOptions::NONE),
             instruction: Instruction::default(),
-            data: code.data_in(code.extent()),
+            data: code.data_in(extent),
         }
     }
 
-    /// Goes to an address; false if that is outside the code.
+    /// Moves to an address. Returns false if it is outside the code.
     pub(crate) fn go_to(&mut self, address: u64) -> bool {
         let text = self.code.extent();
         let offset = address.wrapping_sub(text.start);
@@ -131,18 +130,33 @@ impl<'a> Walk<'a> {
             return false;
         }
         self.decoder.set_ip(address);
-        self.data = self.code.data_in(Extent::new(address, text.end));
+        self.data = self.code.data_in(Extent::new(address, self.extent.end));
         true
     }
 
-    /// Returns the instruction here and goes on behind it, or `None` if the bytes do not decode, or
-    /// some of them are known to be data.
+    /// Returns the address of the next instruction.
+    pub(crate) fn address(&self) -> u64 {
+        self.decoder.ip()
+    }
+
+    /// True unless the end of the code is reached.
+    pub(crate) fn can_decode(&self) -> bool {
+        self.decoder.can_decode()
+    }
+
+    /// Returns the piece of known data that contains the next byte.
+    pub(crate) fn data_here(&self) -> Option<Extent> {
+        self.data.filter(|data| data.start <= self.address())
+    }
+
+    /// Decodes the next instruction. Returns `None` at the end of the code, and if the bytes do not
+    /// decode or some of them are known to be data.
     pub(crate) fn next(&mut self) -> Option<&Instruction> {
-        if !self.decoder.can_decode() {
+        if !self.can_decode() {
             return None;
         }
         self.decoder.decode_out(&mut self.instruction);
-        let end = self.decoder.ip();
+        let end = self.address();
         let is_data = self.data.is_some_and(|data| data.start < end);
         (!self.instruction.is_invalid() && !is_data).then_some(&self.instruction)
     }
