@@ -512,16 +512,25 @@ static void own_signal_handlers(void)
 	IS(traps, 4);
 }
 
-/* The helper: the child of a program that takes in orphans. */
+/* The helper: the only child of a program that takes in orphans. An earlier one may still be ending: it
+ * is waited for. */
 static pid_t helper(void)
 {
-	char name[64], text[64] = "";
+	char name[64], text[64];
+	int first, second;
 	snprintf(name, sizeof name, "/proc/self/task/%d/children", getpid());
-	FILE *file = fopen(name, "r");
-	CHECK(file && fgets(text, sizeof text, file));
-	fclose(file);
-	CHECK(atoi(text) > 1);
-	return atoi(text);
+	for (;;) {
+		while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
+			;
+		FILE *file = fopen(name, "r");
+		CHECK(file && fgets(text, sizeof text, file));
+		fclose(file);
+		int count = sscanf(text, "%d %d", &first, &second);
+		CHECK(count > 0 && first > 1);
+		if (count == 1)
+			return first;
+		usleep(500);
+	}
 }
 
 /* Set by the main thread when it calls the library next. */
@@ -653,9 +662,6 @@ static void *lets_return(void *nothing)
 
 static void kill_helper(void)
 {
-	/* First those that have ended. */
-	while (waitpid(-1, NULL, __WALL | WNOHANG) > 0)
-		;
 	CHECK(!kill(helper(), SIGKILL));
 	while (waitpid(-1, NULL, __WALL) > 0)
 		;

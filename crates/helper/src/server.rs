@@ -17,6 +17,8 @@ use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_text::chain;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -295,12 +297,19 @@ impl Server {
     /// Waits until the helper that the program had before is gone, whose session would be taken for one
     /// in use. It ends when it notices that its connection is closed: on a busy machine not at once.
     fn await_earlier(&self) {
-        let until = Instant::now() + LEAVING;
-        let is_there =
-            || is_helper(self.earlier) && Process::open(self.earlier).is_ok_and(|p| p.is_alive());
-        while self.earlier != 0 && is_there() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
+        let pid = i32::try_from(self.earlier).ok().and_then(Pid::from_raw);
+        let open = |pid| pidfd_open(pid, PidfdFlags::empty()).ok();
+        let Some(earlier) = pid.and_then(open) else {
+            return;
+        };
+        // A process that is ending releases its memory first, and shows no arguments from then on.
+        let is_ending = || Process::open(self.earlier).is_ok_and(|process| process.is_over());
+        if !is_helper(self.earlier) && !is_ending() {
+            return;
         }
+        // It becomes readable when the last thread has ended.
+        let mut ends = [PollFd::new(&earlier, PollFlags::IN)];
+        let _ = poll(&mut ends, Timespec::try_from(LEAVING).ok().as_ref());
     }
 
     pub fn answer(&mut self, request: Request) -> Answered {

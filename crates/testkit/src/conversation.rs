@@ -3,6 +3,7 @@
 //! It prints "ready", then for each line its answer and the line "done". When its input
 //! ends it prints a line that begins with "ok" and ends with status 0.
 
+use crate::target::standing;
 use capriole_proc::process::Process;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -10,8 +11,9 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// After this time without a line the program is considered hung.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// After this time without a line the program is considered hung: earlier than the runner of the tests
+/// would kill the test, which could not say then where the program stands.
+const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running program. Killed when dropped.
 pub struct Conversation {
@@ -68,8 +70,7 @@ impl Conversation {
         match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
-                let status = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
-                Err(format!("the program hangs; its state: {status:?}"))
+                Err(format!("the program hangs\n{}", standing(self.pid)))
             }
             Err(RecvTimeoutError::Disconnected) => Err(self.end()),
         }

@@ -4,6 +4,7 @@
 //! command does.
 
 pub use crate::effort::{Effort, effort, is_long, rounds};
+use crate::waiting;
 pub use crate::waiting::{HANGS, until};
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::{Record, Work};
@@ -628,4 +629,48 @@ pub fn told(output: &Output) -> String {
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
     )
+}
+
+/// Describes where each thread of a process stands, of the group that it leads, and of each Capriole
+/// process: its state, the kernel function that it waits in, its system call with arguments, and its call
+/// stack if gdb can tell. For the report on a program that hangs.
+#[must_use]
+pub fn standing(program: u32) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for pid in Process::numbers() {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+        let Ok(stat) = read("stat") else { continue };
+        let fields = stat.rsplit_once(") ").map(|(_, rest)| rest.split(' '));
+        let group = fields.and_then(|mut fields| fields.nth(2)?.parse().ok());
+        let is_member = pid == program || group == Some(program);
+        if !is_member && !read("comm").is_ok_and(|name| name.trim_end() == "capriole") {
+            continue;
+        }
+        let words = read("cmdline").unwrap_or_default().replace('\0', " ");
+        let _ = writeln!(text, "{pid} {words}");
+        let columns = ["stat", "wchan", "syscall"].map(|name| waiting::of_threads(pid, name));
+        for (thread, stat) in columns[0].iter().enumerate() {
+            let other = |column: usize| columns[column].get(thread).map_or("", |text| text.trim());
+            let stat: Vec<&str> = stat.splitn(6, ' ').take(5).collect();
+            let (wchan, call) = (other(1), other(2));
+            let _ = writeln!(text, "    {} | {wchan} | {call}", stat.join(" "));
+        }
+        if is_member {
+            let mut gdb = Command::new("timeout");
+            gdb.args([
+                "60",
+                "gdb",
+                "-nx",
+                "-batch",
+                "-ex",
+                "thread apply all backtrace",
+                "-p",
+            ]);
+            let stacks = gdb.arg(pid.to_string()).stdin(Stdio::null()).output();
+            let stacks = stacks.map(|output| output.stdout).unwrap_or_default();
+            text.push_str(&String::from_utf8_lossy(&stacks));
+        }
+    }
+    text
 }

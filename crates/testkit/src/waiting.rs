@@ -34,7 +34,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// Returns what `/proc/PID/task/TID/NAME` contains for each thread that a process has now.
-fn of_threads(pid: u32, name: &str) -> Vec<String> {
+pub(crate) fn of_threads(pid: u32, name: &str) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten();
     tasks

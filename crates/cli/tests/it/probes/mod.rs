@@ -24,7 +24,7 @@ mod unstopped;
 mod unwinding;
 
 use crate::programs::{Compiler, build};
-use crate::target::told;
+use crate::target::{standing, told};
 use crate::tools::root;
 use capriole_testkit::files;
 use std::collections::hash_map::DefaultHasher;
@@ -37,8 +37,9 @@ use std::time::Duration;
 
 /// The command, which is also the helper.
 const HELPER: &str = env!("CARGO_BIN_EXE_capriole");
-/// Time limit that only a program reaches that hangs.
-const PATIENCE: Duration = Duration::from_secs(540);
+/// Time limit that only a program reaches that hangs: earlier than the runner of the tests would kill the
+/// test, which could not say then where the program stands.
+const PATIENCE: Duration = Duration::from_secs(480);
 
 /// Builds the library with a compiler and flags, and returns the directory that it is in.
 fn library_by(compiler: &str, flags: &str) -> PathBuf {
@@ -133,20 +134,23 @@ fn output_within(command: &mut Command, patience: Duration) -> Output {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.process_group(0);
     let child = command.spawn().expect("it starts");
-    let pid = child.id() as i32;
+    let group = child.id();
     let (ended, end) = channel::<()>();
     let watchdog = std::thread::spawn(move || {
         let hangs = end.recv_timeout(patience) == Err(RecvTimeoutError::Timeout);
-        if hangs {
+        hangs.then(|| {
+            let standing = standing(group);
             // SAFETY: a signal to the group of a child that was not waited for.
-            unsafe { libc::kill(-pid, libc::SIGKILL) };
-        }
-        hangs
+            unsafe { libc::kill(-(group as i32), libc::SIGKILL) };
+            standing
+        })
     });
     let output = child.wait_with_output().expect("a child");
     drop(ended);
     let hangs = watchdog.join().expect("no panic");
-    assert!(!hangs, "{command:?} hangs\n{}", told(&output));
+    if let Some(standing) = hangs {
+        panic!("{command:?} hangs\n{standing}\n{}", told(&output));
+    }
     output
 }
 
