@@ -527,19 +527,19 @@ pub(crate) fn unreferenced(
     }
     let in_routine = |word: u64| routines.is_some_and(|routines| routines.text.contains(&word));
     let mut referenced = false;
-    let restorer = |word: u64| {
-        !installed.actions.is_empty()
-            && installed
-                .arenas
-                .iter()
-                .any(|a| capriole_resident::entries(a.start).restorer == word)
+    let restorers: Vec<u64> = match installed.actions.is_empty() {
+        true => Vec::new(),
+        false => {
+            let restorer = |arena: &Arena| capriole_resident::entries(arena.start).restorer;
+            installed.arenas.iter().map(restorer).collect()
+        }
     };
     // Signal frames of our handlers, which return through our restorer.
     let mut frames = std::collections::BTreeSet::new();
     stacks::scan(stopped, remote, &maps, |word| {
         let leads_back = |rip| in_arena(rip) || in_routine(rip);
         referenced |= word.saved_rip.is_some_and(leads_back);
-        if restorer(word.value) {
+        if restorers.contains(&word.value) {
             frames.insert(word.address);
         }
         if let Some(stale) = word.stale_frame {

@@ -467,7 +467,13 @@ impl Round {
             .filter_map(|index| Some((entries[*index].shape.occupiable()?, *index)));
         let mut ranges: Vec<(Range<u64>, usize)> = ranges.collect();
         ranges.sort_by_key(|(range, _)| range.start);
+        // Most words lead nowhere near: comparing with the ends shortens the pause.
+        let start = ranges.first().map_or(0, |(range, _)| range.start);
+        let end = ranges.last().map_or(0, |(range, _)| range.end);
         let find = |address: u64| -> Option<usize> {
+            if address < start || address >= end {
+                return None;
+            }
             let at = ranges.partition_point(|(range, _)| range.end <= address);
             ranges
                 .get(at)

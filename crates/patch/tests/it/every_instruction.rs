@@ -3,8 +3,9 @@
 //!
 //! A program first answers a question without probes. Then one batch of its instructions after
 //! another is probed, the question is repeated, and the probes are taken out, sometimes while
-//! the program is working. The short form takes one batch, of functions that the question makes
-//! it execute; the long form (`CAPRIOLE_LONG=1`) takes all. `CAPRIOLE_SEED=n` repeats a choice.
+//! the program is working. In `make test` that is one batch, of some functions that the question makes
+//! it execute; in the soak one of all that it executes; the long form (`CAPRIOLE_LONG=1`) takes all
+//! batches of all functions. `CAPRIOLE_SEED=n` repeats a choice.
 //! If an answer is wrong or the program ends, the test searches for the guilty site.
 
 use capriole_codegen::work::Record;
@@ -15,7 +16,7 @@ use capriole_planner::planner::Planner;
 use capriole_planner::resolve::Site;
 use capriole_proc::process::Process;
 use capriole_testkit::conversation::{Conversation, difference};
-use capriole_testkit::effort::seed;
+use capriole_testkit::effort::{rounds, seed};
 use capriole_testkit::instructions::{Plans, every_instruction, functions, objects_named};
 use capriole_testkit::probed::{Hits, Wrong, lingers, probed};
 use capriole_testkit::programs::{Compiler, build};
@@ -213,12 +214,24 @@ fn executed(
         hits.records.len(),
         all.len()
     );
-    objects.iter().map(hit).collect()
+    objects.iter().map(hit).map(some).collect()
+}
+
+/// Takes a part of an object's functions in `make test`, at regular intervals.
+fn some((object, functions): (Arc<Object>, Vec<Extent>)) -> (Arc<Object>, Vec<Extent>) {
+    let interval = functions
+        .len()
+        .div_ceil(rounds(SOME, usize::MAX, usize::MAX));
+    let first = seed() as usize % interval.max(1);
+    let some = functions.into_iter().skip(first).step_by(interval.max(1));
+    (object, some.collect())
 }
 
 /// Approximate limit on the number of sites planned together that need bytes of their
 /// neighbours or fixed addresses: together they would leave no room for each other.
 const PORTION: usize = 1500;
+/// Most functions of an object in `make test`.
+const SOME: usize = 200;
 
 fn check(subject: &Subject) {
     let Some((mut program, expected)) = subject.start() else {
