@@ -40,7 +40,7 @@ static int (*inflate_init_)(struct stream *, int, const char *, int);
 static int (*inflate_)(struct stream *, int);
 static int (*inflate_end_)(struct stream *);
 
-#define SIZE 60000
+#define SIZE 40000
 static unsigned char data[SIZE], packed[2 * SIZE], unpacked[SIZE];
 
 /* Text, runs, noise, and a ramp. */
