@@ -29,7 +29,8 @@ parts!("probes_branches.c":
     backtraces,
 );
 
-/// The library is a part of the program, whose code is at low addresses.
+/// The library is a part of the program, whose code is at low addresses. With musl `make test` tries jumps
+/// and breakpoints, the soak all.
 #[test]
 fn in_static_programs() {
     for compiler in [Compiler::Gcc, Compiler::MuslGcc] {
@@ -37,13 +38,18 @@ fn in_static_programs() {
         let Some(program) = static_program(compiler, "probes_branches.c", &flags) else {
             continue;
         };
-        for part in [
+        let parts = [
             "jumps",
             "breakpoints",
             "several",
             "handler_faults",
             "forked",
-        ] {
+        ];
+        let count = match compiler {
+            Compiler::MuslGcc => rounds(2, parts.len(), parts.len()),
+            _ => parts.len(),
+        };
+        for part in &parts[..count] {
             println!("{}", run(&program, &[part]));
         }
     }
