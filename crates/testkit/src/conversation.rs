@@ -4,16 +4,13 @@
 //! ends it prints a line that begins with "ok" and ends with status 0.
 
 use crate::target::standing;
+use crate::waiting::PATIENCE;
 use capriole_proc::process::Process;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
-
-/// After this time without a line the program is considered hung: earlier than the runner of the tests
-/// would kill the test, which could not say then where the program stands.
-const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running program. Killed when dropped.
 pub struct Conversation {

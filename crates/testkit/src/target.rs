@@ -658,15 +658,8 @@ pub fn standing(program: u32) -> String {
         }
         if is_member {
             let mut gdb = Command::new("timeout");
-            gdb.args([
-                "60",
-                "gdb",
-                "-nx",
-                "-batch",
-                "-ex",
-                "thread apply all backtrace",
-                "-p",
-            ]);
+            gdb.args("60 gdb -nx -batch -ex".split(' '));
+            gdb.args(["thread apply all backtrace", "-p"]);
             let stacks = gdb.arg(pid.to_string()).stdin(Stdio::null()).output();
             let stacks = stacks.map(|output| output.stdout).unwrap_or_default();
             text.push_str(&String::from_utf8_lossy(&stacks));

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 /// Limit of a wait: only a hang lasts this long, however busy the machine is.
 pub const HANGS: Duration = Duration::from_secs(300);
+/// Limit for a program that checks itself, which waits by itself for up to [`HANGS`]: earlier than the
+/// runner of the tests would kill the test, which could not say then where the program stands.
+pub const PATIENCE: Duration = Duration::from_secs(480);
 
 /// Returns what is found, as soon as it is there.
 ///

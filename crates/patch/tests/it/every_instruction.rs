@@ -219,11 +219,10 @@ fn executed(
 
 /// Takes a part of an object's functions in `make test`, at regular intervals.
 fn some((object, functions): (Arc<Object>, Vec<Extent>)) -> (Arc<Object>, Vec<Extent>) {
-    let interval = functions
-        .len()
-        .div_ceil(rounds(SOME, usize::MAX, usize::MAX));
-    let first = seed() as usize % interval.max(1);
-    let some = functions.into_iter().skip(first).step_by(interval.max(1));
+    let most = rounds(SOME, usize::MAX, usize::MAX);
+    let interval = functions.len().div_ceil(most).max(1);
+    let first = seed() as usize % interval;
+    let some = functions.into_iter().skip(first).step_by(interval);
     (object, some.collect())
 }
 

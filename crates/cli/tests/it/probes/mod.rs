@@ -27,6 +27,7 @@ use crate::programs::{Compiler, build};
 use crate::target::{standing, told};
 use crate::tools::root;
 use capriole_testkit::files;
+use capriole_testkit::waiting::PATIENCE;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::os::unix::process::CommandExt;
@@ -37,9 +38,6 @@ use std::time::Duration;
 
 /// The command, which is also the helper.
 const HELPER: &str = env!("CARGO_BIN_EXE_capriole");
-/// Time limit that only a program reaches that hangs: earlier than the runner of the tests would kill the
-/// test, which could not say then where the program stands.
-const PATIENCE: Duration = Duration::from_secs(480);
 
 /// Builds the library with a compiler and flags, and returns the directory that it is in.
 fn library_by(compiler: &str, flags: &str) -> PathBuf {
