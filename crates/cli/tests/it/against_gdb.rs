@@ -21,7 +21,7 @@ use crate::traces;
 
 use crate::target::{is_long, rounds, told};
 use capriole_dwarf::DebugInfo as _;
-use capriole_dwarf::{Debug, Refusal, Returned};
+use capriole_dwarf::{Callers, Debug, Refusal, Returned, ReturnedText};
 use capriole_event::{Element, EventSpec, Shown};
 use capriole_object::Objects;
 use capriole_planner::resolve::{Body, Site, resolve};
@@ -364,8 +364,15 @@ impl Asked {
             return;
         };
         let entry = sites[0].object.link(first.function);
-        let Ok(returned) = debug.site(entry, None).map(|place| debug.returned(&place)) else {
+        let Ok(place) = debug.site(entry, None) else {
             return;
+        };
+        let returned = debug.returned(&place);
+        // Of a result that is shown as a text, gdb gives the address.
+        let text = debug.returned_text(&place, Callers::Any, false);
+        let result = match text {
+            Ok(ReturnedText::No) => "$retval",
+            _ => "$retval:x64",
         };
         let name = format!("e{}", self.events.len());
         let outcome = match returned {
@@ -377,7 +384,7 @@ impl Asked {
             return;
         }
         if outcome.is_ok() {
-            self.events.push(format!("r:{name} {event} f0=$retval"));
+            self.events.push(format!("r:{name} {event} f0={result}"));
         }
         self.results.push(Place {
             event: event.to_owned(),
