@@ -107,6 +107,16 @@ pub fn stops_at<'c>(command: &'c mut Command, step: &Step) -> &'c mut Command {
     command.env("CAPRIOLE_STOP_AT", step.to_string())
 }
 
+/// Waits until a child has stopped, or ended. True if it has stopped; the end is left to be waited for.
+#[must_use]
+pub fn has_stopped(pid: u32) -> bool {
+    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+    let child = Pid::from_raw(pid as i32).expect("a child's number");
+    let what = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let status = waitid(WaitId::Pid(child), what).expect("a child");
+    status.is_some_and(|status| status.stopped())
+}
+
 /// True if a tracer died at a step, rather than end because it does not take that step this time.
 #[must_use]
 pub fn died(output: &Output) -> bool {

@@ -10,7 +10,9 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use crate::traces::{recorder, scratch, summary, until_recording};
 use capriole_testkit::effort::Random;
-use capriole_testkit::steps::{Step, chosen, died, dies_at, few, firsts, reached, stops_at};
+use capriole_testkit::steps::{
+    Step, chosen, died, dies_at, few, firsts, has_stopped, reached, stops_at,
+};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -21,17 +23,6 @@ struct Victim {
     directory: tempfile::TempDir,
     events: Vec<&'static str>,
     options: &'static [&'static str],
-}
-
-/// Waits until a child has stopped, or ended. True if it has stopped; the end is left to be waited for.
-fn stops(pid: u32) -> bool {
-    let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
-    let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-    // SAFETY: `info` is as large as what is written to it.
-    let result = unsafe { libc::waitid(libc::P_PID, pid, info.as_mut_ptr(), what) };
-    assert_eq!(result, 0);
-    // SAFETY: it was written to; all zero is a siginfo_t as well.
-    unsafe { info.assume_init() }.si_code == libc::CLD_STOPPED
 }
 
 impl Victim {
@@ -177,7 +168,7 @@ impl Victim {
             stops_at(&mut command, &step);
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
             let child = command.spawn().expect("it starts");
-            let is_stopped = stops(child.id());
+            let is_stopped = has_stopped(child.id());
             // While it holds the program, others wait for it.
             let is_free = is_stopped && !self.is_traced();
             let detached = is_free.then(|| self.detach());

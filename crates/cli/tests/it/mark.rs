@@ -10,6 +10,7 @@ use crate::programs::{Compiler, build};
 use capriole_host::ptrace;
 use capriole_patch::outside::sessions;
 use capriole_testkit::effort::{Effort, effort, rounds};
+use capriole_testkit::steps::{Step, has_stopped, stops_at};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -328,6 +329,37 @@ fn what_cannot_be_marked_is_told() {
     assert_eq!(said["errors"].as_array().map(Vec::len), Some(1), "{said}");
     recorder.end();
     assert_eq!(texts(&trace), [(longest, false)]);
+    running.say("go");
+    running.say("end");
+    running.finish();
+}
+
+/// Whoever has seen the trace may send a message: it is taken before the recorder goes on.
+#[test]
+fn a_recording_that_has_just_begun_takes_messages() {
+    let Some(program) = build(Compiler::Gcc, "counted.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["--wait", "--threads", "1", "--calls", "1"]);
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let pid = running.pid.to_string();
+    let mut recorder = traces::recorder(&trace, &["-p", &pid, "-e", ":counted_work"]);
+    let step = Step {
+        name: "trace begun".to_owned(),
+        number: 1,
+        at: 1,
+    };
+    let mut recorder = stops_at(&mut recorder, &step).spawn().expect("record");
+    assert!(has_stopped(recorder.id()), "are debug assertions on?");
+    let output = mark(running.pid, &["early"]);
+    assert!(output.status.success(), "{}", told(&output));
+    for signal in [libc::SIGCONT, libc::SIGINT] {
+        // SAFETY: sends a signal to a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(recorder.id() as i32, signal) }, 0);
+    }
+    assert!(recorder.wait().expect("it ends").success());
+    assert_eq!(texts(&trace), [("early".to_owned(), false)]);
     running.say("go");
     running.say("end");
     running.finish();

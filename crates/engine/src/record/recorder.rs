@@ -8,6 +8,7 @@ use crate::filtered::Filtered;
 use crate::plan::Probed;
 use crate::watch::{Ended, Observer, Watch, not_followed};
 use capriole_host::signals;
+use capriole_host::steps::step;
 use capriole_ledger::remains::TraceId;
 use capriole_patch::attach::Attached;
 use capriole_patch::detach::Detached;
@@ -189,13 +190,21 @@ impl Recorder {
         *self.writer.uuid()
     }
 
-    /// Puts the trace in its place, and an older one aside: the probes are in the program.
+    /// Puts the trace in its place, and an older one aside: the probes are in the program. Messages
+    /// are taken from now on, and before the trace is seen: whoever sees it may send one.
     ///
     /// # Errors
     /// The older trace cannot be moved.
     pub fn begin(&mut self, attached: &Attached) -> Result<()> {
         self.set_start(attached.since);
-        Ok(self.writer.begin()?)
+        let memory = &attached.memory.memory;
+        writer::open(memory, self.texts);
+        if let Err(error) = self.writer.begin() {
+            writer::close(memory, WRITERS);
+            return Err(error.into());
+        }
+        step("trace begun");
+        Ok(())
     }
 
     /// Sets the start of the recording, which is else that of the attach: a program that was stopped
@@ -341,7 +350,6 @@ impl Recorder {
     ) -> Result<Ended> {
         let memory = &probed.attached.memory;
         self.reader = Some(Reader::new(memory.memory.clone(), memory.geometry));
-        writer::open(&memory.memory, self.texts);
         self.started = Instant::now();
         let result = self.record(probed, limit, observer);
         self.ended = Some(Instant::now());
