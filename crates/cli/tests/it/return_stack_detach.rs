@@ -13,7 +13,7 @@ use capriole_testkit::effort::Random;
 use capriole_testkit::steps::{Step, chosen, died, dies_at, few, reached};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use traces::{Background, events, recorder, scratch};
 
 /// Bytes of the stubs and of the code page that they lead to.
@@ -118,15 +118,9 @@ impl Stairs {
 
     /// Waits for this many replaced words; threads that are not asleep yet are not counted.
     fn wait_for(&self, replaced: usize) {
-        let started = Instant::now();
-        while self.replaced() < replaced {
-            assert!(
-                started.elapsed() < Duration::from_secs(20),
-                "{}",
-                self.replaced()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("return addresses are replaced", || {
+            self.replaced() >= replaced
+        });
     }
 
     fn finish(mut self) {
