@@ -1,6 +1,6 @@
 //! The names of a function.
 
-use capriole_object::symbols::demangle::{demangle, is_mangled, without_blanks};
+use capriole_object::symbols::demangle::{demangle, is_mangled, is_without_blanks, without_blanks};
 use capriole_object::symbols::spelling::Spelling;
 
 /// True if `wanted` is a name of the function: as in the source, the linkage name, or the latter
@@ -13,7 +13,7 @@ pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>)
         return false;
     };
     let wanted = without_blanks(wanted);
-    let is = |name: &str| without_blanks(name) == wanted;
+    let is = |name: &str| is_without_blanks(name, &wanted);
     is(&demangled.full)
         || is(&demangled.short)
         || demangled.with_return_type.as_deref().is_some_and(is)

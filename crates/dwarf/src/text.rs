@@ -13,7 +13,7 @@ use super::types::Shape;
 use super::units::{Debug, DieKey};
 use super::walk::{Thing, follow, word};
 use capriole_event::{Bits, FieldType, Shown};
-use capriole_object::symbols::demangle::without_blanks;
+use capriole_object::symbols::demangle::is_without_blanks;
 use capriole_prologue::{Place, Start, Sum};
 use gimli::constants as dw;
 
@@ -304,7 +304,7 @@ impl Debug<'_> {
             return Ok(None);
         };
         let name = self.die(key)?.text(dw::DW_AT_name).unwrap_or_default();
-        let is_usual = without_blanks(&name) == USUAL_STRING;
+        let is_usual = is_without_blanks(&name, USUAL_STRING);
         let around = self.enclosing(key)?;
         let is_known = match size {
             None => {

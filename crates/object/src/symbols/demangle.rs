@@ -100,21 +100,32 @@ pub(crate) fn without_template_arguments(name: &str) -> String {
 /// Removes the spaces in `name` that demanglers place differently: all that do not separate two
 /// words.
 pub fn without_blanks(name: &str) -> String {
-    let mut out = String::with_capacity(name.len());
-    let mut blank = false;
-    for c in name.chars() {
-        if c == ' ' {
+    significant(name).collect()
+}
+
+/// True if [`without_blanks`] makes `wanted` of `name`; most names differ in their first characters.
+pub fn is_without_blanks(name: &str, wanted: &str) -> bool {
+    significant(name).eq(wanted.chars())
+}
+
+/// The characters of a name but for spaces that do not separate two words.
+fn significant(name: &str) -> impl Iterator<Item = char> {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    let mut characters = name.chars().peekable();
+    let mut after_word = false;
+    std::iter::from_fn(move || {
+        let mut blank = false;
+        while characters.next_if_eq(&' ').is_some() {
             blank = true;
-            continue;
         }
-        let word = |c: char| c.is_alphanumeric() || c == '_';
-        if blank && word(c) && out.chars().next_back().is_some_and(word) {
-            out.push(' ');
+        let next = *characters.peek()?;
+        if blank && after_word && is_word(next) {
+            after_word = false;
+            return Some(' ');
         }
-        blank = false;
-        out.push(c);
-    }
-    out
+        after_word = is_word(next);
+        characters.next()
+    })
 }
 
 /// Returns the last identifier of the function's own name. Every mangled form of the name
@@ -205,14 +216,21 @@ mod tests {
 
     #[test]
     fn blanks_that_separate_nothing_do_not_count() {
-        assert_eq!(
-            without_blanks("f<a, b >(char const *, int)"),
-            "f<a,b>(char const*,int)"
-        );
-        assert_eq!(
-            without_blanks("operator new (unsigned long)"),
-            "operator new(unsigned long)"
-        );
+        let cases = [
+            ("f<a, b >(char const *, int)", "f<a,b>(char const*,int)"),
+            (
+                "operator new (unsigned long)",
+                "operator new(unsigned long)",
+            ),
+            ("  unsigned   int ", "unsigned int"),
+            ("", ""),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(without_blanks(name), expected);
+            assert!(is_without_blanks(name, expected), "{name}");
+            assert!(!is_without_blanks(name, &format!("{expected}x")), "{name}");
+            assert!(!is_without_blanks(&format!("x{name}"), expected), "{name}");
+        }
     }
 
     #[test]

@@ -251,7 +251,7 @@ fn pick<D: std::borrow::Borrow<Demangled>>(
     wanted: &str,
 ) -> Vec<u32> {
     let (mut full, mut short, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
-    let is_wanted = |name: &str| without_blanks(name) == wanted;
+    let is_wanted = |name: &str| demangle::is_without_blanks(name, wanted);
     let is_tagged = |name: &str| name.contains(TAG) && is_wanted(&without_tags(name));
     let may_be_shown = wanted.contains("std::") || wanted.contains("{lambda#");
     let is_shown = |name: &str| may_be_shown && is_shown(name, is_wanted);
