@@ -493,9 +493,13 @@ pub(crate) fn leave(
         }
         if installed.holds(thread.pc()) {
             // A thread that a dead tracer has left waiting returns to its own code at once.
-            let home = |a: &Arena| capriole_resident::entries(a.start).batch_home;
-            if installed.arenas.iter().any(|a| home(a) == thread.pc()) {
-                stopped.move_to(index, thread.pc())?;
+            let home = |arena: &Arena| {
+                let entries = capriole_resident::entries(arena.start);
+                let waits = entries.batch_waits..=entries.batch_home;
+                waits.contains(&thread.pc()).then_some(entries.batch_home)
+            };
+            if let Some(home) = installed.arenas.iter().find_map(home) {
+                stopped.move_to(index, home)?;
             }
             if moments >= MOMENTS {
                 return Ok(false);

@@ -17,6 +17,7 @@
 	.long	capriole_entry_run
 	.long	capriole_entry_filtering
 	.long	capriole_entry_action
+	.long	capriole_batch_waits
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
@@ -314,7 +315,12 @@ capriole_breakpoint:
  *
  * It waits for no signal at all: a sleep whose interruption leaves nothing behind in the
  * thread. nanosleep, poll and futex note in its `restart_block` how they are to be gone on
- * with, over what a call of the program's own, which we have interrupted, has noted there. */
+ * with, over what a call of the program's own, which we have interrupted, has noted there.
+ *
+ * The sleep may end early: the kernel wakes a thread late for a lock of its own that the thread
+ * has got meanwhile, such as that of its mappings. Then it sleeps again, but not for ever: a
+ * dead tracer may have left signals unblocked, and each of them wakes it. */
+	.equ	BATCH_WAKES, 100
 	.balign	16
 capriole_batch:
 	cmp	%rbp, %rbx
@@ -332,12 +338,19 @@ capriole_batch:
 	jmp	capriole_batch
 .Lbatch_done:
 	mov	%rbx, (%r13)
+	mov	$BATCH_WAKES, %r9d
+.Lbatch_wait:
 	lea	capriole_patience(%rip), %rdx
 	lea	8(%rdx), %rdi			/* no signal: eight zero bytes */
 	xor	%esi, %esi
 	mov	$8, %r10d
 	mov	$128, %eax			/* rt_sigtimedwait */
 	syscall
+capriole_batch_waits:
+	cmp	$-4, %rax			/* EINTR; EAGAIN if nobody came */
+	jne	capriole_batch_home
+	dec	%r9d
+	jnz	.Lbatch_wait
 capriole_batch_home:
 	ret
 

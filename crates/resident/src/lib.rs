@@ -75,7 +75,9 @@ pub struct Entries {
     pub restorer: u64,
     /// Code to which a thread is sent to make many system calls, see `entry.S`.
     pub batch: u64,
-    /// Address at which such a thread waits, and from which a `ret` leads back.
+    /// Address behind the system call in which such a thread waits.
+    pub batch_waits: u64,
+    /// Address behind that from which a `ret` leads back.
     pub batch_home: u64,
     /// Signal handler for faults.
     pub fault: u64,
@@ -188,6 +190,7 @@ pub fn entries(base: u64) -> Entries {
         trap: at(4),
         restorer: at(5),
         batch: at(8),
+        batch_waits: at(14),
         batch_home: at(9),
         fault: at(10),
         run: at(11),
@@ -448,7 +451,7 @@ mod tests {
         decoder.set_ip(entries.batch);
         let mut numbers = Vec::new();
         let mut number = None;
-        for instruction in decoder.iter().take_while(|i| i.ip() < entries.batch_home) {
+        for instruction in decoder.iter().take_while(|i| i.ip() < entries.batch_waits) {
             match instruction.mnemonic() {
                 Mnemonic::Mov if instruction.op0_register().full_register() == Register::RAX => {
                     number = instruction.try_immediate(1).ok();

@@ -20,6 +20,7 @@ mod support;
 #[path = "common/undisturbed.rs"]
 mod undisturbed;
 
+mod batch_waits;
 mod callers_execution;
 mod detour_cost;
 mod detour_execution;
