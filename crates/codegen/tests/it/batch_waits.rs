@@ -34,13 +34,12 @@ fn placed() -> resident::Entries {
     let base = base.expect("memory");
     let geometry = Geometry::for_buffer(1 << 20, mapped::cpus(), 1);
     let blob = resident::place(base as u64, &mapped::config(0, &geometry));
+    let place = base.cast::<u8>();
     // SAFETY: the mapping is as large, and nobody else knows it.
-    unsafe {
-        base.cast::<u8>()
-            .copy_from_nonoverlapping(blob.as_ptr(), blob.len());
-        let executable = MprotectFlags::READ | MprotectFlags::EXEC;
-        rustix::mm::mprotect(base, len, executable).expect("protected");
-    }
+    unsafe { place.copy_from_nonoverlapping(blob.as_ptr(), blob.len()) };
+    let executable = MprotectFlags::READ | MprotectFlags::EXEC;
+    // SAFETY: as above.
+    unsafe { rustix::mm::mprotect(base, len, executable) }.expect("protected");
     resident::entries(base as u64)
 }
 
@@ -94,8 +93,9 @@ fn a_thread_that_is_woken_waits_on() {
             break;
         }
         let tid = THREAD.load(Ordering::SeqCst);
+        let process = std::process::id();
         // SAFETY: sends a signal that has a handler to a thread of this process.
-        let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, libc::SIGUSR1) };
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, libc::SIGUSR1) };
         assert!(sent == 0 || is_home());
         until("it has got the signal", || {
             is_home() || SIGNALS.load(Ordering::SeqCst) == number

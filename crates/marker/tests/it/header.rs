@@ -53,6 +53,23 @@ fn built(compiler: &str, options: &[&str], source: &str) -> usize {
     markers.len()
 }
 
+/// Pairs each compiler with one of the levels, in turn; in the soak with each level.
+fn with_levels<'l>(
+    compilers: &[&'static str],
+    levels: &'l [&'static str],
+) -> Vec<(&'static str, &'l &'static str)> {
+    let pairs = present(compilers).into_iter().enumerate();
+    let pairs = pairs.flat_map(|(index, compiler)| {
+        let is_in_turn =
+            move |number: usize| effort() != Effort::Test || index % levels.len() == number;
+        let levels = levels.iter().enumerate();
+        levels
+            .filter(move |(number, _)| is_in_turn(*number))
+            .map(move |(_, level)| (compiler, level))
+    });
+    pairs.collect()
+}
+
 /// Builds a program with each of these options and one of the compilers, in turn; in the soak with each
 /// compiler.
 fn built_in_turn(compilers: &[(&str, &str)], all: &[&[&str]]) {
@@ -100,20 +117,18 @@ fn all_standards_and_levels() {
 /// A text is written to a file as well, if there are a text, a file and markers.
 #[test]
 fn texts_go_to_files() {
-    for compiler in present(&[C, CXX].concat()) {
-        for level in ["-O0", "-O2"] {
-            for (more, written) in [
-                ("-UCAPRIOLE_MARK_NONE", "done\n"),
-                ("-DCAPRIOLE_MARK_NONE", ""),
-            ] {
-                let directory = directory();
-                let out = directory.path().join("program");
-                let language = if CXX.contains(&compiler) { "c++" } else { "c" };
-                let options = [WARNINGS, &[level, more, "-x", language]].concat();
-                compile(compiler, &options, &program("text_to.c"), &out);
-                let shown = quiet(&mut Command::new(&out));
-                assert_eq!(shown, written, "{compiler} {level} {more}");
-            }
+    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2"]) {
+        for (more, written) in [
+            ("-UCAPRIOLE_MARK_NONE", "done\n"),
+            ("-DCAPRIOLE_MARK_NONE", ""),
+        ] {
+            let directory = directory();
+            let out = directory.path().join("program");
+            let language = if CXX.contains(&compiler) { "c++" } else { "c" };
+            let options = [WARNINGS, &[level, more, "-x", language]].concat();
+            compile(compiler, &options, &program("text_to.c"), &out);
+            let shown = quiet(&mut Command::new(&out));
+            assert_eq!(shown, written, "{compiler} {level} {more}");
         }
     }
 }
@@ -428,36 +443,21 @@ fn counters_are_shared_within_a_program() {
 /// Arguments of the guarded form are evaluated only while the marker is enabled.
 #[test]
 fn guarded_arguments_are_not_evaluated_while_off() {
-    for (compiler, source) in [
-        ("gcc", "guarded.c"),
-        ("clang", "guarded.c"),
-        ("g++", "guarded.c"),
-        ("clang++", "guarded.c"),
-    ] {
-        if present(&[compiler]).is_empty() {
-            continue;
-        }
-        let language = if compiler.ends_with('+') {
-            "-xc++"
-        } else {
-            "-xc"
+    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2", "-O3"]) {
+        let language = match CXX.contains(&compiler) {
+            true => "-xc++",
+            false => "-xc",
         };
-        for level in ["-O0", "-O2", "-O3"] {
-            let directory = directory();
-            let out = directory.path().join("guarded");
-            compile(
-                compiler,
-                &[WARNINGS, &[level, language]].concat(),
-                &program(source),
-                &out,
-            );
-            let said = quiet(&mut Command::new(&out));
-            // Five rounds off, five on, five off; one evaluation per round.
-            assert_eq!(
-                said, "off 0\non 10\noff 10\nunguarded 15\n",
-                "{compiler} {level}"
-            );
-        }
+        let directory = directory();
+        let out = directory.path().join("guarded");
+        let options = [WARNINGS, &[level, language]].concat();
+        compile(compiler, &options, &program("guarded.c"), &out);
+        let said = quiet(&mut Command::new(&out));
+        // Five rounds off, five on, five off; one evaluation per round.
+        assert_eq!(
+            said, "off 0\non 10\noff 10\nunguarded 15\n",
+            "{compiler} {level}"
+        );
     }
 }
 
@@ -516,22 +516,20 @@ fn what_is_wrong_is_an_error_that_says_so() {
             "a provider and a name are needed",
         ),
     ];
-    for compiler in present(&[C, CXX].concat()) {
-        for level in ["-O0", "-O2"] {
-            // These are errors even without warning options.
-            for (text, says) in wrong {
-                let error = error_of(compiler, &[level], text).replace('\u{2018}', "'");
-                assert!(
-                    error.contains("error") && error.contains(says),
-                    "{compiler} of {text}:\n{error}"
-                );
-            }
-            let long = format!(
-                "void f(int n) {{ CAPRIOLE_MARK(a, b, \"{} %d\", n); }}",
-                "x".repeat(220)
+    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2"]) {
+        // These are errors even without warning options.
+        for (text, says) in wrong {
+            let error = error_of(compiler, &[level], text).replace('\u{2018}', "'");
+            assert!(
+                error.contains("error") && error.contains(says),
+                "{compiler} of {text}:\n{error}"
             );
-            let error = error_of(compiler, &[level], &long);
-            assert!(error.contains("the format is longer than"), "{error}");
         }
+        let long = format!(
+            "void f(int n) {{ CAPRIOLE_MARK(a, b, \"{} %d\", n); }}",
+            "x".repeat(220)
+        );
+        let error = error_of(compiler, &[level], &long);
+        assert!(error.contains("the format is longer than"), "{error}");
     }
 }
