@@ -1,7 +1,7 @@
 /* The helper process, which changes the program's code from outside, and the messages to it.
  *
  *   program                              helper (capriole probe-helper)
- *     start_helper ── clone ── clone ─ exec ─▶ of nobody, in a session of its own
+ *     start_helper ── clone ── clone ─ exec ─▶ of nobody, in a process group of its own
  *     ask          ── request ───────────────▶ ptrace for moments, /proc/PID/mem
  *                  ◀─────────────── answer ───
  *
@@ -135,7 +135,10 @@ static void become_helper(void *argument)
 {
 	struct start *start = argument;
 	char *words[] = { (char *)"capriole", (char *)"probe-helper", NULL };
-	SYS0(SYS_setsid);
+	/* No signal of the terminal's, nor kill(0), is meant for it. Not a session of its own: that would be a
+	 * scheduling group of its own as well (sched(7), "The autogroup feature"), and one thread of it would
+	 * compete with all processes of any other session. */
+	SYS2(SYS_setpgid, 0, 0);
 	make_usual();
 	/* Descriptors of its own: the connection first, for which none has to be free. */
 	if (start->socket != CONNECTION)
@@ -333,9 +336,9 @@ HIDDEN int start_helper(void)
 		answer = ask(&hello);
 	drop_message(&hello);
 	if (answer == -EPIPE) {
-		/* What does not know the connection does not end with it. It leads a session of its own, as
-		 * nobody else does who has got its number meanwhile by chance. */
-		if (SYS1(SYS_getsid, helper) == helper)
+		/* What does not know the connection does not end with it. It leads a process group in this
+		 * session, as hardly anybody does who has got its number meanwhile by chance. */
+		if (SYS1(SYS_getpgid, helper) == helper && SYS1(SYS_getsid, helper) == SYS1(SYS_getsid, 0))
 			SYS2(SYS_kill, helper, SIGKILL);
 		answer = fail(-EPIPE, "the helper process has ended, or does not answer, before it has begun: has it "
 				      "enough memory, and is this the command capriole? ", path);

@@ -533,6 +533,37 @@ static pid_t helper(void)
 	}
 }
 
+/* Reads the scheduling group of a process; the text stays empty where the kernel makes no such groups. */
+static void scheduling_group(pid_t process, char *text, int size)
+{
+	char name[64];
+	snprintf(name, sizeof name, "/proc/%d/autogroup", (int)process);
+	FILE *file = fopen(name, "r");
+	*text = 0;
+	if (file) {
+		if (!fgets(text, size, file))
+			*text = 0;
+		fclose(file);
+	}
+}
+
+/* A helper with a scheduling group of its own would get a processor as seldom as any other session that is
+ * full of work, whatever the program's share is. */
+static void shares_the_scheduling_group(void)
+{
+	char own[64], its[64];
+	CHECK(!prctl(PR_SET_CHILD_SUBREAPER, 1));
+	OK(capriole_start());
+	pid_t process = helper();
+	scheduling_group(getpid(), own, sizeof own);
+	scheduling_group(process, its, sizeof its);
+	if (strcmp(own, its))
+		BAD("the program has %s, its helper %s", own, its);
+	IS(getsid(process), getsid(0));
+	/* Signals of the terminal, and those to the program's own group, are not for the helper. */
+	IS(getpgid(process), process);
+}
+
 /* Set by the main thread when it calls the library next. */
 static volatile int calls_the_library;
 
@@ -945,6 +976,7 @@ int main(int argc, char **argv)
 		{ "closed_streams", closed_streams },
 		{ "daemons", daemons },
 		{ "daemonized", daemonized },
+		{ "shares_the_scheduling_group", shares_the_scheduling_group },
 		{ "helper_ends", helper_ends },
 		{ "helper_killed_in_a_registration", helper_killed_in_a_registration },
 		{ "earlier_helper_leaves_late", earlier_helper_leaves_late },

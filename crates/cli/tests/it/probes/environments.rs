@@ -12,6 +12,7 @@ mod processes {
         closed_streams,
         daemons,
         daemonized,
+        shares_the_scheduling_group,
         helper_ends,
         helper_killed_in_a_registration,
         earlier_helper_leaves_late,
