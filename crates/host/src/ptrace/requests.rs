@@ -209,35 +209,81 @@ pub(crate) fn has_hit_breakpoint(tid: i32, signal: i32) -> bool {
 
 thread_local! {
     /// Number of [`StayAwake`]s, and the state from before the first one.
-    static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, nice: None })) };
+    static AWAKE: RefCell<(usize, Before)> = const { RefCell::new((0, Before { mask: None, scheduled: None })) };
 }
 
-/// Signal mask and nice value to restore in a thread that stayed awake.
+/// Signal mask and scheduling to restore in a thread that stayed awake.
 struct Before {
     mask: Option<libc::sigset_t>,
-    nice: Option<i32>,
+    scheduled: Option<Scheduled>,
+}
+
+/// How a thread was scheduled.
+#[derive(Clone, Copy)]
+enum Scheduled {
+    /// By this policy, none of the real-time ones, maybe with `SCHED_RESET_ON_FORK`.
+    Policy(i32),
+    /// With this nice value.
+    Nice(i32),
 }
 
 /// The nice value with the highest priority.
 const FIRST: i32 = -20;
 
-/// Raises the priority of the calling thread, where permitted (root), and returns its nice value
-/// before. `None` if not permitted: then restoring it might not be permitted either.
-fn run_first() -> Option<i32> {
+/// Returns the scheduling policy of the calling thread. By the system call: musl has no function for threads.
+fn policy() -> i32 {
+    // SAFETY: only reads a number; 0 is the calling thread.
+    unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) as i32 }
+}
+
+/// Sets the scheduling policy and the real-time priority of the calling thread.
+fn set_policy(policy: i32, priority: i32) -> Result<(), Errno> {
+    // SAFETY: the kernel reads the priority, its `struct sched_param`; 0 is the calling thread.
+    check(unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) })
+}
+
+/// Lets the calling thread run before all threads without a real-time policy, where permitted (root).
+/// A nice value alone compares only threads of one scheduling group, of which each session may have
+/// one (sched(7), "The autogroup feature"), and each control group has. Returns what to restore; `None` if
+/// nothing is permitted, or such a policy is there already.
+fn run_first() -> Option<Scheduled> {
+    let policy = policy();
+    let usual = [libc::SCHED_OTHER, libc::SCHED_BATCH, libc::SCHED_IDLE];
+    if !usual.contains(&(policy & !libc::SCHED_RESET_ON_FORK)) {
+        return None;
+    }
+    // New threads and processes do not get it.
+    if set_policy(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1).is_ok() {
+        return Some(Scheduled::Policy(policy));
+    }
     let nice = rustix::process::getpriority_process(None).ok()?;
     rustix::process::setpriority_process(None, FIRST).ok()?;
-    Some(nice)
+    Some(Scheduled::Nice(nice))
+}
+
+/// Takes [`run_first`] back, which is always permitted.
+fn run_as_before(before: Scheduled) {
+    let _ = match before {
+        // Where only a limit (RLIMIT_RTPRIO) has permitted it, the flag stays.
+        Scheduled::Policy(policy) => {
+            set_policy(policy, 0).or_else(|_| set_policy(policy | libc::SCHED_RESET_ON_FORK, 0))
+        }
+        Scheduled::Nice(nice) => rustix::process::setpriority_process(None, nice),
+    };
 }
 
 /// Guard that keeps Ctrl-Z and the like from stopping the calling thread: a stopped tracer
-/// would leave the program that it has stopped hanging until the user types `fg`. It also
-/// raises the thread's priority, where permitted: on a busy machine the program would stay
-/// stopped until we are scheduled. When the last guard is dropped, both are restored.
+/// would leave the program that it has stopped hanging until the user types `fg`. Where permitted, the
+/// thread also runs first: on a busy machine the program would stay stopped until we are scheduled.
+/// When the last guard is dropped, both are restored; a thread that is killed leaves nothing behind.
+///
+/// A thread that runs first must not spin while it waits for a thread of the program, which may need the
+/// same processor: it sleeps.
 #[derive(Debug)]
 pub struct StayAwake(());
 
 impl StayAwake {
-    /// Blocks the terminal's stop signals and raises the priority.
+    /// Blocks the terminal's stop signals and has the thread run first.
     pub fn new() -> StayAwake {
         AWAKE.with_borrow_mut(|(count, before)| {
             *count += 1;
@@ -254,7 +300,7 @@ impl StayAwake {
             // SAFETY: both point to valid sets.
             let result = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &stops, &mut old) };
             before.mask = (result == 0).then_some(old);
-            before.nice = run_first();
+            before.scheduled = run_first();
         });
         StayAwake(())
     }
@@ -273,9 +319,8 @@ impl Drop for StayAwake {
             if *count > 0 {
                 return;
             }
-            if let Some(nice) = before.nice.take() {
-                // Lowering the priority is always permitted.
-                let _ = rustix::process::setpriority_process(None, nice);
+            if let Some(scheduled) = before.scheduled.take() {
+                run_as_before(scheduled);
             }
             if let Some(old) = before.mask.take() {
                 // SAFETY: the mask came from the kernel.
@@ -327,5 +372,46 @@ pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
             },
             _ => return Ok(Some(decode(status))),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Policy and nice value of the calling thread.
+    fn scheduling() -> (i32, i32) {
+        let nice = rustix::process::getpriority_process(None).expect("its own");
+        (policy(), nice)
+    }
+
+    #[test]
+    fn an_awake_thread_runs_first_and_afterwards_as_before() {
+        let flagged = libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK;
+        for policy in [libc::SCHED_OTHER, libc::SCHED_BATCH, flagged] {
+            set_policy(policy, 0).expect("without privileges");
+            let before = scheduling();
+            assert_eq!(before.0, policy);
+            let first = StayAwake::new();
+            let within = scheduling();
+            drop(StayAwake::new());
+            assert_eq!(scheduling(), within, "the first one is still there");
+            drop(first);
+            assert_eq!(scheduling(), before);
+            if within.0 != libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK {
+                println!("skipped: no real-time scheduling is permitted here");
+            }
+        }
+    }
+
+    #[test]
+    fn other_real_time_scheduling_is_left_alone() {
+        if set_policy(libc::SCHED_RR, 2).is_err() {
+            return println!("skipped: no real-time scheduling is permitted here");
+        }
+        let awake = StayAwake::new();
+        assert_eq!(scheduling().0, libc::SCHED_RR);
+        drop(awake);
+        assert_eq!(scheduling().0, libc::SCHED_RR);
     }
 }

@@ -690,7 +690,7 @@ impl StoppedThreads for Stopped {
                 if waited < moment {
                     std::thread::sleep((moment - waited).min(Duration::from_micros(100)));
                 } else {
-                    std::thread::yield_now();
+                    std::thread::sleep(Duration::from_micros(20));
                 }
             }
             if event.is_none() {
