@@ -9,8 +9,9 @@ use crate::traces;
 use crate::programs::{Compiler, build};
 use capriole_host::ptrace;
 use capriole_patch::outside::sessions;
+use capriole_proc::process::State;
 use capriole_testkit::effort::{Effort, effort, rounds};
-use capriole_testkit::steps::{Step, has_stopped, stops_at};
+use capriole_testkit::waiting::until;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -344,21 +345,14 @@ fn a_recording_that_has_just_begun_takes_messages() {
     let directory = scratch();
     let trace = directory.path().join("t");
     let pid = running.pid.to_string();
-    let mut recorder = traces::recorder(&trace, &["-p", &pid, "-e", ":counted_work"]);
-    let step = Step {
-        name: "trace begun".to_owned(),
-        number: 1,
-        at: 1,
-    };
-    let mut recorder = stops_at(&mut recorder, &step).spawn().expect("record");
-    assert!(has_stopped(recorder.id()), "are debug assertions on?");
+    let mut command = traces::recorder(&trace, &["--json", "-p", &pid, "-e", ":counted_work"]);
+    command.env("CAPRIOLE_STOP_AT", "trace begun#1");
+    let recorder = Background::started(command);
+    until("the trace is there", || recorder.state() == State::Stopped);
     let output = mark(running.pid, &["early"]);
     assert!(output.status.success(), "{}", told(&output));
-    for signal in [libc::SIGCONT, libc::SIGINT] {
-        // SAFETY: sends a signal to a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(recorder.id() as i32, signal) }, 0);
-    }
-    assert!(recorder.wait().expect("it ends").success());
+    recorder.signal(libc::SIGCONT);
+    recorder.end();
     assert_eq!(texts(&trace), [("early".to_owned(), false)]);
     running.say("go");
     running.say("end");

@@ -2,12 +2,12 @@
 //! test runs it.
 
 use crate::mapped;
+use crate::support::sandbox::{COPY, in_child};
 
 use capriole_resident as resident;
 use capriole_ring::layout::Geometry;
 use capriole_testkit::waiting::until;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
 /// As often as this a thread is woken before it goes home: `BATCH_WAKES` in entry.S.
@@ -22,25 +22,6 @@ static THREAD: AtomicU64 = AtomicU64::new(0);
 
 extern "C" fn count(_: i32) {
     SIGNALS.fetch_add(1, Ordering::SeqCst);
-}
-
-/// Places a resident where it can be executed, and returns its entries.
-fn placed() -> resident::Entries {
-    let writable = ProtFlags::READ | ProtFlags::WRITE;
-    let nowhere = std::ptr::null_mut();
-    let len = resident::size();
-    // SAFETY: a fresh mapping, never unmapped.
-    let base = unsafe { rustix::mm::mmap_anonymous(nowhere, len, writable, MapFlags::PRIVATE) };
-    let base = base.expect("memory");
-    let geometry = Geometry::for_buffer(1 << 20, mapped::cpus(), 1);
-    let blob = resident::place(base as u64, &mapped::config(0, &geometry));
-    let place = base.cast::<u8>();
-    // SAFETY: the mapping is as large, and nobody else knows it.
-    unsafe { place.copy_from_nonoverlapping(blob.as_ptr(), blob.len()) };
-    let executable = MprotectFlags::READ | MprotectFlags::EXEC;
-    // SAFETY: as above.
-    unsafe { rustix::mm::mprotect(base, len, executable) }.expect("protected");
-    resident::entries(base as u64)
 }
 
 /// Makes no call for a table without rows, waits, and returns the result of the call that waited.
@@ -74,17 +55,31 @@ fn waits() -> bool {
     call.is_ok_and(|call| call.starts_with("128 "))
 }
 
-/// What wakes the thread is not the tracer: the kernel may do so late, for a lock that the thread has waited
-/// for earlier. It waits on, but not for ever.
+/// A spurious wakeup, here by a signal, does not end the wait: the tracer finds the thread where it expects it.
+/// After [`WAKES`] of them the thread returns to its own code.
 #[test]
 fn a_thread_that_is_woken_waits_on() {
-    let entries = placed();
+    let geometry = Geometry::for_buffer(1 << 20, mapped::cpus(), 1);
+    let config = mapped::config(0, &geometry);
+    in_child(
+        &[resident::entries(COPY).batch],
+        |sandbox, batch| {
+            sandbox.write(COPY, &resident::place(COPY, &config));
+            wake(*batch);
+            Ok(())
+        },
+        |batch| format!("code at {batch:#x}"),
+    );
+}
+
+/// Wakes a thread that waits, until it has returned.
+fn wake(batch: u64) {
     // SAFETY: the handler only counts.
     unsafe { libc::signal(libc::SIGUSR1, count as *const () as libc::sighandler_t) };
     let thread = std::thread::spawn(move || {
         let tid = rustix::thread::gettid().as_raw_nonzero().get();
         THREAD.store(tid as u64, Ordering::SeqCst);
-        RESULT.store(wait(entries.batch), Ordering::SeqCst);
+        RESULT.store(wait(batch), Ordering::SeqCst);
     });
     let is_home = || RESULT.load(Ordering::SeqCst) != 0;
     for number in 1.. {

@@ -10,6 +10,8 @@ use capriole_testkit::tools::{have, present, quiet};
 
 const C: &[&str] = &["gcc", "clang"];
 const CXX: &[&str] = &["g++", "clang++"];
+/// In an order in which two levels, in turn, are tried with the compilers of both projects.
+const ALL: &[&str] = &["gcc", "g++", "clang", "clang++"];
 const WARNINGS: &[&str] = &[
     "-Wall",
     "-Wextra",
@@ -53,33 +55,16 @@ fn built(compiler: &str, options: &[&str], source: &str) -> usize {
     markers.len()
 }
 
-/// Pairs each compiler with one of the levels, in turn; in the soak with each level.
-fn with_levels<'l>(
-    compilers: &[&'static str],
-    levels: &'l [&'static str],
-) -> Vec<(&'static str, &'l &'static str)> {
-    let pairs = present(compilers).into_iter().enumerate();
-    let pairs = pairs.flat_map(|(index, compiler)| {
-        let is_in_turn =
-            move |number: usize| effort() != Effort::Test || index % levels.len() == number;
-        let levels = levels.iter().enumerate();
-        levels
-            .filter(move |(number, _)| is_in_turn(*number))
-            .map(move |(_, level)| (compiler, level))
-    });
-    pairs.collect()
-}
-
-/// Builds a program with each of these options and one of the compilers, in turn; in the soak with each
-/// compiler.
-fn built_in_turn(compilers: &[(&str, &str)], all: &[&[&str]]) {
-    for (index, options) in all.iter().enumerate() {
-        for (number, (compiler, source)) in compilers.iter().enumerate() {
-            if effort() != Effort::Test || index % compilers.len() == number {
-                built(compiler, options, source);
-            }
-        }
-    }
+/// Pairs each of `all` with one of the others, in turn; in the soak with each of them.
+fn in_turn<'a, A, B>(all: &'a [A], others: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    all.iter().enumerate().flat_map(move |(index, one)| {
+        let (first, count) = match effort() {
+            Effort::Test => (index % others.len().max(1), 1),
+            Effort::Soak | Effort::Long => (0, others.len()),
+        };
+        let others = others.iter().skip(first).take(count);
+        others.map(move |other| (one, other))
+    })
 }
 
 #[test]
@@ -100,7 +85,9 @@ fn all_standards_and_levels() {
         &["-std=c99", "-Os"],
         &["-std=c99", "-Og"],
     ];
-    built_in_turn(&with(C, "kinds.c"), c);
+    for (options, (compiler, source)) in in_turn(c, &with(C, "kinds.c")) {
+        built(compiler, options, source);
+    }
     let cxx: &[&[&str]] = &[
         &["-std=c++11", "-O0"],
         &["-std=c++20", "-O0"],
@@ -111,20 +98,22 @@ fn all_standards_and_levels() {
         &["-std=c++14", "-Os"],
         &["-std=c++14", "-Og"],
     ];
-    built_in_turn(&with(CXX, "kinds.cpp"), cxx);
+    for (options, (compiler, source)) in in_turn(cxx, &with(CXX, "kinds.cpp")) {
+        built(compiler, options, source);
+    }
 }
 
 /// A text is written to a file as well, if there are a text, a file and markers.
 #[test]
 fn texts_go_to_files() {
-    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2"]) {
+    for (compiler, level) in in_turn(&present(ALL), &["-O0", "-O2"]) {
         for (more, written) in [
             ("-UCAPRIOLE_MARK_NONE", "done\n"),
             ("-DCAPRIOLE_MARK_NONE", ""),
         ] {
             let directory = directory();
             let out = directory.path().join("program");
-            let language = if CXX.contains(&compiler) { "c++" } else { "c" };
+            let language = if CXX.contains(compiler) { "c++" } else { "c" };
             let options = [WARNINGS, &[level, more, "-x", language]].concat();
             compile(compiler, &options, &program("text_to.c"), &out);
             let shown = quiet(&mut Command::new(&out));
@@ -174,7 +163,9 @@ fn kinds_of_code() {
     let c = C.iter().map(|&compiler| (compiler, "kinds.c"));
     let all = c.chain(CXX.iter().map(|&compiler| (compiler, "kinds.cpp")));
     let compilers: Vec<_> = all.filter(|(c, _)| !present(&[c]).is_empty()).collect();
-    built_in_turn(&compilers, ways);
+    for (options, (compiler, source)) in in_turn(ways, &compilers) {
+        built(compiler, options, source);
+    }
 }
 
 #[test]
@@ -443,8 +434,8 @@ fn counters_are_shared_within_a_program() {
 /// Arguments of the guarded form are evaluated only while the marker is enabled.
 #[test]
 fn guarded_arguments_are_not_evaluated_while_off() {
-    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2", "-O3"]) {
-        let language = match CXX.contains(&compiler) {
+    for (compiler, level) in in_turn(&present(ALL), &["-O0", "-O2", "-O3"]) {
+        let language = match CXX.contains(compiler) {
             true => "-xc++",
             false => "-xc",
         };
@@ -516,7 +507,7 @@ fn what_is_wrong_is_an_error_that_says_so() {
             "a provider and a name are needed",
         ),
     ];
-    for (compiler, level) in with_levels(&[C, CXX].concat(), &["-O0", "-O2"]) {
+    for (compiler, level) in in_turn(&present(ALL), &["-O0", "-O2"]) {
         // These are errors even without warning options.
         for (text, says) in wrong {
             let error = error_of(compiler, &[level], text).replace('\u{2018}', "'");
