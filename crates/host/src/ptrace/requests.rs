@@ -219,7 +219,6 @@ struct Before {
 }
 
 /// How a thread was scheduled.
-#[derive(Clone, Copy)]
 enum Scheduled {
     /// By this policy, none of the real-time ones, maybe with `SCHED_RESET_ON_FORK`.
     Policy(i32),
@@ -277,8 +276,8 @@ fn run_as_before(before: Scheduled) {
 /// thread also runs first: on a busy machine the program would stay stopped until we are scheduled.
 /// When the last guard is dropped, both are restored; a thread that is killed leaves nothing behind.
 ///
-/// A thread that runs first must not spin while it waits for a thread of the program, which may need the
-/// same processor: it sleeps.
+/// A thread that runs first must not spin for longer than some microseconds while it waits for a thread of the
+/// program, which may need the same processor: it sleeps.
 #[derive(Debug)]
 pub struct StayAwake(());
 
