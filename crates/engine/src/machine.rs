@@ -1,11 +1,12 @@
 //! Facts about the machine.
 
 use crate::error::{Code, Error, Result, err};
+use capriole_proc::files;
 use capriole_text::units;
 
 /// Returns the number of CPUs that the kernel may ever use: `cpu_id` is below this.
 pub fn possible_cpus() -> u32 {
-    std::fs::read_to_string("/sys/devices/system/cpu/possible")
+    files::read_pseudo_text("/sys/devices/system/cpu/possible")
         .ok()
         .and_then(|s| s.trim().rsplit(['-', ',']).next()?.parse::<u32>().ok())
         .map_or_else(

@@ -13,6 +13,7 @@ use capriole_host::Host;
 use capriole_host::host::Routines;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
+use capriole_proc::files;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_text::chain;
@@ -183,7 +184,7 @@ impl Server {
     /// if `/proc` was mounted for another PID namespace.
     fn check_proc(&self) -> Result<(), Failure> {
         let refuse = |message: &str| Err(failure(libc::EOPNOTSUPP, message));
-        let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+        let Ok(status) = files::read_pseudo_text("/proc/self/status") else {
             return refuse(
                 "/proc is not mounted, or is that of another PID namespace, and probes need it: mount one there",
             );
@@ -1184,18 +1185,18 @@ impl Drop for Server {
 
 /// True for a process that is the helper of some program.
 fn is_helper(pid: u32) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline"));
+    let line = files::read_pseudo(format!("/proc/{pid}/cmdline"));
     line.is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper"))
 }
 
 /// Returns how much more a program may map, in bytes, if that is limited (RLIMIT_AS).
 fn address_space_left(pid: u32) -> Option<u64> {
-    let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let limits = files::read_pseudo_text(format!("/proc/{pid}/limits")).ok()?;
     let line = limits
         .lines()
         .find_map(|l| l.strip_prefix("Max address space"))?;
     let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-    let sizes = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let sizes = files::read_pseudo_text(format!("/proc/{pid}/statm")).ok()?;
     let pages: u64 = sizes.split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }

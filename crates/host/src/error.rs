@@ -1,5 +1,6 @@
 //! Errors of attaching to a process, probing it and detaching.
 
+use capriole_proc::files;
 use capriole_proc::process::ProcessError;
 use capriole_text::units::signal as signal_name;
 use rustix::io::Errno;
@@ -339,7 +340,7 @@ impl TargetError {
     }
 
     pub(crate) fn traced_by(pid: i32, tracer: i32) -> TargetError {
-        let name = std::fs::read_to_string(format!("/proc/{tracer}/comm")).unwrap_or_default();
+        let name = files::read_pseudo_text(format!("/proc/{tracer}/comm")).unwrap_or_default();
         TargetError::AlreadyTraced {
             pid,
             tracer,

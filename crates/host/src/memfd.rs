@@ -11,6 +11,7 @@
 //! be recorded like any other. So they are opened with `O_NONBLOCK`, which has no effect on a
 //! memfd and is visible in `/proc/PID/fdinfo`.
 
+use capriole_proc::files;
 use capriole_proc::maps::Device;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
@@ -60,7 +61,7 @@ const MARK: OFlags = OFlags::NONBLOCK;
 /// (`O_PATH`). One that a tracer had it create is not marked.
 #[must_use]
 pub(crate) fn is_reopened(pid: u32, fd: i32) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let text = files::read_pseudo_text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & (MARK | OFlags::PATH).bits() != 0)

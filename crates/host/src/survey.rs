@@ -1,6 +1,7 @@
 //! Facts about a stopped process that are needed before code is compiled for it.
 
 use crate::host::{StoppedThreads, TargetMemory};
+use capriole_proc::files;
 use capriole_proc::process::Process;
 use capriole_resident::RSEQ_SIGNATURE;
 
@@ -27,7 +28,7 @@ fn offset(address: u64, thread_pointer: u64) -> Option<i32> {
 
 /// True if the process runs with a shadow stack (CET), from `x86_Thread_features` of its status.
 pub fn has_shadow_stack(process: &Process) -> bool {
-    std::fs::read_to_string(process.proc_path("status")).is_ok_and(|status| {
+    files::read_pseudo_text(process.proc_path("status")).is_ok_and(|status| {
         status
             .lines()
             .any(|l| l.starts_with("x86_Thread_features:") && l.contains("shstk"))
@@ -57,7 +58,7 @@ fn rseq_offset(stopped: &dyn StoppedThreads) -> Option<i32> {
 /// Returns the thread id as the target itself sees it, which differs from ours if it lives in a PID
 /// namespace: the last number of the `NSpid` line.
 pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+    let status = files::read_pseudo_text(format!("/proc/{pid}/task/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     line.split_whitespace().last()?.parse().ok()
 }

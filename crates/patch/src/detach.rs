@@ -39,6 +39,7 @@ use capriole_host::steps::step;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_ledger::remains::{Remains, Save};
 use capriole_ledger::{Arena, Ledger};
+use capriole_proc::files;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
@@ -452,7 +453,7 @@ pub(crate) fn sigtrap_pending(tid: i32) -> bool {
 
 /// True if one of `signals` is pending for a thread that does not block it.
 pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{tid}/status")) else {
+    let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
         return false;
     };
     let set = |field: &str| {

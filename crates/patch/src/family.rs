@@ -102,7 +102,7 @@ impl Family {
         let target = attached.process();
         let memory = attached.memory_at();
         for pid in now.difference(&self.known) {
-            if let Ok(process) = Process::open(*pid)
+            if let Ok(process) = Process::listed(*pid)
                 && *pid != target.pid()
                 && process.start_time() >= target.start_time()
                 && recover::shares(&process, &memory)

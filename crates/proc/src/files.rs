@@ -13,6 +13,8 @@ use std::path::Path;
 
 /// Size limit of text files written by users, such as event definitions, bytes.
 pub(crate) const MAX_TEXT: u64 = 16 << 20;
+/// Room for most files of `/proc`, bytes.
+const PSEUDO_FILE: usize = 16 << 10;
 
 /// Opens a regular file.
 ///
@@ -44,6 +46,28 @@ pub fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
         return Err(too_large(limit));
     }
     read_all(file, limit)
+}
+
+/// Reads a file of a pseudo-filesystem, `/proc` or `/sys`. Such a file has no size to ask for, and
+/// each call makes the kernel write its text anew, so that as few as possible are made: one for each
+/// page of text, and one that returns nothing.
+///
+/// # Errors
+/// Those of open(2) and read(2).
+pub fn read_pseudo(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(PSEUDO_FILE);
+    // A file as such is asked for its size first.
+    File::open(path)?.take(u64::MAX).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a text file of a pseudo-filesystem.
+///
+/// # Errors
+/// As [`read_pseudo`]; it is not UTF-8.
+pub fn read_pseudo_text(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = read_pseudo(path)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
 }
 
 /// Reads a file that the user named as input. It may also be `-` or one of our own descriptors,

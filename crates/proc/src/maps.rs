@@ -3,8 +3,8 @@
 mod gap;
 mod parse;
 
+use crate::files;
 use std::ffi::OsString;
-use std::fs;
 
 pub(crate) use gap::NULL_END;
 pub use gap::{GapQuery, Layout, find_gaps, free_stretches};
@@ -17,7 +17,7 @@ pub const PAGE_SIZE: u64 = 4096;
 /// cannot be read.
 #[must_use]
 pub fn max_map_count() -> usize {
-    let text = fs::read_to_string("/proc/sys/vm/max_map_count").unwrap_or_default();
+    let text = files::read_pseudo_text("/proc/sys/vm/max_map_count").unwrap_or_default();
     text.trim().parse().unwrap_or(65530)
 }
 
@@ -100,7 +100,7 @@ impl Mapping {
 /// The lowest address a program may map (`vm.mmap_min_addr`).
 #[must_use]
 pub fn mmap_min_addr() -> u64 {
-    fs::read_to_string("/proc/sys/vm/mmap_min_addr")
+    files::read_pseudo_text("/proc/sys/vm/mmap_min_addr")
         .ok()
         .and_then(|s| s.trim().parse().ok())
         .unwrap_or(64 * 1024)

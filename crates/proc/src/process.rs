@@ -23,6 +23,7 @@ pub use error::{Permission, ProcessError};
 pub use stat::Stat;
 pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
+use crate::files;
 use crate::maps::{Mapping, parse_maps};
 
 /// Maximum number of bytes of a command line to read; the kernel allows 6 MiB (execve(2)).
@@ -50,13 +51,7 @@ impl Process {
     /// [`ProcessError::NoSuchProcess`], and [`ProcessError::IsThread`] with
     /// the pid to use instead. Use [`Process::preflight`] for all other checks.
     pub fn open(pid: u32) -> Result<Process, ProcessError> {
-        let stat = read_stat(pid)?;
-        let process = Process {
-            pid,
-            start_time: stat.start_time,
-            // The program chooses its name, and messages are printed to terminals.
-            name: capriole_text::printable(&stat.comm),
-        };
+        let process = Process::listed(pid)?;
         let tgid = process.status()?.tgid;
         if tgid != pid {
             return Err(ProcessError::IsThread {
@@ -67,9 +62,23 @@ impl Process {
         Ok(process)
     }
 
+    /// Finds a process whose pid comes from a list of processes: it need not be asked whether it is a thread.
+    ///
+    /// # Errors
+    /// [`ProcessError::NoSuchProcess`]
+    pub fn listed(pid: u32) -> Result<Process, ProcessError> {
+        let stat = read_stat(pid)?;
+        Ok(Process {
+            pid,
+            start_time: stat.start_time,
+            // The program chooses its name, and messages are printed to terminals.
+            name: capriole_text::printable(&stat.comm),
+        })
+    }
+
     /// Returns all processes except the calling one.
     pub fn others() -> impl Iterator<Item = Process> {
-        Process::other_numbers().filter_map(|pid| Process::open(pid).ok())
+        Process::other_numbers().filter_map(|pid| Process::listed(pid).ok())
     }
 
     /// Returns all processes except the calling one whose list of mappings contains a name. A
@@ -78,10 +87,10 @@ impl Process {
         let finder = memchr::memmem::Finder::new(name).into_owned();
         Process::other_numbers()
             .filter(move |pid| {
-                let maps = fs::read(format!("/proc/{pid}/maps"));
+                let maps = files::read_pseudo(format!("/proc/{pid}/maps"));
                 maps.is_ok_and(|maps| finder.find(&maps).is_some())
             })
-            .filter_map(|pid| Process::open(pid).ok())
+            .filter_map(|pid| Process::listed(pid).ok())
     }
 
     fn other_numbers() -> impl Iterator<Item = u32> {
@@ -379,7 +388,7 @@ impl Process {
     }
 
     fn read(&self, file: &str) -> Result<Vec<u8>, ProcessError> {
-        fs::read(self.proc_path(file)).map_err(|e| self.error(file, e))
+        files::read_pseudo(self.proc_path(file)).map_err(|e| self.error(file, e))
     }
 
     fn error(&self, file: &str, source: io::Error) -> ProcessError {
@@ -411,7 +420,7 @@ pub const TRACER_PATIENCE: Duration = Duration::from_secs(5);
 /// True if `tid`, which traces a thread, is going to stop that in a moment, or has ended.
 #[must_use]
 pub fn is_passing_tracer(tid: u32) -> bool {
-    let name = fs::read_to_string(format!("/proc/{tid}/comm"));
+    let name = files::read_pseudo_text(format!("/proc/{tid}/comm"));
     name.map_or(true, |name| name.trim_end() == TRACER_NAME)
 }
 
@@ -422,7 +431,7 @@ fn is_own_thread(tid: u32) -> bool {
 }
 
 fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
-    let bytes = fs::read(format!("/proc/{pid}/stat"))
+    let bytes = files::read_pseudo(format!("/proc/{pid}/stat"))
         .map_err(|e| ProcessError::from_io(pid, "?", "stat", e))?;
     Stat::parse(&bytes).ok_or_else(|| ProcessError::Unreadable {
         pid,
@@ -434,7 +443,7 @@ fn read_stat(pid: u32) -> Result<Stat, ProcessError> {
 /// Returns Yama's `ptrace_scope`, 0 if the kernel has no Yama.
 #[must_use]
 pub fn ptrace_scope() -> u32 {
-    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+    files::read_pseudo_text("/proc/sys/kernel/yama/ptrace_scope")
         .ok()
         .and_then(|s| s.trim().parse().ok())
         .unwrap_or(0)

@@ -107,7 +107,7 @@ fn find(process: &Process) -> Result<Option<Translator>, ProcessError> {
 
 /// True for Debian's `valgrind`, a script that executes the `valgrind.bin` beside it.
 fn is_script_of_valgrind(process: &Process) -> bool {
-    let command_line = std::fs::read(process.proc_path("cmdline")).unwrap_or_default();
+    let command_line = crate::files::read_pseudo(process.proc_path("cmdline")).unwrap_or_default();
     // After the shell: maybe an option, then the script.
     let words = command_line.split(|byte| *byte == 0).skip(1).take(2);
     let mut words = words.filter_map(|word| std::str::from_utf8(word).ok().map(Path::new));

@@ -18,6 +18,7 @@ use crate::ptrace::requests::Event;
 use crate::ptrace::tracer;
 use crate::steps::step;
 use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_call};
+use capriole_proc::files;
 use capriole_proc::process::{ProcessError, TRACER_PATIENCE, is_passing_tracer};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -158,14 +159,14 @@ fn numbers(pid: i32, place: &str) -> Result<impl Iterator<Item = i32>, TargetErr
 /// Returns the scheduler's counters for a thread, if there are any: nanoseconds on a processor,
 /// and how often it was scheduled.
 fn scheduled(tid: i32) -> Option<(u64, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{tid}/schedstat")).ok()?;
+    let text = files::read_pseudo_text(format!("/proc/{tid}/schedstat")).ok()?;
     let mut words = text.split_whitespace().map(str::parse);
     Some((words.next()?.ok()?, words.nth(1)?.ok()?))
 }
 
 /// Returns the state letter of a thread; `X` if it is gone.
 pub(crate) fn thread_state(tid: i32) -> char {
-    std::fs::read_to_string(format!("/proc/{tid}/stat"))
+    files::read_pseudo_text(format!("/proc/{tid}/stat"))
         .ok()
         .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
         .unwrap_or('X')
@@ -173,7 +174,7 @@ pub(crate) fn thread_state(tid: i32) -> char {
 
 /// Returns a numeric field of a thread's status.
 fn status_field(tid: i32, field: &str) -> Option<i32> {
-    let status = std::fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
+    let status = files::read_pseudo_text(format!("/proc/{tid}/status")).ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix(field))?;
     line.trim().parse().ok()
 }

@@ -14,6 +14,7 @@ use crate::ptrace::requests;
 use crate::ptrace::requests::Event;
 use crate::ptrace::threads;
 use crate::x86_64::registers::enters_restart_call;
+use capriole_proc::files;
 use capriole_proc::process::{Process, Seccomp, TRACER_NAME};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -192,7 +193,7 @@ pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
 /// True if we have the privileges that [`restart`] needs.
 fn may_suspend_filters() -> bool {
     const CAP_SYS_ADMIN: u64 = 21;
-    let Ok(status) = std::fs::read_to_string("/proc/self/status") else {
+    let Ok(status) = files::read_pseudo_text("/proc/self/status") else {
         return false;
     };
     let field = |name: &str| {

@@ -1,6 +1,6 @@
 //! Checks whether the kernel trusts the TSC.
 
-use std::fs;
+use capriole_proc::files;
 
 /// Returns a warning that gives the reason why times in a trace of this machine may be wrong;
 /// `None` if the TSC is a usable clock here.
@@ -11,9 +11,9 @@ use std::fs;
 /// the clock source files gets no warning.
 pub fn unstable_warning() -> Option<String> {
     let source = "/sys/devices/system/clocksource/clocksource0";
-    let current = fs::read_to_string(format!("{source}/current_clocksource")).ok()?;
-    let available = fs::read_to_string(format!("{source}/available_clocksource")).ok()?;
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let current = files::read_pseudo_text(format!("{source}/current_clocksource")).ok()?;
+    let available = files::read_pseudo_text(format!("{source}/available_clocksource")).ok()?;
+    let cpuinfo = files::read_pseudo_text("/proc/cpuinfo").unwrap_or_default();
     warning(current.trim(), &available, &cpuinfo)
 }
 
