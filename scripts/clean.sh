@@ -4,8 +4,9 @@
 #
 #   scripts/clean.sh COMMAND [ARGUMENT]...
 #
-# The command and all that it starts are a session of their own; what is left of it is killed when the
-# command ends. Interrupting this script interrupts the command.
+# The command and all that it starts are a session of their own, with a directory for temporary files of
+# its own; what is left of both is killed and removed when the command ends. Interrupting this script
+# interrupts the command.
 set -u
 
 unset $(compgen -e | grep -E '^(LC_|LD_|GLIBC_|MALLOC_|MAKE|MFLAGS|RUST_(BACKTRACE|LOG)|NEXTEST|CLICOLOR|DEBUGINFOD_|TZ$|LANG|NO_COLOR$|FORCE_COLOR$|COLUMNS$|LINES$|PAGER$|MANPAGER$|MANWIDTH$|MANPATH$|GREP_|CDPATH$|BASH_ENV$|ENV$|POSIXLY_CORRECT$|PYTHON|CAPRIOLE_(DIE|STOP)_AT$)')
@@ -26,6 +27,13 @@ limit -c 0
 limit -n 4096
 limit -s 8192
 for unlimited in -d -f -m -t -u -v; do limit "$unlimited" unlimited; done
+# What tests that are killed leave behind goes with it. Others than root may write there, as into /tmp.
+[ -d "${TMPDIR-}" ] || TMPDIR=/tmp
+TMPDIR=$(mktemp -d "$TMPDIR/capriole-XXXXXX") || exit 1
+chmod 1777 "$TMPDIR"
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
+
 [ "$(nice)" = 0 ] || renice -n 0 -p $$ >/dev/null 2>&1
 
 # A shell without job control starts what runs in the background with an ignored SIGINT.
@@ -40,5 +48,10 @@ while :; do
 	status=$?
 	kill -0 "$session" 2>/dev/null || break
 done
-pkill -KILL -s "$session"
+# Killed processes end a moment later, and until then can write files.
+for _ in {1..500}; do
+	pkill -KILL -s "$session"
+	ps -o stat= -s "$session" | grep -qv ^Z || break
+	sleep 0.01
+done
 exit "$status"

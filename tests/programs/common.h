@@ -52,6 +52,15 @@ bad(const char *file, int line, const char *format, ...)
 	_exit(1);
 }
 
+/* The template of a name for mkstemp or mkdtemp, in the directory for temporary files. */
+__attribute__((unused)) static char *temporary(void)
+{
+	static char name[256];
+	const char *directory = getenv("TMPDIR");
+	snprintf(name, sizeof name, "%s/capriole-test-XXXXXX", directory ? directory : "/tmp");
+	return name;
+}
+
 /* Mixes a word well enough that a wrong register shows in the result. */
 static inline uint64_t mix(uint64_t x)
 {

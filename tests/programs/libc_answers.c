@@ -212,7 +212,7 @@ static void patterns_and_time(void)
 
 static void files(void)
 {
-	char path[] = "/tmp/capriole-libc-XXXXXX", line[300];
+	char *path = temporary(), line[300];
 	int fd = mkstemp(path);
 	CHECK(fd >= 0);
 	FILE *file = fdopen(fd, "w+");

@@ -103,8 +103,7 @@ struct command {
 	char text[8192];
 };
 
-static char directory[] = "/tmp/capriole-beside-XXXXXX";
-static char trace[64], remove_it[96];
+static char trace[300], remove_it[300];
 
 static void clean_up(void)
 {
@@ -208,7 +207,8 @@ static const char *pid_text(void)
 static void start_recorder(struct command *command, const char *event, const char *option)
 {
 	if (!*trace) {
-		CHECK(mkdtemp(directory));
+		const char *directory = mkdtemp(temporary());
+		CHECK(directory);
 		snprintf(trace, sizeof trace, "%s/trace", directory);
 		snprintf(remove_it, sizeof remove_it, "rm -rf %s", directory);
 		atexit(clean_up);

@@ -263,13 +263,21 @@ static void no_new_privileges(void)
 	all_works();
 }
 
+/* Files may not be as large as the memory that probes share, of which the kernel asks the helper's limit. */
+static void file_size(void)
+{
+	set_limit(RLIMIT_FSIZE, 100 << 10, 1);
+	FAILS(capriole_probe_register(&probe), EIO, "ulimit -f");
+	is_hit(0);
+}
+
 /* An empty root directory. */
 static void chrooted(void)
 {
 	if (!is_root())
 		return;
-	char directory[] = "/tmp/capriole-test-XXXXXX";
-	CHECK(mkdtemp(directory));
+	const char *directory = mkdtemp(temporary());
+	CHECK(directory);
 	CHECK(chroot(directory) == 0 && chdir("/") == 0);
 	FAILS(capriole_probe_register(&probe), ENOENT, "call capriole_start before chroot");
 	is_hit(0);
@@ -281,8 +289,8 @@ static void started_before_chroot(void)
 {
 	if (!is_root())
 		return;
-	char directory[] = "/tmp/capriole-test-XXXXXX";
-	CHECK(mkdtemp(directory));
+	const char *directory = mkdtemp(temporary());
+	CHECK(directory);
 	OK(capriole_start());
 	CHECK(chroot(directory) == 0 && chdir("/") == 0);
 	all_works();
@@ -333,6 +341,7 @@ int main(int argc, char **argv)
 		{ "not_dumpable", not_dumpable },
 		{ "not_dumpable_any_more", not_dumpable_any_more },
 		{ "no_new_privileges", no_new_privileges },
+		{ "file_size", file_size },
 		{ "chrooted", chrooted },
 		{ "started_before_chroot", started_before_chroot },
 		{ "other_proc", other_proc },

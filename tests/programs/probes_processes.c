@@ -126,7 +126,7 @@ static void reused_descriptor(void)
 			CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) == 0);
 			own = pair[0], other = pair[1];
 		} else {
-			char name[] = "/tmp/capriole-test-XXXXXX";
+			char *name = temporary();
 			own = mkstemp(name);
 			CHECK(own >= 0 && unlink(name) == 0);
 		}

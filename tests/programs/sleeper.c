@@ -33,7 +33,7 @@
 
 static int pipes[2], wake_pipe[2], epoll, lock_file, inotify, listener, pair[2], full_pair[2], semaphores = -1,
 	queue = -1, futex_word;
-static char lock_path[64];
+static char *lock_path;
 static pid_t holder;
 static aio_context_t aio;
 static const struct timespec an_hour = { .tv_sec = HOUR };
@@ -213,8 +213,8 @@ static void start_holder(void)
 {
 	int locked[2];
 	pid_t parent = getpid();
-	snprintf(lock_path, sizeof lock_path, "/tmp/capriole-sleeper-%d", (int)parent);
-	lock_file = open(lock_path, O_RDWR | O_CREAT, 0600);
+	lock_path = temporary();
+	lock_file = mkstemp(lock_path);
 	CHECK(lock_file >= 0 && pipe(locked) == 0);
 	holder = fork();
 	CHECK(holder >= 0);

@@ -38,6 +38,7 @@ mod limits {
         address_space,
         hard_address_space,
         no_new_privileges,
+        file_size,
         chrooted,
         started_before_chroot,
         started_before_nobody,
