@@ -260,12 +260,17 @@ pub trait StoppedThreads: Debug {
     /// The thread is gone.
     fn move_to(&mut self, index: usize, address: u64) -> Result<(), TargetError>;
 
-    /// Lets thread `index` run for a moment and stops it again. Returns `false` if it is gone; it
-    /// is then removed from the threads.
+    /// Lets thread `index` run for a moment and stops it again. For as long as `patience` it may wait
+    /// for a processor before. Returns `false` if it is gone; it is then removed from the threads.
     ///
     /// # Errors
     /// [`TargetError::Unstoppable`]: it cannot stop now; it is then removed from the threads, too.
-    fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError>;
+    fn let_run(
+        &mut self,
+        index: usize,
+        moment: Duration,
+        patience: Duration,
+    ) -> Result<bool, TargetError>;
 
     /// Resumes thread `index`, for which a signal is pending that it does not block, until it is
     /// about to receive that signal. Returns `false` if it is gone; it is then removed from the

@@ -77,6 +77,10 @@ pub struct Detached {
 /// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
 /// later attempts are for machines that are very busy.
 const MOMENTS: u32 = 60;
+/// Time for which the others stand still in the first round while threads leave detours. In each further
+/// round it is twice as long, up to a limit: on some machines threads always wait so long for a processor.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(10);
+const MOST_DOUBLINGS: u32 = 6;
 /// Maximum number of rounds, each of which stops the process, until everything can be unmapped.
 /// The program runs in between: a thread in a signal handler that interrupted a detour needs a
 /// processor to return, which takes a while with hundreds of busy threads.
@@ -220,7 +224,8 @@ fn is_quiet(
     installed: &Installed,
     round: u32,
 ) -> Result<bool, TargetError> {
-    let left = match leave(stopped, installed) {
+    let patience = PATIENCE * (1 << round.min(MOST_DOUBLINGS));
+    let left = match leave(stopped, installed, patience) {
         // While it was let run, the thread has reached a place where it cannot stop; the others
         // must not stay stopped to wait for it.
         Err(TargetError::Unstoppable { .. }) => false,
@@ -465,10 +470,12 @@ pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
     signals.iter().any(waits)
 }
 
-/// Moves every thread out of the arenas. Returns `false` if one stays.
+/// Moves every thread out of the arenas. Returns `false` if one stays, for example because it has
+/// got no processor while the threads stood still for as long as `patience`.
 pub(crate) fn leave(
     stopped: &mut dyn StoppedThreads,
     installed: &Installed,
+    patience: Duration,
 ) -> Result<bool, TargetError> {
     let mut index = 0;
     let mut moments = 0;
@@ -480,12 +487,13 @@ pub(crate) fn leave(
             // killed. The handler stays until then.
             let about_to = thread.signal == libc::SIGTRAP;
             if about_to || sigtrap_pending(thread.tid) {
-                if moments >= MOMENTS {
+                let rest = patience.saturating_sub(stopped.elapsed());
+                if moments >= MOMENTS || rest.is_zero() {
                     return Ok(false);
                 }
                 moments += 1;
                 if about_to {
-                    stopped.let_run(index, Duration::ZERO)?;
+                    stopped.let_run(index, Duration::ZERO, rest)?;
                 } else {
                     stopped.let_run_to_signal(index)?;
                 }
@@ -502,12 +510,13 @@ pub(crate) fn leave(
             if let Some(home) = installed.arenas.iter().find_map(home) {
                 stopped.move_to(index, home)?;
             }
-            if moments >= MOMENTS {
+            let rest = patience.saturating_sub(stopped.elapsed());
+            if moments >= MOMENTS || rest.is_zero() {
                 return Ok(false);
             }
             let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
             moments += 1;
-            stopped.let_run(index, Duration::from_micros(pause))?;
+            stopped.let_run(index, Duration::from_micros(pause), rest)?;
             continue; // the same one again, or its successor in the list
         }
         index += 1;

@@ -352,6 +352,8 @@ fn is_arena(
 
 /// Attempts to let a thread run until it has returned to its own code.
 const MOMENTS: u32 = 60;
+/// Time for which it may wait for a processor in each.
+const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
 
 /// Lets threads finish the calls that a killed tracer made them issue. Returns true if there
 /// were any: then the mappings may have changed.
@@ -374,7 +376,7 @@ pub(crate) fn send_home(
             any = true;
             let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
             moments += 1;
-            stopped.let_run(index, Duration::from_micros(pause))?;
+            stopped.let_run(index, Duration::from_micros(pause), SCHEDULED_LIMIT)?;
         } else {
             index += 1;
             moments = 0;

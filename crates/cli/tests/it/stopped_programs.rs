@@ -164,6 +164,66 @@ fn others_run_while_a_thread_is_in_vfork() {
     running.finish();
 }
 
+/// A thread that gets no processor does not stop; the others run meanwhile. It does get one for a
+/// twentieth of the time: an attempt that meets it then need not wait.
+#[test]
+fn others_run_while_a_thread_gets_no_processor() {
+    if !cfg!(debug_assertions) {
+        println!("skipped: only debug builds stop at a step");
+        return;
+    }
+    let Some(program) = built("starved.c") else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let said = running.line();
+    if said != "starved" {
+        println!("{said}");
+        running.finish();
+        return;
+    }
+    let pid = running.pid.to_string();
+    let process = running.process();
+    let waits = |attempt: usize| {
+        let scratch = scratch();
+        let trace = scratch.path().join("trace");
+        let mut command = recorder(&trace, &["--json", "-p", &pid, "-e", ":work"]);
+        command.args(["--duration", "10ms"]);
+        command.env("CAPRIOLE_STOP_AT", "others run#1");
+        let recording = Background::started(command);
+        let mut state = State::Running;
+        until("it waits, or need not", || {
+            state = recording.state();
+            matches!(state, State::Stopped | State::Zombie)
+        });
+        let is_stopped = state == State::Stopped;
+        // On a busy machine the other thread, too, may have got no processor in time. Then it is
+        // stopped now, and nobody lets it go on.
+        let of_the_other = || {
+            process
+                .thread_status(running.pid)
+                .map(|status| status.state)
+        };
+        until("the other thread sleeps, or is stopped", || {
+            state = of_the_other().expect("a thread");
+            matches!(state, State::Sleeping | State::Traced)
+        });
+        let waits = is_stopped && state == State::Sleeping;
+        if waits {
+            running.say("tick");
+            assert_eq!(running.line(), "ticked");
+        }
+        if is_stopped {
+            recording.signal(libc::SIGCONT);
+        }
+        println!("attempt {attempt}: {waits}");
+        recording.ended_by_itself();
+        waits
+    };
+    assert!((0..10).any(waits), "nothing waited for it");
+    running.finish();
+}
+
 /// A thread in vfork cannot be stopped until its child has gone; the others run meanwhile.
 /// (Bounds are coarse, for busy machines: the child lives for three seconds.)
 #[test]

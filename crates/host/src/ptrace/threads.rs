@@ -1,9 +1,10 @@
 //! Stopping a process: every thread, or one.
 //!
 //! A thread that cannot stop (in `vfork`, on a dead disk, in a long system call) is left alone
-//! after 20 ms: the others continue, and all are interrupted again once it has stopped. A
-//! thread that only waits for a processor, as `schedstat` shows, is waited for. After ten
-//! seconds there is an error, and the end of the tracing thread withdraws the interrupt.
+//! after 20 ms: the others continue, and all are interrupted again once it has stopped. So is a
+//! thread that only waits for a processor, after 10 ms, in each further attempt after twice as long.
+//! After ten seconds there is an error, for a thread that has run meanwhile as `schedstat` shows,
+//! and the end of the tracing thread withdraws the interrupt.
 //!
 //! A stop interrupts blocking system calls. The kernel restarts almost all of them; those that
 //! would return EINTR are restarted here. A thread with a seccomp filter resumes an interrupted
@@ -34,10 +35,11 @@ const STARVED_LIMIT: Duration = Duration::from_secs(120);
 /// Time for which the other threads may stay stopped for one that does not stop; then they
 /// resume, and are interrupted again when that one has stopped.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The same for threads that only wait for a processor, in the first attempt; in each further one it
+/// is twice as long, since on some machines they always wait so long.
+const STARVED_PATIENCE: Duration = Duration::from_millis(10);
 /// Time between two checks of a thread that does not stop.
 const LOOK: Duration = Duration::from_micros(500);
-/// Time limit for a thread that was let run to get a processor.
-const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
 /// Time spent waiting for a stop without sleeping.
 const SPIN: Duration = Duration::from_micros(30);
 /// Attempts to seize a thread that nobody seems to trace.
@@ -300,9 +302,27 @@ fn bury(mut dead: Vec<(i32, i32)>) {
     }
 }
 
+/// When threads were interrupted, and how long they are waited for.
+#[derive(Debug, Clone, Copy)]
+struct Asked {
+    at: Instant,
+    /// Limit for those that could stop, if only they got a processor.
+    starved: Duration,
+}
+
+impl Asked {
+    /// Nothing stands still for the one that is asked.
+    fn alone() -> Asked {
+        Asked {
+            at: Instant::now(),
+            starved: STOP_LIMIT,
+        }
+    }
+}
+
 /// Waits for a report of `tid`, spinning at first since a stop usually takes microseconds.
-/// Returns `None` if enough time has passed since `asked` and the thread cannot stop now.
-fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, TargetError> {
+/// Returns `None` if enough time has passed since it was `asked` and the thread cannot stop now.
+fn wait_limited(pid: i32, tid: i32, asked: Asked) -> Result<Option<Event>, TargetError> {
     let started = Instant::now();
     let before = scheduled(tid);
     loop {
@@ -330,8 +350,9 @@ fn wait_limited(pid: i32, tid: i32, asked: Instant) -> Result<Option<Event>, Tar
             (Some((before, _)), Some((now, _))) => Duration::from_nanos(now - before),
             _ => waited,
         };
-        let late = asked.elapsed() > PATIENCE && (state == 'D' || ran() > PATIENCE / 2);
-        if late || waited > STOP_LIMIT {
+        let since = asked.at.elapsed();
+        let late = since > PATIENCE && (state == 'D' || ran() > PATIENCE / 2);
+        if late || since > asked.starved || waited > STOP_LIMIT {
             return Ok(None);
         }
         std::thread::sleep(Duration::from_micros(20));
@@ -348,12 +369,7 @@ enum Settled {
 
 /// Waits until a seized thread, which was interrupted at `asked`, is stopped; `event` is its
 /// report, if that was already read.
-fn settle(
-    pid: i32,
-    tid: i32,
-    event: Option<Event>,
-    asked: Instant,
-) -> Result<Settled, TargetError> {
+fn settle(pid: i32, tid: i32, event: Option<Event>, asked: Asked) -> Result<Settled, TargetError> {
     let mut event = event;
     let signal = loop {
         if is_held(tid) {
@@ -423,10 +439,16 @@ fn let_go(threads: &[StoppedThread]) {
     bury(dead);
 }
 
-/// Waits, while all others run, until threads that could not stop are stopped. Those that would
-/// have to wait long for each other are released. After `until`, only threads that have not run since
-/// are waited for.
-fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThread>, TargetError> {
+/// Waits, while all others run, until threads that could not stop are stopped; returns since when. Those that would
+/// have to wait longer than `hold` for each other are released. After `until`, only threads that have not
+/// run since are waited for.
+fn wait_for_busy(
+    busy: Vec<(i32, i32)>,
+    until: Instant,
+    hold: Duration,
+) -> Result<Vec<(StoppedThread, Instant)>, TargetError> {
+    // Those that stop wait for us.
+    let _awake = requests::StayAwake::new();
     let before: BTreeMap<i32, u64> = busy
         .iter()
         .filter_map(|(_, tid)| Some((*tid, scheduled(*tid)?.0)))
@@ -448,7 +470,7 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
                 later.push((pid, tid));
                 continue;
             };
-            match settle(pid, tid, Some(event), Instant::now())? {
+            match settle(pid, tid, Some(event), Asked::alone())? {
                 Settled::Still(thread) => still.push((*thread, Instant::now())),
                 Settled::Gone => {}
                 Settled::Busy => later.push((pid, tid)),
@@ -456,13 +478,13 @@ fn wait_for_busy(busy: Vec<(i32, i32)>, until: Instant) -> Result<Vec<StoppedThr
         }
         busy = later;
         let Some(first) = busy.first().copied() else {
-            return Ok(still.into_iter().map(|(thread, _)| thread).collect());
+            return Ok(still);
         };
         let now = Instant::now();
         let is_stuck = |(_, tid): &&(i32, i32)| !is_starved(*tid);
         let stuck = (now > until).then(|| busy.iter().find(is_stuck)).flatten();
         let is_over = stuck.is_some() || now > until + STARVED_LIMIT;
-        let waited = |(_, since): &(StoppedThread, Instant)| is_over || since.elapsed() > PATIENCE;
+        let waited = |(_, since): &(StoppedThread, Instant)| is_over || since.elapsed() > hold;
         let (long, rest): (Vec<_>, Vec<_>) = still.into_iter().partition(waited);
         let_go(
             &long
@@ -499,9 +521,10 @@ impl Stopped {
         let mut seen = BTreeSet::new();
         let others = sharers(pid, &mut seen)?;
         let mut still = Vec::new();
+        let mut starved = STARVED_PATIENCE;
         loop {
             let mut stopped = Stopped::of(pid, still);
-            let busy = stopped.stop_all(&others, &mut seen.clone())?;
+            let busy = stopped.stop_all(&others, &mut seen.clone(), starved)?;
             if busy.is_empty() {
                 step("all threads stopped");
                 return match stopped.threads.is_empty() {
@@ -511,15 +534,18 @@ impl Stopped {
             }
             drop(stopped);
             step("others run");
-            still = wait_for_busy(busy, until)?;
+            still = wait_for_busy(busy, until, (starved / 2).min(PATIENCE))?;
+            starved = (starved * 2).min(STOP_LIMIT);
         }
     }
 
-    fn of(pid: i32, threads: Vec<StoppedThread>) -> Stopped {
+    /// Takes threads of which each has been still since some moment.
+    fn of(pid: i32, still: Vec<(StoppedThread, Instant)>) -> Stopped {
+        let since = still.iter().map(|(_, since)| *since).min();
         Stopped {
             pid,
-            threads,
-            since: Instant::now(),
+            threads: still.into_iter().map(|(thread, _)| thread).collect(),
+            since: since.unwrap_or_else(Instant::now),
             _awake: requests::StayAwake::new(),
         }
     }
@@ -534,6 +560,7 @@ impl Stopped {
         &mut self,
         others: &[i32],
         seen: &mut BTreeSet<i32>,
+        starved: Duration,
     ) -> Result<Vec<(i32, i32)>, TargetError> {
         let mut processes = vec![self.pid];
         let mut others = others.to_vec();
@@ -571,7 +598,10 @@ impl Stopped {
                     }
                 }
             }
-            let since = Instant::now();
+            let since = Asked {
+                at: Instant::now(),
+                starved,
+            };
             let mut busy = Vec::new();
             for (pid, tid) in asked {
                 match settle(pid, tid, None, since) {
@@ -610,7 +640,7 @@ impl Stopped {
             return Ok(None);
         }
         ask(tid);
-        match settle(pid, tid, None, Instant::now())? {
+        match settle(pid, tid, None, Asked::alone())? {
             Settled::Still(thread) => stopped.threads.push(*thread),
             Settled::Gone => return Ok(None),
             Settled::Busy => {
@@ -626,7 +656,7 @@ impl Stopped {
     fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
         self.threads[index].signal = 0;
         let StoppedThread { tid, pid, .. } = self.threads[index];
-        match settle(pid, tid, event, Instant::now())? {
+        match settle(pid, tid, event, Asked::alone())? {
             Settled::Still(thread) => {
                 self.threads[index] = *thread;
                 Ok(true)
@@ -666,7 +696,12 @@ impl StoppedThreads for Stopped {
         Ok(())
     }
 
-    fn let_run(&mut self, index: usize, moment: Duration) -> Result<bool, TargetError> {
+    fn let_run(
+        &mut self,
+        index: usize,
+        moment: Duration,
+        patience: Duration,
+    ) -> Result<bool, TargetError> {
         let StoppedThread {
             tid, pid, signal, ..
         } = self.threads[index];
@@ -683,8 +718,7 @@ impl StoppedThreads for Stopped {
                 // On a busy machine it may wait for a processor for long; interrupted before it has run,
                 // it would make no progress however often it is let run.
                 let waited = started.elapsed();
-                let has_run =
-                    before.is_none() || times_scheduled() != before || waited > SCHEDULED_LIMIT;
+                let has_run = before.is_none() || times_scheduled() != before || waited > patience;
                 if event.is_some() || waited >= moment && has_run {
                     break;
                 }

@@ -18,7 +18,7 @@
 
 use super::Attached;
 use super::round::Entry;
-use crate::detach::{leave, unreferenced};
+use crate::detach::{PATIENCE, leave, unreferenced};
 use crate::patch::Batch;
 use crate::recover::sharing;
 use capriole_host::Host;
@@ -103,7 +103,7 @@ impl Attached {
         {
             return Ok(false);
         }
-        match leave(&mut *stopped, &self.installed) {
+        match leave(&mut *stopped, &self.installed, PATIENCE) {
             Ok(true) => unreferenced(&*stopped, &remote, process, &self.installed),
             Ok(false) | Err(TargetError::Unstoppable { .. }) => Ok(false),
             Err(error) => Err(error),
