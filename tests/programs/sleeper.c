@@ -26,12 +26,15 @@
 #include <sys/sem.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 
 #define HOUR 3600
 
-static int pipes[2], wake_pipe[2], epoll, lock_file, inotify, listener, pair[2], full_pair[2], semaphores = -1,
+static struct sockaddr_un full_name;
+static socklen_t full_length = sizeof full_name;
+static int pipes[2], wake_pipe[2], epoll, lock_file, inotify, listener, timed_listener, pair[2], full_pair[2], semaphores = -1,
 	queue = -1, futex_word;
 static char *lock_path;
 static pid_t holder;
@@ -44,12 +47,12 @@ static long wait_read(void) { char c; return read(pipes[0], &c, 1); }
  * way is told so, as a short write, by every stop, and nobody can undo that.
  */
 static long wait_write(void) { char c = 0; return write(full_pair[1], &c, 1); }
-static void fill_socket(void)
+static void fill_socket(int fd)
 {
 	static char full[1 << 20]; /* more than a socket holds */
-	while (send(full_pair[1], full, sizeof full, MSG_DONTWAIT) > 0)
+	while (send(fd, full, sizeof full, MSG_DONTWAIT) > 0)
 		;
-	while (send(full_pair[1], full, 1, MSG_DONTWAIT) > 0)
+	while (send(fd, full, 1, MSG_DONTWAIT) > 0)
 		;
 }
 static long wait_futex(void) { return syscall(SYS_futex, &futex_word, FUTEX_WAIT, 0, NULL, NULL, 0); }
@@ -118,10 +121,74 @@ static long wait_msgrcv(void) { struct { long type; char text[8]; } m; return ms
 static long wait_accept(void) { return accept(listener, NULL, NULL); }
 static long wait_recv(void) { char c; return recv(pair[0], &c, 1, 0); }
 static long wait_recv_timeout(void) { char c; return recv(pair[1], &c, 1, 0); }
+/* Sockets with a time limit, where the kernel does not restart calls by itself. */
+static long wait_accept_timeout(void) { return accept(timed_listener, NULL, NULL); }
+static long wait_accept4_timeout(void) { return accept4(timed_listener, NULL, NULL, SOCK_CLOEXEC); }
+static long wait_connect_timeout(void)
+{
+	/* The queue of the listener is full. */
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	struct timeval timeout = { HOUR, 0 };
+	CHECK(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) == 0);
+	return connect(fd, (struct sockaddr *)&full_name, full_length);
+}
+static long wait_read_timeout(void) { char c; return read(pair[1], &c, 1); }
+static long wait_readv_timeout(void)
+{
+	char c;
+	struct iovec piece = { &c, 1 };
+	return readv(pair[1], &piece, 1);
+}
+static long wait_recvmsg_timeout(void)
+{
+	char c;
+	struct iovec piece = { &c, 1 };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	return recvmsg(pair[1], &message, 0);
+}
+static long wait_recvmmsg_timeout(void)
+{
+	char c;
+	struct iovec piece = { &c, 1 };
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = &piece, .msg_iovlen = 1 } };
+	return recvmmsg(pair[1], &message, 1, 0, NULL);
+}
+static long wait_write_timeout(void) { char c = 0; return write(full_pair[0], &c, 1); }
+static long wait_writev_timeout(void)
+{
+	char c = 0;
+	struct iovec piece = { &c, 1 };
+	return writev(full_pair[0], &piece, 1);
+}
+static long wait_send_timeout(void) { char c = 0; return send(full_pair[0], &c, 1, 0); }
+static long wait_sendmsg_timeout(void)
+{
+	char c = 0;
+	struct iovec piece = { &c, 1 };
+	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
+	return sendmsg(full_pair[0], &message, 0);
+}
+static long wait_sendmmsg_timeout(void)
+{
+	char c = 0;
+	struct iovec piece = { &c, 1 };
+	struct mmsghdr message = { .msg_hdr = { .msg_iov = &piece, .msg_iovlen = 1 } };
+	return sendmmsg(full_pair[0], &message, 1, 0);
+}
+static long wait_epoll_pwait2(void)
+{
+	struct epoll_event e;
+	return syscall(SYS_epoll_pwait2, epoll, &e, 1, &an_hour, NULL, 0);
+}
 static long wait_io_getevents(void)
 {
 	struct io_event event;
 	return syscall(SYS_io_getevents, aio, 1, 1, &event, NULL);
+}
+static long wait_io_pgetevents(void)
+{
+	struct io_event event;
+	return syscall(SYS_io_pgetevents, aio, 1, 1, &event, NULL, NULL);
 }
 static long wait_wait4(void) { int status; return waitpid(holder, &status, 0); }
 static long wait_pause(void) { return pause(); }
@@ -156,7 +223,11 @@ static struct sleeper {
 	SLEEPER(poll), SLEEPER(ppoll), SLEEPER(select), SLEEPER(pselect), SLEEPER(epoll),
 	SLEEPER(epoll_pwait), SLEEPER(sigtimedwait), SLEEPER(sigwaitinfo), SLEEPER(semop),
 	SLEEPER(semtimedop), SLEEPER(msgrcv), SLEEPER(accept), SLEEPER(recv), SLEEPER(recv_timeout),
-	SLEEPER(io_getevents), SLEEPER(wait4), SLEEPER(pause), SLEEPER(sigsuspend), SLEEPER(flock),
+	SLEEPER(accept_timeout), SLEEPER(accept4_timeout), SLEEPER(connect_timeout),
+	SLEEPER(read_timeout), SLEEPER(readv_timeout), SLEEPER(recvmsg_timeout), SLEEPER(recvmmsg_timeout),
+	SLEEPER(write_timeout), SLEEPER(writev_timeout), SLEEPER(send_timeout), SLEEPER(sendmsg_timeout),
+	SLEEPER(sendmmsg_timeout), SLEEPER(epoll_pwait2),
+	SLEEPER(io_getevents), SLEEPER(io_pgetevents), SLEEPER(wait4), SLEEPER(pause), SLEEPER(sigsuspend), SLEEPER(flock),
 	SLEEPER(setlkw), SLEEPER(inotify),
 };
 #define SLEEPERS (int)(sizeof sleepers / sizeof *sleepers)
@@ -233,20 +304,36 @@ static void start_holder(void)
 	CHECK(read(locked[0], &c, 1) == 1);
 }
 
+static int new_listener(int backlog)
+{
+	struct sockaddr_un name = { .sun_family = AF_UNIX }; /* the kernel chooses one */
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(fd >= 0 && bind(fd, (struct sockaddr *)&name, sizeof name.sun_family) == 0 && listen(fd, backlog) == 0);
+	return fd;
+}
+
 static void open_everything(void)
 {
 	CHECK(pipe(pipes) == 0 && pipe(wake_pipe) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, full_pair) == 0);
-	fill_socket();
 	struct timeval timeout = { HOUR, 0 };
 	CHECK(setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+	CHECK(setsockopt(full_pair[0], SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) == 0);
+	fill_socket(full_pair[0]);
+	fill_socket(full_pair[1]);
 	CHECK((epoll = epoll_create1(0)) >= 0);
 	struct epoll_event event = { .events = EPOLLIN };
 	CHECK(epoll_ctl(epoll, EPOLL_CTL_ADD, pipes[0], &event) == 0);
-	struct sockaddr_un name = { .sun_family = AF_UNIX }; /* the kernel chooses one */
-	CHECK((listener = socket(AF_UNIX, SOCK_STREAM, 0)) >= 0);
-	CHECK(bind(listener, (struct sockaddr *)&name, sizeof name.sun_family) == 0 && listen(listener, 1) == 0);
+	listener = new_listener(1);
+	timed_listener = new_listener(1);
+	CHECK(setsockopt(timed_listener, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
+	int full_listener = new_listener(0);
+	CHECK(getsockname(full_listener, (struct sockaddr *)&full_name, &full_length) == 0);
+	for (int fd = 0; fd >= 0;) {
+		int client = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		fd = connect(client, (struct sockaddr *)&full_name, full_length);
+	}
 	CHECK((inotify = inotify_init1(0)) >= 0);
 	if ((semaphores = semget(IPC_PRIVATE, 1, 0600)) < 0) {
 		mark_missing("semop");
@@ -254,8 +341,14 @@ static void open_everything(void)
 	}
 	if ((queue = msgget(IPC_PRIVATE, 0600)) < 0)
 		mark_missing("msgrcv");
-	if (syscall(SYS_io_setup, 1, &aio) < 0)
+	if (syscall(SYS_io_setup, 1, &aio) < 0) {
 		mark_missing("io_getevents");
+		mark_missing("io_pgetevents");
+	}
+	struct epoll_event none;
+	const struct timespec at_once = { 0, 0 };
+	if (syscall(SYS_epoll_pwait2, epoll, &none, 1, &at_once, NULL, 0) < 0)
+		mark_missing("epoll_pwait2"); /* Linux 5.11 */
 }
 
 static int report(int waking)

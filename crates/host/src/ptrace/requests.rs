@@ -404,6 +404,30 @@ mod tests {
     }
 
     #[test]
+    fn an_awake_thread_is_not_stopped_by_the_terminal() {
+        let blocked = |signal| {
+            // SAFETY: an all-zero set is a valid (empty) one.
+            let mut mask: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: only reads the mask, into a valid set.
+            let read =
+                unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask) };
+            assert_eq!(read, 0);
+            // SAFETY: a valid set and a valid signal number.
+            unsafe { libc::sigismember(&mask, signal) == 1 }
+        };
+        let stops = || [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU].map(blocked);
+        let others = || (1..=31).filter(|signal| blocked(*signal)).count();
+        assert_eq!(stops(), [false; 3]);
+        let before = others();
+        let first = StayAwake::new();
+        assert_eq!((stops(), others()), ([true; 3], before + 3));
+        drop(StayAwake::new());
+        assert_eq!(stops(), [true; 3], "the first one is still there");
+        drop(first);
+        assert_eq!((stops(), others()), ([false; 3], before));
+    }
+
+    #[test]
     fn other_real_time_scheduling_is_left_alone() {
         if set_policy(libc::SCHED_RR, 2).is_err() {
             return println!("skipped: no real-time scheduling is permitted here");

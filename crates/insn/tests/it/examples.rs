@@ -168,6 +168,14 @@ fn what_is_alive() {
     assert!(live(&[0xff, 0xc1, 0xc3]).flags);
     // shl %cl,%eax leaves the flags as they were if cl is 0.
     assert!(live(&[0xd3, 0xe0, 0xc3]).flags);
+    // So do shld %cl,%ecx,%eax and shrd; with a number, shld $1,%ecx,%eax changes them.
+    assert!(live(&[0x0f, 0xa5, 0xc8, 0xc3]).flags);
+    assert!(live(&[0x0f, 0xad, 0xc8, 0xc3]).flags);
+    assert!(!live(&[0x0f, 0xa4, 0xc8, 1, 0xc3]).flags);
+    // repz cmpsb and repnz scasb leave them if rcx is 0; cmpsb changes them.
+    assert!(live(&[0xf3, 0xa6, 0xc3]).flags);
+    assert!(live(&[0xf2, 0xae, 0xc3]).flags);
+    assert!(!live(&[0xa6, 0xc3]).flags);
     // nop; nop; mov $1,%eax; ret: but at a marker, eax may be read.
     let marked = [0x90, 0x90, 0xb8, 1, 0, 0, 0, 0xc3];
     assert_eq!(dead(&marked), [R::RAX]);

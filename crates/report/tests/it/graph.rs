@@ -164,6 +164,35 @@ fn the_graph_as_json_is_one_object_a_line() {
     "#);
 }
 
+/// A hundred calls, of which so many are short: which are the half, and the hundredth, that take longer?
+#[test]
+fn quantiles_are_those_of_the_calls() {
+    let of = |short: u64| {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut script = Script::new();
+        for call in 0..100 {
+            script.enter(1, STACK);
+            script.time += if call < short {
+                1_000_000
+            } else {
+                1_000_000_000
+            };
+            script.leave(1, STACK);
+        }
+        let trace = script.write(scratch.path(), &NAMES);
+        let (summary, _) = CallSummary::of(&trace, Order::Own).unwrap();
+        let function = &summary.by_function[0];
+        // 2.25 ticks are a nanosecond.
+        let is_short = |ns: Option<u64>| ns.unwrap() < 1_000_000;
+        assert!(is_short(function.min_ns) && !is_short(function.max_ns));
+        (is_short(function.p50_ns), is_short(function.p99_ns))
+    };
+    assert_eq!(of(49), (false, false));
+    assert_eq!(of(50), (true, false));
+    assert_eq!(of(98), (true, false));
+    assert_eq!(of(99), (true, true));
+}
+
 #[test]
 fn the_summary_of_calls_is_a_table() {
     let scratch = tempfile::tempdir().unwrap();
