@@ -29,19 +29,26 @@ limit -s 8192
 for unlimited in -d -f -m -t -u -v; do limit "$unlimited" unlimited; done
 # What tests that are killed leave behind goes with it. Others than root may write there, as into /tmp.
 [ -d "${TMPDIR-}" ] || TMPDIR=/tmp
-TMPDIR=$(mktemp -d "$TMPDIR/capriole-XXXXXX") || exit 1
+# Tests run in the directories of their crates.
+TMPDIR=$(mktemp -d "$(realpath "$TMPDIR")/capriole-XXXXXX") || exit 1
 chmod 1777 "$TMPDIR"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
 
 [ "$(nice)" = 0 ] || renice -n 0 -p $$ >/dev/null 2>&1
 
+session="" interrupted=""
+# To all of the session's first process group, as a terminal does it.
+pass_on() {
+	kill -s "$1" -- "-$session" 2>/dev/null || kill -s "$1" "$session" 2>/dev/null
+}
+for signal in INT TERM HUP; do
+	trap 'interrupted='"$signal"'; [ -z "$session" ] || pass_on "$interrupted"' "$signal"
+done
 # A shell without job control starts what runs in the background with an ignored SIGINT.
 setsid env --default-signal "$@" </dev/null &
 session=$!
-for signal in INT TERM HUP; do
-	trap 'kill -'"$signal"' "$session" 2>/dev/null; interrupted=1' "$signal"
-done
+[ -z "$interrupted" ] || pass_on "$interrupted"
 # `wait` returns when a signal comes; the command then still has to end.
 while :; do
 	wait "$session"

@@ -48,14 +48,14 @@ case " $* " in *" -p "* | *" --package "*) scope=() ;; esac
 if [ $# = 0 ]; then
 	cargo test -q --workspace --doc || status=$?
 fi
-times=target/nextest/default/junit.xml
+times=${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml
 rm -f "$times" # what an earlier run wrote
 "$nextest" nextest run "${scope[@]}" --test-threads "$threads" --no-tests=fail "$@" 2>&1 | tee "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
 [ -f "$times" ] || exit "$status" # the build failed
 echo
 echo "The ten slowest tests (seconds):"
-scripts/times.sh "$times" 10 | sed -n '/^The slowest/,$p' | sed 1,3d
+scripts/times.sh "$times" 10 | sed -n '/^The slowest/,$p' | sed 1,4d
 left_out "$times"
 # The runner's last lines once more: what it counted, and what failed.
 echo

@@ -6,7 +6,7 @@
 # Seconds of tests that ran side by side add up to more than the time of the run.
 set -eu
 cd "$(dirname "$0")/.."
-from=${1:-target/nextest/default/junit.xml}
+from=${1:-${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml}
 awk '
 	/<testcase / {
 		match($0, / name="[^"]*"/); name = substr($0, RSTART + 7, RLENGTH - 8)

@@ -126,11 +126,17 @@ pub enum TargetError {
     },
     /// The process's seccomp filter could kill it, and we are not permitted to suspend the filter.
     #[error(
-        "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo"
+        "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; {}",
+        match filtered_too {
+            true => "this process has one, too, as in a container, and so may not suspend it: run capriole outside",
+            false => "only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo",
+        }
     )]
     Filtered {
         /// The process.
         pid: i32,
+        /// We have a filter, too: whoever has one may not suspend those of others (ptrace(2)).
+        filtered_too: bool,
     },
     /// A thread does not stop.
     #[error(

@@ -6,6 +6,7 @@
 use crate::files;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -172,6 +173,12 @@ pub fn copied_for_others(program: &Path, directory: &Path, mode: u32) -> PathBuf
 fn key(compiler: Compiler, directory: &Path, source: &Path, flags: &[&str]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (compiler, compiler.flags(), flags).hash(&mut hasher);
+    // Another compiler of that name builds anew.
+    let places = std::env::var_os("PATH").unwrap_or_default();
+    let mut files = std::env::split_paths(&places).map(|place| place.join(compiler.program()));
+    if let Some(file) = files.find_map(|file| std::fs::metadata(file).ok()) {
+        (file.dev(), file.ino(), file.mtime(), file.len()).hash(&mut hasher);
+    }
     for path in [source, &directory.join("common.h")] {
         let text = std::fs::read(path);
         text.unwrap_or_else(|error| panic!("{}: {error}", path.display()))

@@ -1,14 +1,16 @@
 //! `scripts/clean.sh`, which runs the tests.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Runs a script in bash by `scripts/clean.sh`, after the settings `before`.
 fn cleaned(before: &str, script: &str) -> Output {
-    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
     let settings = format!("{before}\nexec \"$0\" bash -c \"$1\"");
     Command::new("bash")
-        .current_dir(root)
+        .current_dir(ROOT)
         .args(["-c", &settings, "scripts/clean.sh", script])
         .env_remove("CAPRIOLE_CLEAN")
         .output()
@@ -52,6 +54,28 @@ fn what_a_shell_has_set_does_not_reach_the_tests() {
     );
 }
 
+/// Also a pipeline, of which bash waits for the end.
+#[test]
+fn an_interrupt_ends_all() {
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let mut child = Command::new("bash")
+            .current_dir(ROOT)
+            .args(["scripts/clean.sh", "bash", "-c"])
+            .arg("echo started; sleep 1000 | cat; echo went on")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("bash runs");
+        let mut output = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut text = String::new();
+        output.read_line(&mut text).expect("text");
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        output.read_to_string(&mut text).expect("text");
+        let status = child.wait().expect("it ends");
+        assert!(!status.success() && text == "started\n", "{status}: {text}");
+    }
+}
+
 #[test]
 fn nothing_is_left_of_a_run() {
     // A directory that others may use, and a process that would go on.
@@ -62,8 +86,10 @@ fn nothing_is_left_of_a_run() {
         echo $TMPDIR
         echo $!
         exit 7";
-    for place in ["", "export TMPDIR=/nowhere", "export TMPDIR=/var/tmp"] {
-        let output = cleaned(place, script);
+    for place in
+        ["", "/nowhere", "/var/tmp", "crates"].map(|place| format!("export TMPDIR={place}"))
+    {
+        let output = cleaned(&place, script);
         let [mode, directory, pid] = lines(&output)[..] else {
             panic!("{output:?}");
         };
@@ -72,7 +98,8 @@ fn nothing_is_left_of_a_run() {
             ("1777", Some(7)),
             "{output:?}"
         );
-        assert!(!Path::new(directory).exists(), "{output:?}");
+        let is_absolute = Path::new(directory).is_absolute();
+        assert!(is_absolute && !Path::new(directory).exists(), "{output:?}");
         // Its parent may not have taken notice of its end yet.
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
         assert!(

@@ -216,7 +216,7 @@ fn every_command_is_understood() {
     std::fs::create_dir(&path).expect("a directory");
     let log = directory.path().join("log");
     let script = format!(
-        "#!/bin/sh\nsaid=$({} \"$@\" 2>&1 </dev/null)\nprintf '%s %s: %s\\036' \"$?\" \"$*\" \"$said\" >>{}\n",
+        "#!/bin/sh\nsaid=$('{}' \"$@\" 2>&1 </dev/null)\nprintf '%s %s: %s\\036' \"$?\" \"$*\" \"$said\" >>'{}'\n",
         env!("CARGO_BIN_EXE_capriole"),
         text(&log)
     );

@@ -182,19 +182,25 @@ pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
         let status = process.thread_status(*tid);
         status.is_ok_and(|status| status.seccomp == Seccomp::Filter)
     };
-    if process.threads()?.iter().any(filtered) && !may_suspend_filters() {
-        return Err(TargetError::Filtered {
-            pid: process.pid() as i32,
-        });
+    if !process.threads()?.iter().any(filtered) {
+        return Ok(());
     }
-    Ok(())
+    let (capable, filtered_too) = own_rights();
+    if capable && !filtered_too {
+        return Ok(());
+    }
+    Err(TargetError::Filtered {
+        pid: process.pid() as i32,
+        filtered_too,
+    })
 }
 
-/// True if we have the privileges that [`restart`] needs.
-fn may_suspend_filters() -> bool {
+/// What [`restart`] needs: whether we have the capability to suspend filters, and whether we have a filter
+/// ourselves.
+fn own_rights() -> (bool, bool) {
     const CAP_SYS_ADMIN: u64 = 21;
     let Ok(status) = files::read_pseudo_text("/proc/self/status") else {
-        return false;
+        return (false, false);
     };
     let field = |name: &str| {
         status
@@ -203,5 +209,6 @@ fn may_suspend_filters() -> bool {
             .map(str::trim)
     };
     let capable = field("CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
-    capable.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1) && field("Seccomp:") == Some("0")
+    let capable = capable.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1);
+    (capable, field("Seccomp:").is_some_and(|mode| mode != "0"))
 }
