@@ -34,8 +34,8 @@
 
 static struct sockaddr_un full_name;
 static socklen_t full_length = sizeof full_name;
-static int pipes[2], wake_pipe[2], epoll, lock_file, inotify, listener, timed_listener, pair[2], full_pair[2], semaphores = -1,
-	queue = -1, futex_word;
+static int pipes[2], wake_pipe[2], epoll, lock_file, inotify, listener, timed_listener, pair[2], full_pair[2],
+	semaphores = -1, queue = -1, futex_word;
 static char *lock_path;
 static pid_t holder;
 static aio_context_t aio;
@@ -133,48 +133,17 @@ static long wait_connect_timeout(void)
 	return connect(fd, (struct sockaddr *)&full_name, full_length);
 }
 static long wait_read_timeout(void) { char c; return read(pair[1], &c, 1); }
-static long wait_readv_timeout(void)
-{
-	char c;
-	struct iovec piece = { &c, 1 };
-	return readv(pair[1], &piece, 1);
-}
-static long wait_recvmsg_timeout(void)
-{
-	char c;
-	struct iovec piece = { &c, 1 };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-	return recvmsg(pair[1], &message, 0);
-}
-static long wait_recvmmsg_timeout(void)
-{
-	char c;
-	struct iovec piece = { &c, 1 };
-	struct mmsghdr message = { .msg_hdr = { .msg_iov = &piece, .msg_iovlen = 1 } };
-	return recvmmsg(pair[1], &message, 1, 0, NULL);
-}
+static char byte; /* Nothing is received or sent: the threads can share it. */
+static struct iovec piece = { &byte, 1 };
+static struct mmsghdr message = { .msg_hdr = { .msg_iov = &piece, .msg_iovlen = 1 } };
+static long wait_readv_timeout(void) { return readv(pair[1], &piece, 1); }
+static long wait_recvmsg_timeout(void) { return recvmsg(pair[1], &message.msg_hdr, 0); }
+static long wait_recvmmsg_timeout(void) { return recvmmsg(pair[1], &message, 1, 0, NULL); }
 static long wait_write_timeout(void) { char c = 0; return write(full_pair[0], &c, 1); }
-static long wait_writev_timeout(void)
-{
-	char c = 0;
-	struct iovec piece = { &c, 1 };
-	return writev(full_pair[0], &piece, 1);
-}
+static long wait_writev_timeout(void) { return writev(full_pair[0], &piece, 1); }
 static long wait_send_timeout(void) { char c = 0; return send(full_pair[0], &c, 1, 0); }
-static long wait_sendmsg_timeout(void)
-{
-	char c = 0;
-	struct iovec piece = { &c, 1 };
-	struct msghdr message = { .msg_iov = &piece, .msg_iovlen = 1 };
-	return sendmsg(full_pair[0], &message, 0);
-}
-static long wait_sendmmsg_timeout(void)
-{
-	char c = 0;
-	struct iovec piece = { &c, 1 };
-	struct mmsghdr message = { .msg_hdr = { .msg_iov = &piece, .msg_iovlen = 1 } };
-	return sendmmsg(full_pair[0], &message, 1, 0);
-}
+static long wait_sendmsg_timeout(void) { return sendmsg(full_pair[0], &message.msg_hdr, 0); }
+static long wait_sendmmsg_timeout(void) { return sendmmsg(full_pair[0], &message, 1, 0); }
 static long wait_epoll_pwait2(void)
 {
 	struct epoll_event e;

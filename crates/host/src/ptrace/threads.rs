@@ -35,8 +35,8 @@ const STARVED_LIMIT: Duration = Duration::from_secs(120);
 /// Time for which the other threads may stay stopped for one that does not stop; then they
 /// resume, and are interrupted again when that one has stopped.
 const PATIENCE: Duration = Duration::from_millis(20);
-/// The same for threads that only wait for a processor, in the first attempt; in each further one it
-/// is twice as long, since on some machines they always wait so long.
+/// Time limit of the first attempt to stop a thread that is runnable but gets no processor. Each
+/// further attempt has twice the limit, so that threads that always wait that long are stopped, too.
 const STARVED_PATIENCE: Duration = Duration::from_millis(10);
 /// Time between two checks of a thread that does not stop.
 const LOOK: Duration = Duration::from_micros(500);
@@ -311,7 +311,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Nothing stands still for the one that is asked.
+    /// Now, for a thread for which no other stands still.
     fn alone() -> Asked {
         Asked {
             at: Instant::now(),
@@ -439,9 +439,9 @@ fn let_go(threads: &[StoppedThread]) {
     bury(dead);
 }
 
-/// Waits, while all others run, until threads that could not stop are stopped; returns since when. Those that would
-/// have to wait longer than `hold` for each other are released. After `until`, only threads that have not
-/// run since are waited for.
+/// Waits, while all others run, until threads that could not stop are stopped. Those that would have
+/// to wait longer than `hold` for each other are released. After `until`, only threads that have not
+/// run since are waited for. Returns each thread with the time at which it stopped.
 fn wait_for_busy(
     busy: Vec<(i32, i32)>,
     until: Instant,
@@ -505,7 +505,7 @@ fn wait_for_busy(
 impl Stopped {
     /// Stops every thread of `pid`, and of the processes that have the same memory.
     ///
-    /// If one cannot stop, the others do not stay stopped for it: they resume after 20 ms, and all
+    /// If one does not stop, the others do not stay stopped for it: they resume after 10 or 20 ms, and all
     /// are interrupted again when that one has stopped.
     ///
     /// # Errors
@@ -539,7 +539,7 @@ impl Stopped {
         }
     }
 
-    /// Takes threads of which each has been still since some moment.
+    /// Takes threads that are stopped, each with the time at which it stopped.
     fn of(pid: i32, still: Vec<(StoppedThread, Instant)>) -> Stopped {
         let since = still.iter().map(|(_, since)| *since).min();
         Stopped {
@@ -598,13 +598,13 @@ impl Stopped {
                     }
                 }
             }
-            let since = Asked {
+            let interrupted = Asked {
                 at: Instant::now(),
                 starved,
             };
             let mut busy = Vec::new();
             for (pid, tid) in asked {
-                match settle(pid, tid, None, since) {
+                match settle(pid, tid, None, interrupted) {
                     Ok(Settled::Still(thread)) => self.threads.push(*thread),
                     Ok(Settled::Gone) => {}
                     Ok(Settled::Busy) => busy.push((pid, tid)),

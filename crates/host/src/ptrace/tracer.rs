@@ -15,7 +15,7 @@ use crate::ptrace::requests::Event;
 use crate::ptrace::threads;
 use crate::x86_64::registers::enters_restart_call;
 use capriole_proc::files;
-use capriole_proc::process::{Process, Seccomp, TRACER_NAME};
+use capriole_proc::process::{Process, Seccomp, Status, TRACER_NAME};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -176,8 +176,10 @@ fn sleeps(tid: i32) -> bool {
 /// without privileges the thread cannot be led past the filter.
 ///
 /// # Errors
-/// [`TargetError::Sandboxed`]
+/// [`TargetError::Filtered`]
 pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
+    /// The capability that [`restart`] needs (linux/capability.h).
+    const CAP_SYS_ADMIN: u64 = 21;
     let filtered = |tid: &u32| {
         let status = process.thread_status(*tid);
         status.is_ok_and(|status| status.seccomp == Seccomp::Filter)
@@ -185,30 +187,15 @@ pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
     if !process.threads()?.iter().any(filtered) {
         return Ok(());
     }
-    let (capable, filtered_too) = own_rights();
-    if capable && !filtered_too {
+    let own = files::read_pseudo("/proc/self/status");
+    let own = own.ok().and_then(|text| Status::parse(&text));
+    let is_capable = |own: &Status| own.credentials.effective >> CAP_SYS_ADMIN & 1 == 1;
+    let filtered_too = own.as_ref().is_some_and(|own| own.seccomp != Seccomp::Off);
+    if own.as_ref().is_some_and(is_capable) && !filtered_too {
         return Ok(());
     }
     Err(TargetError::Filtered {
         pid: process.pid() as i32,
         filtered_too,
     })
-}
-
-/// What [`restart`] needs: whether we have the capability to suspend filters, and whether we have a filter
-/// ourselves.
-fn own_rights() -> (bool, bool) {
-    const CAP_SYS_ADMIN: u64 = 21;
-    let Ok(status) = files::read_pseudo_text("/proc/self/status") else {
-        return (false, false);
-    };
-    let field = |name: &str| {
-        status
-            .lines()
-            .find_map(|l| l.strip_prefix(name))
-            .map(str::trim)
-    };
-    let capable = field("CapEff:").and_then(|set| u64::from_str_radix(set, 16).ok());
-    let capable = capable.is_some_and(|set| set >> CAP_SYS_ADMIN & 1 == 1);
-    (capable, field("Seccomp:").is_some_and(|mode| mode != "0"))
 }
