@@ -128,7 +128,7 @@ pub enum TargetError {
     #[error(
         "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; {}",
         match filtered_too {
-            true => "this process has one, too, as in a container, and so may not suspend it: run capriole outside",
+            true => "capriole runs under one itself, as in a container, and so may not suspend it: run capriole outside",
             false => "only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo",
         }
     )]
