@@ -1,6 +1,7 @@
 /*
  * One thread in each of the system calls that wait, for an hour or for something that
- * never happens. None may come back: not with EINTR, not early, not with anything.
+ * never happens. None may come back: not with EINTR, not early, not with anything. Nor may
+ * the first thread's wait for commands be interrupted.
  *
  *   sleeper
  *
@@ -320,9 +321,14 @@ static void open_everything(void)
 		mark_missing("epoll_pwait2"); /* Linux 5.11 */
 }
 
+/* How often the first thread's wait for its next command was interrupted by nothing it knows of. */
+static int interrupted;
+
 static int report(int waking)
 {
-	int returned = 0;
+	int returned = interrupted;
+	if (interrupted)
+		printf("returned main: %d times EINTR\n", interrupted);
 	for (int i = waking; i < SLEEPERS; i++) {
 		struct sleeper *s = &sleepers[i];
 		if (s->missing || s->state != RETURNED)
@@ -370,7 +376,9 @@ int main(void)
 	size_t length = 0;
 	while (!stop_asked) {
 		struct pollfd input = { 0, POLLIN, 0 };
-		if (poll(&input, 1, 100) <= 0)
+		int answer = poll(&input, 1, HOUR * 1000);
+		interrupted += answer < 0 && errno == EINTR && !stop_asked;
+		if (answer <= 0)
 			continue;
 		if (read(0, line + length, 1) != 1)
 			break;

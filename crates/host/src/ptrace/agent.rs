@@ -8,6 +8,8 @@ use crate::ptrace::threads::Stopped;
 use crate::stacks::own_stack;
 use crate::x86_64::frame::frame_size;
 use crate::x86_64::gadgets::Gadgets;
+use crate::x86_64::registers::{Loss, loss};
+use capriole_proc::files;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, Seccomp};
 use std::time::Duration;
@@ -18,6 +20,9 @@ const FIRST_PAUSE: Duration = Duration::from_micros(100);
 /// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
 /// when each of them is about to receive a timer's signal.
 const PAUSES: u32 = 13;
+
+/// Number of threads that are looked at before one of them is stopped.
+const LOOKED_AT: usize = 64;
 
 /// A stopped thread of the target, with the instructions by which it makes calls.
 #[derive(Debug)]
@@ -32,6 +37,20 @@ fn stack_of<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mappi
     own_stack(maps, thread).filter(|m| m.perms.write && !m.perms.shared)
 }
 
+/// Returns what a thread that is not stopped would lose by making calls for us, as far as that can be
+/// told.
+fn probable_loss(pid: i32, tid: i32) -> Loss {
+    let call = files::read_pseudo_text(format!("/proc/{pid}/task/{tid}/syscall"));
+    let number = call
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse().ok());
+    match number {
+        Some(libc::SYS_restart_syscall) => Loss::Call,
+        Some(0..) => Loss::Nothing,
+        _ => Loss::Time,
+    }
+}
+
 impl Agent {
     /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
     pub(super) fn choose(
@@ -43,13 +62,12 @@ impl Agent {
         let maps = process.maps()?;
         // Use only threads of this process: another process with the same memory may have other
         // descriptors and handlers.
-        let usable = |t: &StoppedThread| t.signal == 0 && t.pid == pid;
-        let on_stack = |t: &StoppedThread| usable(t) && stack_of(&maps, t).is_some();
-        let threads = stopped.threads();
-        let index = threads
-            .iter()
-            .position(on_stack)
-            .or_else(|| threads.iter().position(usable))
+        let usable = |(_, t): &(usize, &StoppedThread)| t.signal == 0 && t.pid == pid;
+        let rank =
+            |(_, t): &(usize, &StoppedThread)| (stack_of(&maps, t).is_none(), loss(&t.registers));
+        let threads = stopped.threads().iter().enumerate().filter(usable);
+        let (index, _) = threads
+            .min_by_key(rank)
             .ok_or(TargetError::NoThread { pid })?;
         let stopped = stopped.keep_only(index);
         let tid = stopped.threads()[0].tid;
@@ -78,6 +96,9 @@ impl Agent {
             let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
             let len = tids.len().max(1);
             tids.rotate_left(attempt as usize % len);
+            // The best first, as in `choose`.
+            let some = tids.len().min(LOOKED_AT);
+            tids[..some].sort_by_cached_key(|tid| probable_loss(pid, *tid));
             for tid in tids {
                 let stopped = match Stopped::one(pid, tid) {
                     Ok(Some(stopped)) => stopped,

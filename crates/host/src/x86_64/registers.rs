@@ -71,6 +71,30 @@ pub(crate) fn wants_restart_call(registers: &Registers) -> bool {
     (registers.orig_rax as i64) >= 0 && registers.rax as i64 == RESTART_BLOCK
 }
 
+/// What a thread with given registers loses by making calls for us, lowest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Loss {
+    /// No time: it waits. If the tracer dies meanwhile, its call starts anew, by the signal frame.
+    Nothing,
+    /// It waits by `restart_syscall`. If the tracer dies, its call returns EINTR: `rt_sigreturn` makes
+    /// the kernel forget how to go on, and nobody knows the number of the call any more.
+    Call,
+    /// It runs.
+    Time,
+}
+
+/// Returns what a stopped thread loses by making calls for us.
+pub(crate) fn loss(registers: &Registers) -> Loss {
+    let resumes = libc::SYS_restart_syscall as u64;
+    // Or sent back to its `syscall` instruction, and stopped again before it got there.
+    let is_sent_back = (registers.orig_rax as i64) < 0 && registers.rax == resumes;
+    match wants_restart(registers) {
+        _ if registers.orig_rax == resumes || is_sent_back => Loss::Call,
+        true => Loss::Nothing,
+        false => Loss::Time,
+    }
+}
+
 /// True at the entry of `restart_syscall`: the result register holds ENOSYS there, which the call
 /// itself never returns.
 pub(crate) fn enters_restart_call(registers: &Registers) -> bool {
