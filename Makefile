@@ -37,7 +37,7 @@ test:
 	@scripts/test.sh
 
 soak:
-	@scripts/setup.sh test
+	@scripts/setup.sh soak
 	@scripts/soak.sh
 
 bench:

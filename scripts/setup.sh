@@ -2,7 +2,7 @@
 # Looks for what building, testing and the demo need, and installs what is missing
 # with apt-get. A machine that has everything is not touched and needs no network.
 #
-#   scripts/setup.sh build|library|test|demo
+#   scripts/setup.sh build|library|test|soak|demo
 #
 # `library` is for libcapriole alone, which needs a C compiler only.
 #
@@ -21,7 +21,7 @@ wanted=""
 servers=""
 case $for_what in
 build | library) ;;
-test)
+test | soak)
 	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 pip3:python3-pip unshare:util-linux clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
 	servers="redis-server:redis-server /usr/sbin/nginx:nginx pg_createcluster:postgresql memcached:memcached"
 	;;
@@ -30,7 +30,7 @@ demo)
 	wanted="babeltrace2:babeltrace2"
 	;;
 *)
-	say "say build, library, test or demo, not \`$for_what\`"
+	say "say build, library, test, soak or demo, not \`$for_what\`"
 	exit 2
 	;;
 esac
@@ -73,9 +73,9 @@ if [ -z "$found" ] || [ "$(printf '%s\n' "$version" "${found%%-*}" | sort -V | h
 	exit 1
 fi
 
-# The static command is tested where rust has a standard library for musl.
+# It is seen whether the command compiles for musl where rust has a standard library for that.
 musl=x86_64-unknown-linux-musl
-if [ "$for_what" = test ] && [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ]; then
+if [ "$for_what" = soak ] && [ ! -d "$(rustc --print sysroot)/lib/rustlib/$musl/lib" ]; then
 	{ have rustup && timeout 300 rustup target add "$musl" >&2; } ||
-		say "going on without rust's library for $musl (the static command is not tested)"
+		say "going on without rust's library for $musl (nothing is compiled for it)"
 fi

@@ -642,6 +642,29 @@ mod tests {
 
     /// Kills a reader at each of its own stores, and between the file and its notes: its successor
     /// delivers each record exactly once.
+    /// Memory that a broken program has written to.
+    #[test]
+    fn an_older_packet_has_no_more_losses_than_a_later_one() {
+        let g = geometry();
+        let m = memory(&g);
+        open(&m, &g, 2, 1, 0, 0, NO_PACKET);
+        m.store(g.control(0) + control::LOST, 50);
+        put(&m, &g, 2, 1, 1);
+        open(&m, &g, 2, 1, 1, 1, 0);
+        m.store(g.control(1) + control::LOST, 9);
+        put(&m, &g, 2, 1, 2);
+        m.store(g.stream(2, 1) + stream::LOST, 9);
+        let mut reader = Reader::new(m, g);
+        let mut seen = Vec::new();
+        reader
+            .collect::<()>(true, |p| {
+                seen.push((p.seq, p.discarded));
+                Ok(())
+            })
+            .expect("sink never fails");
+        assert_eq!(seen, [(0, 9), (1, 9)]);
+    }
+
     #[test]
     fn a_reader_that_goes_on_takes_each_record_once() {
         use std::cell::{Cell, RefCell};

@@ -10,10 +10,14 @@ use iced_x86::Register;
 /// Start address of the function under test.
 const START: u64 = 0x40_1000;
 
+/// Address of its jump table, if it has one.
+const TABLE: u64 = 0x50_0000;
+
 /// A function, followed by padding, and what is known about it.
 struct Function {
     bytes: Vec<u8>,
     size: u64,
+    table: Vec<u8>,
     next: Option<Extent>,
     targets: Targets,
     forbidden: Vec<Extent>,
@@ -36,6 +40,7 @@ impl Function {
         Self {
             bytes,
             size,
+            table: Vec::new(),
             next: None,
             targets,
             forbidden: Vec::new(),
@@ -70,7 +75,10 @@ impl Function {
         let extent = Extent::new(START, START + self.size);
         let hints = Hints {
             landing_pads: &self.pads,
-            read: &|_, _| None,
+            read: &|address, len| {
+                let at = address.checked_sub(TABLE)? as usize;
+                self.table.get(at..at + len).map(<[u8]>::to_vec)
+            },
         };
         then(&SiteInput {
             code: &code,
@@ -424,6 +432,40 @@ fn indirect_jumps() {
     let mut function = Function::new(&[0x48, 0x01, 0xf8, 0xff, 0xe0], &[]);
     function.targets.set_pointers_known();
     let unresolved = Refusal::UnresolvedIndirectJump { at: START + 3 };
+    assert_eq!(function.refusal(0, Tactic::Region), unresolved);
+}
+
+/// ```text
+///  0: 31 c0                 xor  %eax,%eax
+///  2: ff c0                 inc  %eax
+///  4: 90                    nop
+///  5: 83 ff 01              cmp  $1,%edi
+///  8: 77 0f                 ja   25
+/// 10: 89 ff                 mov  %edi,%edi
+/// 12: 48 8b 04 fd 00 00 50 00
+///                           mov  TABLE(,%rdi,8),%rax
+/// 20: ff e0                 jmp  *%rax
+/// 22: ff c0                 inc  %eax
+/// 24: c3                    ret
+/// 25: ff c8                 dec  %eax
+/// 27: c3                    ret
+/// ```
+#[test]
+fn what_jumps_past_the_load_of_a_switch_may_go_anywhere() {
+    let bytes = [
+        0x31, 0xc0, 0xff, 0xc0, 0x90, 0x83, 0xff, 1, 0x77, 0x0f, 0x89, 0xff, 0x48, 0x8b, 0x04,
+        0xfd, 0, 0, 0x50, 0, 0xff, 0xe0, 0xff, 0xc0, 0xc3, 0xff, 0xc8, 0xc3,
+    ];
+    let mut function = Function::new(&bytes, &[]);
+    let cases = [START + 22, START + 25];
+    function.table = cases.iter().flat_map(|case| case.to_le_bytes()).collect();
+    let region = (Tactic::Region, 0, 5, 5, 3);
+    assert_eq!(summary(&function.at(0).unwrap()), region);
+    // What jumps to the load itself uses this table.
+    function.targets.insert(START + 12);
+    assert_eq!(summary(&function.at(0).unwrap()), region);
+    function.targets.insert(START + 20);
+    let unresolved = Refusal::UnresolvedIndirectJump { at: START + 20 };
     assert_eq!(function.refusal(0, Tactic::Region), unresolved);
 }
 

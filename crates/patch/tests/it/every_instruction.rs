@@ -230,7 +230,7 @@ fn some((object, functions): (Arc<Object>, Vec<Extent>)) -> (Arc<Object>, Vec<Ex
 /// neighbours or fixed addresses: together they would leave no room for each other.
 const PORTION: usize = 1500;
 /// Most functions of an object in `make test`.
-const SOME: usize = 120;
+const SOME: usize = 80;
 
 fn check(subject: &Subject) {
     let Some((mut program, expected)) = subject.start() else {

@@ -121,6 +121,15 @@ fn losses_may_be_behind_the_packet_that_counts_them() {
         (12, 13, false),
     ];
     assert_eq!(found, all);
+    // What was lost may have happened up to the first record of the next packet.
+    let packets: [Packet<'_>; 4] = [
+        (0, 0, 0, &[2, 3]),
+        (0, 0, 5, &[4, 5]),
+        (0, 0, 5, &[10, 11]),
+        (1, 0, 0, &[6, 7]),
+    ];
+    let all = [(2, 3, false), (4, 5, true), (6, 7, true), (10, 11, true)];
+    assert_eq!(doubts(&packets, None), all);
 }
 
 /// In lanes other than the first, the trace contains the times of losses.
