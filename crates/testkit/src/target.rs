@@ -4,6 +4,7 @@
 //! command does.
 
 pub use crate::effort::{Effort, effort, is_long, rounds};
+pub use crate::tools::is_root;
 use crate::waiting;
 pub use crate::waiting::{HANGS, until};
 use capriole_codegen::runtime::ClockReading;
@@ -44,15 +45,6 @@ pub fn sites(objects: &Objects, events: &[&str]) -> Vec<Site> {
 
 /// The function patterns of `hammer`.
 pub const HAMMER: &[&str] = &[":work*", ":step"];
-
-/// True if the tests run as root. Otherwise notes in the summary: "skipped: only root can ...".
-pub fn is_root(can: &str) -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        println!("skipped: only root can {can}");
-    }
-    root
-}
 
 /// A program that has printed "ready". Killed when dropped.
 pub struct Running {

@@ -1,5 +1,6 @@
 //! Tools that tests start, and the source tree that they work on.
 
+use rustix::thread::{CapabilitySet, capabilities};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -46,6 +47,31 @@ fn succeeded(command: &mut Command) -> Output {
 pub fn run(command: &mut Command) -> String {
     let output = succeeded(command);
     String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// True if the tests run as root of the machine, with all rights that root may lack in a container.
+/// Otherwise notes in the summary: "skipped: only root can ...".
+pub fn is_root(can: &str) -> bool {
+    let rights = CapabilitySet::CHOWN
+        | CapabilitySet::DAC_OVERRIDE
+        | CapabilitySet::KILL
+        | CapabilitySet::SETGID
+        | CapabilitySet::SETUID
+        | CapabilitySet::SYS_CHROOT
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::SYS_ADMIN
+        | CapabilitySet::SYS_NICE
+        | CapabilitySet::SYS_RESOURCE
+        | CapabilitySet::MKNOD;
+    let has_rights = capabilities(None).is_ok_and(|sets| sets.effective.contains(rights));
+    // In a user namespace root is another user outside, and has rights over nothing there.
+    let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_outside = users.is_empty() || users.split_whitespace().eq(["0", "0", "4294967295"]);
+    let root = rustix::process::geteuid().is_root() && is_outside && has_rights;
+    if !root {
+        println!("skipped: only root can {can}");
+    }
+    root
 }
 
 /// Like [`run`], and it must print nothing on standard error.

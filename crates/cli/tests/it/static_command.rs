@@ -3,15 +3,10 @@
 use crate::packages::records;
 use crate::programs::{Compiler, build, copied};
 use crate::target::{capriole, is_root, told};
-use crate::tools::{have, run};
+use crate::tools::{have, root, run};
 use crate::traces::{scratch, text};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Root of the source tree.
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Builds the static command. Prints "skipped: ..." and returns `None` where there is no static C
 /// library.

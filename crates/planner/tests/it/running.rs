@@ -9,6 +9,7 @@ use crate::fixtures::{
 use capriole_object::Objects;
 use capriole_planner::resolve::Site;
 use capriole_proc::process::Process;
+use capriole_testkit::tools::is_root;
 
 const LOADER: &str = r#"
 #include <dlfcn.h>
@@ -270,8 +271,8 @@ fn a_library_is_found_by_the_name_it_gives_itself() {
 
 #[test]
 fn a_path_is_one_of_the_process() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root may chroot");
+    if !is_root("change the root directory") {
+        return;
     }
     let shop = Workshop::new();
     let Some(path) = shop.compile("gcc", &["-static", "-O1"], PROGRAM, "inside") else {
@@ -302,8 +303,8 @@ int main(int argc, char **argv) {
 
 #[test]
 fn a_library_is_found_after_it_was_replaced_or_deleted() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: only root reaches files that have no name");
+    if !is_root("reach files that have no name") {
+        return;
     }
     let shop = Workshop::new();
     let options = ["-shared", "-fPIC", "-O1"];

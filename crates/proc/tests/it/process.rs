@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use capriole_proc::process::{Process, ProcessError, Seccomp, Stat, State, Status};
+use capriole_testkit::tools::is_root;
 use capriole_testkit::waiting::until;
 use capriole_testkit::workshop::{Running, Workshop, run};
 
@@ -233,8 +234,8 @@ fn refuses_a_32_bit_program() {
 
 #[test]
 fn somebody_elses_process_is_not_permitted() {
-    if !rustix::process::geteuid().is_root() {
-        return println!("skipped: not root, cannot become somebody else");
+    if !is_root("become somebody else") {
+        return;
     }
     let child = Killed(Command::new("sleep").arg("1000").spawn().unwrap());
     // Run this program again as a user who may not inspect the child.
