@@ -8,6 +8,7 @@ use crate::{command, kernel_probes};
 use capriole_testkit::effort::rounds;
 use capriole_testkit::files::{scratch, text};
 use capriole_testkit::target::told;
+use capriole_testkit::tools::quiet;
 use capriole_testkit::waiting::until;
 use roxmltree::Document;
 use serde_json::Value;
@@ -41,7 +42,12 @@ const TOKEN: &str = "CAPRIOLE_TEST_TOKEN";
 
 /// Returns the command with a directory for its files, which must be empty afterwards.
 fn bench(arguments: &[&str], files: &Path) -> Command {
-    let mut command = command(&[&["hit", "--json"], arguments].concat());
+    prepared(command(&[]), arguments, files)
+}
+
+/// Prepares a run of this command.
+fn prepared(mut command: Command, arguments: &[&str], files: &Path) -> Command {
+    command.args(["hit", "--json"]).args(arguments);
     let token = files.file_name().expect("a name");
     command.env("TMPDIR", files).env(TOKEN, token);
     command.env("CAPRIOLE_PEERS", "/nowhere");
@@ -55,6 +61,17 @@ fn bench(arguments: &[&str], files: &Path) -> Command {
     // SAFETY: the closure makes one system call.
     unsafe { command.pre_exec(heed_interrupts) };
     command
+}
+
+/// Returns the command without its symbols, as it is installed. Each attach to it is quicker: there are
+/// fewer names to be looked through.
+fn stripped(directory: &Path) -> PathBuf {
+    let (command, copy) = (
+        env!("CARGO_BIN_EXE_capriole-bench"),
+        directory.join("capriole-bench"),
+    );
+    quiet(Command::new("strip").arg("-o").arg(&copy).arg(command));
+    copy
 }
 
 /// Creates a directory for `PATH` with these programs, as far as they are installed.
@@ -136,8 +153,10 @@ fn no_row_vanishes_without_its_tool() {
     let arguments = ["--rounds", "7", "--round-ms", "1", "--svg", text(&svg)];
     // The rows with several threads take half of the time; a few of them are in the next test.
     let one = &["--threads", "1"][..rounds(2, 0, 0)];
-    let output = bench(&[&arguments, one].concat(), files.path())
+    let installed = Command::new(stripped(path.path()));
+    let output = prepared(installed, &[&arguments, one].concat(), files.path())
         .env("PATH", path.path())
+        .stdin(Stdio::null())
         .output();
     let rows = rows(&output.expect("capriole starts"));
     rows.iter().for_each(assert_shape);
