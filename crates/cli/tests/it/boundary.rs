@@ -3,6 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use crate::traces::until_recording;
 use capriole_host::host::TargetMemory;
 use capriole_host::memfd;
 use capriole_host::ptrace;
@@ -60,10 +61,7 @@ impl Recorded {
         command.arg("-o").arg(directory.path().join("trace"));
         let recorder = command.stderr(Stdio::piped()).spawn();
         let recorder = Recorder(recorder.expect("capriole starts"));
-        until("somebody attaches", || {
-            is_probed(&*ptrace::host(&process)).unwrap_or(false)
-                && process.status().is_ok_and(|status| status.tracer == 0)
-        });
+        until_recording(process.pid());
         Some(Recorded {
             running,
             recorder,
@@ -483,10 +481,7 @@ fn a_recorder_is_a_program_like_others() {
     as_before("after a recording of the recorder");
     let second = command(&arguments).stderr(Stdio::piped()).spawn();
     let mut second = Recorder(second.expect("capriole starts"));
-    until("nobody attached to the recorder", || {
-        is_probed(&*ptrace::host(&first)).unwrap_or(false)
-            && first.status().is_ok_and(|status| status.tracer == 0)
-    });
+    until_recording(first.pid());
     // A check by the first recorder of the processes that share its session: the recorder itself is
     // none, although it has a ledger now. A child that is found shows that there was a check.
     let dropped = is_root("become another user").then(|| recorded.drop_a_child());

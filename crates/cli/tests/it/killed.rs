@@ -191,8 +191,10 @@ impl Victim {
     }
 
     fn is_traced(&self) -> bool {
-        let status = self.running.process().status().expect("it runs");
-        status.tracer != 0
+        let process = self.running.process();
+        let tids = process.threads().expect("it runs");
+        let statuses = tids.into_iter().map(|tid| process.thread_status(tid));
+        statuses.flatten().any(|status| status.tracer != 0)
     }
 
     /// Waits until a session is mapped and armed, and the text has changed.
