@@ -1,7 +1,7 @@
 //! Completion of command lines in shells. The scripts that shells load ([`scripts`]) call the command
 //! itself, with a variable that names the shell.
 
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, deputy};
 use capriole_text::printable;
 use clap::Command;
 use clap_complete::CompleteEnv;
@@ -69,7 +69,7 @@ pub fn processes() -> ArgValueCandidates {
     ArgValueCandidates::new(|| {
         let mut found: Vec<u32> = Process::numbers()
             // Kernel threads have no program.
-            .filter(|pid| std::fs::read_link(format!("/proc/{pid}/exe")).is_ok())
+            .filter(|pid| std::fs::read_link(format!("/proc/{}/exe", deputy(*pid))).is_ok())
             .filter(|pid| *pid != std::process::id())
             .collect();
         found.sort_unstable();

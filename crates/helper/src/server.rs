@@ -15,7 +15,7 @@ use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::files;
 use capriole_proc::maps::Mapping;
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, deputy};
 use capriole_text::chain;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -323,7 +323,7 @@ impl Server {
     /// Adds advice to an error where the kernel does not let this process look into the program, or
     /// limits its memory, or where the program has two libraries that probe it.
     fn explained(&self, failure: Failure) -> Failure {
-        let memory = File::open(format!("/proc/{}/mem", self.pid));
+        let memory = File::open(format!("/proc/{}/mem", deputy(self.pid)));
         let is_closed = memory.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
         let is_narrow = address_space_left(self.pid).is_some_and(|left| left < ADDRESS_SPACE);
         if failure.recorder.is_some_and(is_helper) {
@@ -1196,7 +1196,7 @@ fn address_space_left(pid: u32) -> Option<u64> {
         .lines()
         .find_map(|l| l.strip_prefix("Max address space"))?;
     let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
-    let sizes = files::read_pseudo_text(format!("/proc/{pid}/statm")).ok()?;
+    let sizes = files::read_pseudo_text(format!("/proc/{}/statm", deputy(pid))).ok()?;
     let pages: u64 = sizes.split_whitespace().next()?.parse().ok()?;
     Some(limit.saturating_sub(pages * rustix::param::page_size() as u64))
 }

@@ -7,7 +7,7 @@ use crate::session::{SESSION_PATH, is_of_session};
 use capriole_host::error::TargetError;
 use capriole_host::{memfd, ptrace};
 use capriole_ledger::Kind;
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, deputy};
 use capriole_ring::{Memory, Writer};
 use rustix::fd::OwnedFd;
 use rustix::fs::SealFlags;
@@ -110,7 +110,7 @@ fn descriptor(owner: u32, inode: u64) -> rustix::io::Result<OwnedFd> {
 /// memory.
 fn descriptors(pid: u32) -> rustix::io::Result<impl Iterator<Item = PathBuf>> {
     let name = format!("/memfd:{} (deleted)", Kind::Recorder.memory_name());
-    let entries = std::fs::read_dir(format!("/proc/{pid}/fd"))
+    let entries = std::fs::read_dir(format!("/proc/{}/fd", deputy(pid)))
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
     Ok(entries.filter_map(move |entry| {
         let path = entry.ok()?.path();

@@ -24,7 +24,7 @@ use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_proc::maps::{Mapping, PAGE_SIZE};
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, deputy};
 use capriole_resident::returns::{self, CODE_OFFSET, COUNTERS, SLOTS_OFFSET, STUBS_OFFSET};
 use capriole_ring::layout::header;
 use capriole_ring::layout::returns::{
@@ -223,7 +223,7 @@ impl Region {
         let slots = self.base + SLOTS_OFFSET;
         let pages = SLOTS * SLOT_SIZE / PAGE_SIZE;
         let mut map = vec![0; pages as usize * 8];
-        let is_known = File::open(format!("/proc/{pid}/pagemap"))
+        let is_known = File::open(format!("/proc/{}/pagemap", deputy(pid as u32)))
             .and_then(|file| file.read_exact_at(&mut map, slots / PAGE_SIZE * 8))
             .is_ok();
         let mut open = Vec::new();

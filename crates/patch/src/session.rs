@@ -9,7 +9,7 @@ use capriole_host::memfd;
 use capriole_host::steps::step;
 use capriole_ledger::{Arena, Identity, Kind, Ledger, MAX_ARENAS, MemoryAt};
 use capriole_proc::maps::{GapQuery, Layout, Mapping, PAGE_SIZE, find_gaps};
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, deputy};
 use capriole_ring::Memory;
 use capriole_ring::layout::{Geometry, own};
 use rustix::fd::{AsFd, OwnedFd};
@@ -711,9 +711,14 @@ fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         pidfd_getfd(process, fd, PidfdGetfdFlags::empty())
     };
-    // On a kernel before 5.6 the path is needed.
+    // On a kernel before 5.6 the path is needed, and if the main thread has ended: it has no files.
+    let by_path = || {
+        let path = format!("/proc/{}/fd/{fd}", deputy(pid as u32));
+        memfd::open(path.as_ref(), None)
+    };
     let file = match by_pidfd() {
-        Err(Errno::NOSYS) => memfd::open(format!("/proc/{pid}/fd/{fd}").as_ref(), None),
+        Err(Errno::NOSYS) => by_path(),
+        Err(errno) => by_path().map_err(|_| errno),
         file => file,
     }?;
     memfd::check_fresh(file.as_fd())?;

@@ -3,6 +3,9 @@
 //! Everything comes from `/proc/PID` (proc_pid_stat(5), proc_pid_status(5)). Nothing here stops
 //! the process, so every result is a snapshot; if the process ends meanwhile, reads return
 //! [`ProcessError::NoSuchProcess`].
+//!
+//! A program may end its main thread and go on in others. Then the main thread is a zombie,
+//! `/proc/PID` shows neither memory nor files, and those of another thread are read: see [`deputy`].
 
 mod auxv;
 mod descriptors;
@@ -87,7 +90,11 @@ impl Process {
         let finder = memchr::memmem::Finder::new(name).into_owned();
         Process::other_numbers()
             .filter(move |pid| {
-                let maps = files::read_pseudo(format!("/proc/{pid}/maps"));
+                let maps = |pid: u32| files::read_pseudo(format!("/proc/{pid}/maps"));
+                let maps = match maps(*pid) {
+                    Ok(none) if none.is_empty() && deputy(*pid) != *pid => maps(deputy(*pid)),
+                    maps => maps,
+                };
                 maps.is_ok_and(|maps| finder.find(&maps).is_some())
             })
             .filter_map(|pid| Process::listed(pid).ok())
@@ -124,17 +131,20 @@ impl Process {
         &self.name
     }
 
-    /// Returns `/proc/PID/FILE`.
+    /// Returns `/proc/PID/FILE`, that of another thread if the main thread has ended.
     #[must_use]
     pub fn proc_path(&self, file: &str) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/{file}", self.pid))
+        PathBuf::from(format!("/proc/{}/{file}", deputy(self.pid)))
     }
 
     /// True if the same process is still running under this pid.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match self.stat() {
-            Ok(stat) => !matches!(stat.state, State::Zombie | State::Dead),
+            Ok(stat) => {
+                let has_ended = matches!(stat.state, State::Zombie | State::Dead);
+                !has_ended || deputy(self.pid) != self.pid
+            }
             // Without a free file descriptor we cannot tell, so assume that it is alive.
             Err(error) => error.is_own(),
         }
@@ -209,7 +219,7 @@ impl Process {
         Ok(stat)
     }
 
-    /// Reads `/proc/PID/status`, the status of the main thread.
+    /// Reads `/proc/PID/status`, the status of the main thread, or of another one if that has ended.
     ///
     /// # Errors
     ///
@@ -388,7 +398,16 @@ impl Process {
     }
 
     fn read(&self, file: &str) -> Result<Vec<u8>, ProcessError> {
-        files::read_pseudo(self.proc_path(file)).map_err(|e| self.error(file, e))
+        loop {
+            let deputy = deputy(self.pid);
+            let bytes = files::read_pseudo(format!("/proc/{deputy}/{file}"));
+            match bytes.map_err(|e| self.error(file, e)) {
+                // The thread that stood for the process has just ended.
+                Err(ProcessError::NoSuchProcess { .. })
+                    if deputy != self.pid && deputy != self::deputy(self.pid) => {}
+                bytes => return bytes,
+            }
+        }
     }
 
     fn error(&self, file: &str, source: io::Error) -> ProcessError {
@@ -428,6 +447,25 @@ pub fn is_passing_tracer(tid: u32) -> bool {
 /// is traced, but by us.
 fn is_own_thread(tid: u32) -> bool {
     Path::new("/proc/self/task").join(tid.to_string()).exists()
+}
+
+/// Returns the number of the thread in whose directory of `/proc` the memory and the files of a process
+/// are: the process's own number, or, if its main thread has ended, that of another thread.
+#[must_use]
+pub fn deputy(pid: u32) -> u32 {
+    // Without memory there is no program.
+    let has_memory = |tid: u32| match fs::read_link(format!("/proc/{tid}/exe")) {
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
+        Ok(_) => true,
+    };
+    if has_memory(pid) {
+        return pid;
+    }
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten();
+    let mut tids = threads.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let other = tids.find(|tid| *tid != pid && has_memory(*tid));
+    other.unwrap_or(pid)
 }
 
 fn read_stat(pid: u32) -> Result<Stat, ProcessError> {

@@ -55,6 +55,7 @@ mod kernel_fields;
 mod kernel_grammar;
 mod killed;
 mod kinds;
+mod main_thread;
 mod mark;
 mod markers;
 mod markers_constant;

@@ -81,10 +81,8 @@ pub struct Recorder {
 /// the others; empty if the process has ended.
 fn threads_of(process: &Process) -> Vec<u32> {
     let mut threads = process.threads().unwrap_or_default();
-    if process
-        .status()
-        .is_ok_and(|status| matches!(status.state, State::Zombie | State::Dead))
-    {
+    let main = process.thread_status(process.pid());
+    if main.is_ok_and(|status| matches!(status.state, State::Zombie | State::Dead)) {
         threads.retain(|tid| *tid != process.pid());
     }
     threads

@@ -6,6 +6,7 @@
 
 use crate::error::TargetError;
 use crate::host::TargetMemory;
+use capriole_proc::process::deputy;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -25,7 +26,7 @@ impl RemoteMemory {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
-            .open(format!("/proc/{pid}/mem"))
+            .open(format!("/proc/{}/mem", deputy(pid as u32)))
             .map_err(TargetError::accessing(pid, "open", 0))?;
         Ok(RemoteMemory { file })
     }

@@ -20,7 +20,7 @@ use crate::ptrace::tracer;
 use crate::steps::step;
 use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_call};
 use capriole_proc::files;
-use capriole_proc::process::{ProcessError, TRACER_PATIENCE, is_passing_tracer};
+use capriole_proc::process::{ProcessError, TRACER_PATIENCE, deputy, is_passing_tracer};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,7 +194,8 @@ fn is_filtered(tid: i32) -> bool {
 fn sharers(pid: i32, seen: &mut BTreeSet<i32>) -> Result<Vec<i32>, TargetError> {
     let pids = numbers(pid, "..")?;
     let new: Vec<i32> = pids.filter(|other| seen.insert(*other)).collect();
-    let shares = |other: &i32| *other != pid && requests::share_memory(pid, *other);
+    let own = deputy(pid as u32) as i32;
+    let shares = |other: &i32| *other != pid && requests::share_memory(own, *other);
     Ok(new.into_iter().filter(shares).collect())
 }
 
