@@ -4,7 +4,7 @@
 #
 #   scripts/setup.sh build|library|test|soak|demo
 #
-# `library` is for libcapriole alone, which needs a C compiler only.
+# `library` is for libcapriole alone, which needs a C compiler only; `soak` is `test`, and a target of rust.
 #
 # A package without which the work cannot be done is an error; one that only some
 # tests compare with is a message, and those tests say that they leave something out.

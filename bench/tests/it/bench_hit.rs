@@ -66,10 +66,8 @@ fn prepared(mut command: Command, arguments: &[&str], files: &Path) -> Command {
 /// Returns the command without its symbols, as it is installed. Each attach to it is quicker: there are
 /// fewer names to be looked through.
 fn stripped(directory: &Path) -> PathBuf {
-    let (command, copy) = (
-        env!("CARGO_BIN_EXE_capriole-bench"),
-        directory.join("capriole-bench"),
-    );
+    let command = env!("CARGO_BIN_EXE_capriole-bench");
+    let copy = directory.join("capriole-bench");
     quiet(Command::new("strip").arg("-o").arg(&copy).arg(command));
     copy
 }

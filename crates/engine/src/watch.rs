@@ -340,7 +340,7 @@ impl Watch {
         if kept {
             return Some(Ended::MemoryExposed);
         }
-        // The main thread may have ended, others go on.
+        // Another thread's status, if the main thread has ended and others go on.
         match self.process.status().map(|status| status.state) {
             Ok(State::Zombie | State::Dead) | Err(_) => {
                 self.all_threads_ended().then_some(Ended::Exited)

@@ -62,8 +62,7 @@ const MARK: OFlags = OFlags::NONBLOCK;
 /// (`O_PATH`). One that a tracer had it create is not marked.
 #[must_use]
 pub(crate) fn is_reopened(pid: u32, fd: i32) -> bool {
-    let place = format!("/proc/{}/fdinfo/{fd}", deputy(pid));
-    let text = files::read_pseudo_text(place).unwrap_or_default();
+    let text = files::read_pseudo_text(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
     let flags = text.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok());
     flags.is_some_and(|flags| flags & (MARK | OFlags::PATH).bits() != 0)
@@ -85,7 +84,8 @@ pub struct Descriptor {
 #[must_use]
 pub fn descriptors(pid: u32, names: &[&str]) -> Vec<Descriptor> {
     use std::os::unix::fs::MetadataExt;
-    let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", deputy(pid))) else {
+    let pid = deputy(pid);
+    let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
     };
     let names: BTreeSet<String> = names

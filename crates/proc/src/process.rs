@@ -92,7 +92,7 @@ impl Process {
             .filter(move |pid| {
                 let maps = |pid: u32| files::read_pseudo(format!("/proc/{pid}/maps"));
                 let maps = match maps(*pid) {
-                    Ok(none) if none.is_empty() && deputy(*pid) != *pid => maps(deputy(*pid)),
+                    Ok(none) if none.is_empty() => maps(deputy(*pid)),
                     maps => maps,
                 };
                 maps.is_ok_and(|maps| finder.find(&maps).is_some())
@@ -225,7 +225,7 @@ impl Process {
     ///
     /// [`ProcessError::NoSuchProcess`] and [`ProcessError::Unreadable`].
     pub fn status(&self) -> Result<Status, ProcessError> {
-        self.read_status("status")
+        self.parse_status("status", &self.read_of_deputy("status")?)
     }
 
     /// Reads the status of one thread of the process, or of another process with the same memory.
@@ -234,8 +234,8 @@ impl Process {
     ///
     /// [`ProcessError::NoSuchProcess`] if the thread or process has ended.
     pub fn thread_status(&self, tid: u32) -> Result<Status, ProcessError> {
-        self.read_status(&format!("task/{tid}/status"))
-            .or_else(|_| self.read_status(&format!("../{tid}/status")))
+        let read = |file: String| self.parse_status(&file, &self.read(&file)?);
+        read(format!("task/{tid}/status")).or_else(|_| read(format!("../{tid}/status")))
     }
 
     /// Returns the processes that a thread has forked and that still exist; none if the kernel was
@@ -279,7 +279,8 @@ impl Process {
     /// [`ProcessError::NoSuchProcess`] and [`ProcessError::Unreadable`].
     pub fn threads(&self) -> Result<Vec<u32>, ProcessError> {
         let mut tids = Vec::new();
-        for entry in fs::read_dir(self.proc_path("task")).map_err(|e| self.error("task", e))? {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        for entry in tasks.map_err(|e| self.error("task", e))? {
             let entry = entry.map_err(|e| self.error("task", e))?;
             if let Some(tid) = entry.file_name().to_str().and_then(|s| s.parse().ok()) {
                 tids.push(tid);
@@ -338,7 +339,7 @@ impl Process {
     ///
     /// Not permitted, no such process.
     pub fn auxv(&self) -> Result<Auxv, ProcessError> {
-        Ok(Auxv::parse(&self.read("auxv")?))
+        Ok(Auxv::parse(&self.read_of_deputy("auxv")?))
     }
 
     /// Reads the memory map.
@@ -353,7 +354,7 @@ impl Process {
         const ATTEMPTS: usize = 20;
         let mut attempt = 1;
         loop {
-            match parse_maps(&self.read("maps")?) {
+            match parse_maps(&self.read_of_deputy("maps")?) {
                 Ok(maps) => return Ok(maps),
                 Err(_) if attempt < ATTEMPTS => attempt += 1,
                 Err(source) => {
@@ -388,16 +389,22 @@ impl Process {
             .map_err(|e| self.error("mem", e))
     }
 
-    fn read_status(&self, file: &str) -> Result<Status, ProcessError> {
-        let bytes = self.read(file)?;
-        Status::parse(&bytes).ok_or_else(|| ProcessError::Unreadable {
+    fn parse_status(&self, file: &str, bytes: &[u8]) -> Result<Status, ProcessError> {
+        Status::parse(bytes).ok_or_else(|| ProcessError::Unreadable {
             pid: self.pid,
             file: file.to_owned(),
             source: io::ErrorKind::InvalidData.into(),
         })
     }
 
+    /// Reads a file of `/proc/PID` that is there as long as any thread is.
     fn read(&self, file: &str) -> Result<Vec<u8>, ProcessError> {
+        let bytes = files::read_pseudo(format!("/proc/{}/{file}", self.pid));
+        bytes.map_err(|e| self.error(file, e))
+    }
+
+    /// Reads a file that shows memory, files or rights: that of the [`deputy`].
+    fn read_of_deputy(&self, file: &str) -> Result<Vec<u8>, ProcessError> {
         loop {
             let deputy = deputy(self.pid);
             let bytes = files::read_pseudo(format!("/proc/{deputy}/{file}"));

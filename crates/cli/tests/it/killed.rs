@@ -8,7 +8,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use crate::traces::{recorder, scratch, summary, until_recording};
+use crate::traces::{recorder, scratch, summary, tracers, until_recording};
 use capriole_testkit::effort::Random;
 use capriole_testkit::steps::{
     Step, chosen, died, dies_at, few, firsts, has_stopped, reached, stops_at,
@@ -191,10 +191,7 @@ impl Victim {
     }
 
     fn is_traced(&self) -> bool {
-        let process = self.running.process();
-        let tids = process.threads().expect("it runs");
-        let statuses = tids.into_iter().map(|tid| process.thread_status(tid));
-        statuses.flatten().any(|status| status.tracer != 0)
+        tracers(&self.running.process()).next().is_some()
     }
 
     /// Waits until a session is mapped and armed, and the text has changed.

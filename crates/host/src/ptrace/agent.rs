@@ -37,8 +37,7 @@ fn stack_of<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mappi
     own_stack(maps, thread).filter(|m| m.perms.write && !m.perms.shared)
 }
 
-/// Returns what a thread that is not stopped would lose by making calls for us, as far as that can be
-/// told.
+/// Returns what a thread that is not stopped would probably lose: it may go on meanwhile.
 fn probable_loss(pid: i32, tid: i32) -> Loss {
     let call = files::read_pseudo_text(format!("/proc/{pid}/task/{tid}/syscall"));
     let number = call
@@ -62,12 +61,18 @@ impl Agent {
         let maps = process.maps()?;
         // Use only threads of this process: another process with the same memory may have other
         // descriptors and handlers.
-        let usable = |(_, t): &(usize, &StoppedThread)| t.signal == 0 && t.pid == pid;
-        let rank =
-            |(_, t): &(usize, &StoppedThread)| (stack_of(&maps, t).is_none(), loss(&t.registers));
-        let threads = stopped.threads().iter().enumerate().filter(usable);
-        let (index, _) = threads
-            .min_by_key(rank)
+        let threads = stopped.threads();
+        let usable = |t: &StoppedThread| t.signal == 0 && t.pid == pid;
+        let mut usable: Vec<usize> = (0..threads.len())
+            .filter(|index| usable(&threads[*index]))
+            .collect();
+        usable.sort_by_key(|index| loss(&threads[*index].registers));
+        // Stacks are looked for in that order: all threads stand still meanwhile.
+        let on_stack = |index: &usize| stack_of(&maps, &threads[*index]).is_some();
+        let mut in_order = usable.iter().copied();
+        let index = in_order
+            .find(on_stack)
+            .or(usable.first().copied())
             .ok_or(TargetError::NoThread { pid })?;
         let stopped = stopped.keep_only(index);
         let tid = stopped.threads()[0].tid;

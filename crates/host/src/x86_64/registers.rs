@@ -71,7 +71,7 @@ pub(crate) fn wants_restart_call(registers: &Registers) -> bool {
     (registers.orig_rax as i64) >= 0 && registers.rax as i64 == RESTART_BLOCK
 }
 
-/// What a thread with given registers loses by making calls for us, lowest first.
+/// What a stopped thread loses if it makes system calls for the tracer. The least loss comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Loss {
     /// No time: it waits. If the tracer dies meanwhile, its call starts anew, by the signal frame.
@@ -83,7 +83,7 @@ pub(crate) enum Loss {
     Time,
 }
 
-/// Returns what a stopped thread loses by making calls for us.
+/// Returns what a thread loses, by the registers with which it has stopped.
 pub(crate) fn loss(registers: &Registers) -> Loss {
     let resumes = libc::SYS_restart_syscall as u64;
     // Or sent back to its `syscall` instruction, and stopped again before it got there.

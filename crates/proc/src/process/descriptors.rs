@@ -43,7 +43,9 @@ impl Process {
     pub fn sockets(&self) -> HashMap<u64, Socket> {
         let mut sockets = HashMap::new();
         for (file, prefix) in [("tcp", ""), ("tcp6", ""), ("udp", "udp:"), ("udp6", "udp:")] {
-            let table = self.read(&format!("net/{file}")).unwrap_or_default();
+            let table = self
+                .read_of_deputy(&format!("net/{file}"))
+                .unwrap_or_default();
             let table = String::from_utf8_lossy(&table);
             let found = table.lines().skip(1).filter_map(internet);
             sockets.extend(found.map(|(inode, socket)| {
@@ -51,7 +53,7 @@ impl Process {
                 (inode, Socket { name, ..socket })
             }));
         }
-        let table = self.read("net/unix").unwrap_or_default();
+        let table = self.read_of_deputy("net/unix").unwrap_or_default();
         let table = String::from_utf8_lossy(&table);
         sockets.extend(table.lines().skip(1).filter_map(local));
         sockets

@@ -207,11 +207,16 @@ pub fn until_looked(trace: &Path) {
 
 /// True if a thread of `process` is traced by `owner`, or may be.
 fn stops(owner: u32, process: &Process) -> bool {
-    let threads = process.threads().unwrap_or_default();
-    let tracers = threads.into_iter().map(|tid| process.thread_status(tid));
-    tracers
-        .flatten()
-        .any(|status| threads_of(owner).contains(&status.tracer))
+    let own = threads_of(owner);
+    tracers(process).any(|tracer| own.contains(&tracer))
+}
+
+/// Returns the tracers of the threads of a process.
+pub fn tracers(process: &Process) -> impl Iterator<Item = u32> {
+    let threads = process.threads().unwrap_or_default().into_iter();
+    let statuses = threads.filter_map(|tid| process.thread_status(tid).ok());
+    let tracers = statuses.map(|status| status.tracer);
+    tracers.filter(|tracer| *tracer != 0)
 }
 
 fn threads_of(owner: u32) -> Vec<u32> {
