@@ -27,10 +27,25 @@ limit -c 0
 limit -n 4096
 limit -s 8192
 for unlimited in -d -f -m -t -u -v; do limit "$unlimited" unlimited; done
+# Makes a directory for temporary files under $1, where programs can be run: many tests run some that
+# they have built there.
+scratch() {
+	[ -d "$1" ] || return
+	# Tests run in the directories of their crates.
+	scratch=$(mktemp -d "$(realpath "$1")/capriole-XXXXXX") || return
+	cp "$(type -P true)" "$scratch/true" && "$scratch/true" && rm "$scratch/true" && return
+	rm -rf "$scratch"
+	false
+}
 # What tests that are killed leave behind goes with it. Others than root may write there, as into /tmp.
-[ -d "${TMPDIR-}" ] || TMPDIR=/tmp
-# Tests run in the directories of their crates.
-TMPDIR=$(mktemp -d "$(realpath "$TMPDIR")/capriole-XXXXXX") || exit 1
+for place in "${TMPDIR-/tmp}" /tmp /var/tmp /dev/shm ""; do
+	scratch "$place" 2>/dev/null && break
+done
+if [ -z "$place" ]; then
+	echo "$0: no directory for temporary files where programs can be run: set TMPDIR" >&2
+	exit 1
+fi
+TMPDIR=$scratch
 chmod 1777 "$TMPDIR"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT

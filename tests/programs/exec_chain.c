@@ -1,5 +1,6 @@
 /*
- * A process that executes itself again and again: `exec_chain [LINKS]`, 20 without.
+ * A process that executes itself again and again: `exec_chain [LINKS]`, 20 without. After `3wait`
+ * the last of three waits for the end of its input.
  * Each link calls `link_work(0, N)` 1000 times; every other one executes the next from
  * a second thread, while the first one works. The sum is handed on as an argument and
  * verified by the last link, which prints "ok links=N".
@@ -24,7 +25,8 @@ static void *execute(void *unused)
 
 int main(int argc, char **argv)
 {
-	unsigned long links = argc > 1 ? strtoul(argv[1], NULL, 10) : 20;
+	char *after = "";
+	unsigned long links = argc > 1 ? strtoul(argv[1], &after, 10) : 20;
 	unsigned long link = argc > 2 ? strtoul(argv[2], NULL, 10) : 0;
 	uint64_t sum = argc > 3 ? strtoull(argv[3], NULL, 16) : 0;
 	pid_t pid = argc > 4 ? atoi(argv[4]) : getpid();
@@ -36,7 +38,7 @@ int main(int argc, char **argv)
 		sum += link_work(0, link);
 	if (link + 1 < links) {
 		char count[32], number[32], total[32], self[32];
-		snprintf(count, sizeof count, "%lu", links);
+		snprintf(count, sizeof count, "%lu%s", links, after);
 		snprintf(number, sizeof number, "%lu", link + 1);
 		snprintf(total, sizeof total, "%llx", (unsigned long long)sum);
 		snprintf(self, sizeof self, "%d", (int)pid);
@@ -50,6 +52,8 @@ int main(int argc, char **argv)
 		}
 		execute(NULL);
 	}
+	while (*after && getchar() != EOF)
+		;
 	uint64_t expected = 0;
 	for (uint64_t i = 0; i < links; i++)
 		expected += 1000 * (mix(1) + mix(i));

@@ -7,7 +7,7 @@ use capriole_host::TargetError;
 use capriole_patch::attach::{Attached, Beside, How};
 use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
-use capriole_proc::process::{Process, State};
+use capriole_proc::process::Process;
 use capriole_text::units;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
@@ -229,10 +229,7 @@ impl Watch {
     fn all_threads_ended(&self) -> bool {
         let ended = |tid: &u32| {
             let status = self.process.thread_status(*tid);
-            status.map_or_else(
-                |error| !error.is_own(),
-                |s| matches!(s.state, State::Zombie | State::Dead),
-            )
+            status.map_or_else(|error| !error.is_own(), |s| s.state.has_ended())
         };
         match self.process.threads() {
             Ok(tids) => tids.iter().all(ended),
@@ -342,15 +339,13 @@ impl Watch {
         }
         // Another thread's status, if the main thread has ended and others go on.
         match self.process.status().map(|status| status.state) {
-            Ok(State::Zombie | State::Dead) | Err(_) => {
-                self.all_threads_ended().then_some(Ended::Exited)
-            }
-            Ok(_) => {
+            Ok(state) if !state.has_ended() => {
                 let is_other = !attached.is_mapped() && !self.has_ended();
                 // One that is just ending has no memory at all.
                 let has_memory = || self.process.maps().is_ok_and(|maps| !maps.is_empty());
                 (is_other && has_memory()).then_some(Ended::Executed)
             }
+            _ => self.all_threads_ended().then_some(Ended::Exited),
         }
     }
 }

@@ -129,6 +129,7 @@ pub enum TargetError {
         "process {pid} has a seccomp filter, which could kill it when a system call in which it sleeps is interrupted; {}",
         match filtered_too {
             true => "capriole runs under one itself, as in a container, and so may not suspend it: run capriole outside",
+            false if *as_root => "this root lacks CAP_SYS_ADMIN, as in a container or a user namespace, and so may not suspend it: run capriole outside",
             false => "only root (CAP_SYS_ADMIN) may suspend the filter: try again with sudo",
         }
     )]
@@ -137,6 +138,8 @@ pub enum TargetError {
         pid: i32,
         /// We have a filter, too: whoever has one may not suspend those of others (ptrace(2)).
         filtered_too: bool,
+        /// We are root already.
+        as_root: bool,
     },
     /// A thread does not stop.
     #[error(

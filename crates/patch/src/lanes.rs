@@ -146,7 +146,7 @@ fn has_left(
     // A thread in the middle of a system call, such as vfork, might take long to stop.
     match status.state {
         State::Running | State::Sleeping => {}
-        state => return matches!(state, State::Zombie | State::Dead),
+        state => return state.has_ended(),
     }
     let host = session.host.other(process);
     let (Ok(memory), Ok(maps)) = (host.memory(), process.maps()) else {

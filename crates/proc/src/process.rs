@@ -141,10 +141,7 @@ impl Process {
     #[must_use]
     pub fn is_alive(&self) -> bool {
         match self.stat() {
-            Ok(stat) => {
-                let has_ended = matches!(stat.state, State::Zombie | State::Dead);
-                !has_ended || deputy(self.pid) != self.pid
-            }
+            Ok(stat) => !stat.state.has_ended() || deputy(self.pid) != self.pid,
             // Without a free file descriptor we cannot tell, so assume that it is alive.
             Err(error) => error.is_own(),
         }
@@ -177,7 +174,7 @@ impl Process {
             });
         }
         let mut status = self.status()?;
-        if matches!(status.state, State::Zombie | State::Dead) {
+        if status.state.has_ended() {
             return Err(ProcessError::Zombie {
                 pid: self.pid,
                 name: stat.comm,

@@ -90,12 +90,12 @@ pub fn run(command: &mut Command) -> bool {
 }
 
 /// A program that has printed `ready`; killed when the test ends.
-pub struct Running {
+pub struct Started {
     pub child: Child,
 }
 
-impl Running {
-    pub fn start(command: &mut Command) -> Running {
+impl Started {
+    pub fn start(command: &mut Command) -> Started {
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -105,7 +105,7 @@ impl Running {
         let stdout = child.stdout.as_mut().unwrap();
         BufReader::new(stdout).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
-        Running { child }
+        Started { child }
     }
 
     pub fn pid(&self) -> u32 {
@@ -113,7 +113,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -289,6 +289,12 @@ fn ledgers_that_lie_are_refused() {
             1 << 20,
         ),
         (
+            "room for one entry less",
+            "capriole-ledger",
+            header(&[(entries, (PAGE / 64 + 1) as u32)], &[]),
+            (JOURNAL + PAGE) as u64,
+        ),
+        (
             "many entries, and room",
             "capriole-ledger",
             header(&[(entries, u32::MAX)], &[]),
@@ -339,6 +345,10 @@ fn ledgers_that_lie_are_refused() {
             assert!(!said.contains("panicked"), "{what}: {said}");
             assert_eq!(output.status.code(), Some(1), "{what}: {said}");
             assert!(said.contains("is damaged"), "{what}: {said}");
+            // Without a look at the room the entries would be read, and make no sense.
+            let short = *what == "room for one entry less";
+            let reason = "the journal does not fit";
+            assert_eq!(said.contains(reason), short, "{what}: {said}");
         }
         running.assert_alive();
         assert_text_is_the_files(&running.process(), true);

@@ -5,6 +5,7 @@ use crate::target::*;
 use capriole_testkit::steps::listed;
 use capriole_trace::Trace;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -183,20 +184,27 @@ fn exec_ends_a_recording_and_the_new_program_is_unharmed() {
         return;
     };
     let directory = tempfile::tempdir().expect("a directory");
-    let output = command(&["record", "-e", ":link_work $arg1 $arg2", "-o"])
+    let mut recorder = command(&["record", "-e", ":link_work $arg1 $arg2", "-o"])
         .arg(directory.path().join("trace"))
         .arg("--")
         .arg(&program)
-        .arg("3")
-        .output()
+        .arg("3wait")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
         .expect("capriole starts");
-    let text = told(&output);
-    assert!(output.status.success(), "{text}");
+    // The last program waits until the recording has ended.
+    let mut said = BufReader::new(recorder.stderr.take().expect("a pipe")).lines();
+    let noticed = said.any(|line| {
+        let line = line.expect("text");
+        line.contains("the program has executed another one")
+    });
+    drop(recorder.stdin.take());
+    let output = recorder.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(noticed && output.status.success(), "{text}");
     assert!(text.lines().any(|l| l.starts_with("ok ")), "{text}");
-    assert!(
-        text.contains("executed another") || text.contains("the program has ended"),
-        "{text}"
-    );
 }
 
 /// Children that execute another program are counted, in words, in JSON and in the trace: their later

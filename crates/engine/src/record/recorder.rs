@@ -12,7 +12,7 @@ use capriole_host::steps::step;
 use capriole_ledger::remains::TraceId;
 use capriole_patch::attach::Attached;
 use capriole_patch::detach::Detached;
-use capriole_proc::process::{Process, State};
+use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader, writer};
 use capriole_select::message;
 use capriole_trace::clock::{Clock, tsc, unstable_warning};
@@ -82,7 +82,7 @@ pub struct Recorder {
 fn threads_of(process: &Process) -> Vec<u32> {
     let mut threads = process.threads().unwrap_or_default();
     let main = process.thread_status(process.pid());
-    if main.is_ok_and(|status| matches!(status.state, State::Zombie | State::Dead)) {
+    if main.is_ok_and(|status| status.state.has_ended()) {
         threads.retain(|tid| *tid != process.pid());
     }
     threads

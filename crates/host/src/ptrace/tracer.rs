@@ -197,5 +197,6 @@ pub(crate) fn check_filters(process: &Process) -> Result<(), TargetError> {
     Err(TargetError::Filtered {
         pid: process.pid() as i32,
         filtered_too,
+        as_root: rustix::process::geteuid().is_root(),
     })
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::fixtures::{
-    PROGRAM, Running, Workshop, complaint, find, find_one, libc, main_object, nm_functions,
+    PROGRAM, Started, Workshop, complaint, find, find_one, libc, main_object, nm_functions,
     objects, run, system_file,
 };
 use capriole_object::Objects;
@@ -173,7 +173,7 @@ fn what_is_wrong_is_said() {
     let Some(path) = shop.compile("gcc", &["-O1"], PROGRAM, "prog") else {
         return;
     };
-    let running = Running::start(&mut Command::new(&path));
+    let running = Started::start(&mut Command::new(&path));
     let objects = objects(&running);
     let file = path.display();
     let size = find_one(&objects, ":work").extent.len();

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 
 use crate::fixtures::{
-    PROGRAM, Running, Workshop, complaint, find, find_one, main_object, objects,
+    PROGRAM, Started, Workshop, complaint, find, find_one, main_object, objects,
 };
 use capriole_object::Objects;
 use capriole_planner::resolve::Site;
@@ -67,7 +67,7 @@ fn programs_of_every_kind_are_found_in_memory() {
         let Some(path) = shop.compile(compiler, &options, PROGRAM, name) else {
             continue;
         };
-        let running = Running::start(&mut Command::new(&path));
+        let running = Started::start(&mut Command::new(&path));
         let process = Process::open(running.pid()).unwrap();
         process.preflight().unwrap();
         let objects = objects(&running);
@@ -138,7 +138,7 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
     let Some(path) = shop.compile("gcc", &["-O1", "-Wl,-z,now"], PROGRAM, "copier") else {
         return;
     };
-    let running = Running::start(&mut Command::new(&path));
+    let running = Started::start(&mut Command::new(&path));
     let objects = objects(&running);
     let site = find_one(&objects, "libc:memcpy");
     assert_eq!(site.symbol.as_deref(), Some("memcpy"));
@@ -192,7 +192,7 @@ fn a_library_loaded_twice_has_two_sites() {
         return;
     };
     let answer = shop.path("answer");
-    let running = Running::start(Command::new(path).arg(&library).arg(&answer));
+    let running = Started::start(Command::new(path).arg(&library).arg(&answer));
     let mut expected: Vec<u64> = std::fs::read_to_string(&answer)
         .unwrap()
         .split_whitespace()
@@ -235,7 +235,7 @@ fn a_name_that_fits_several_libraries_is_ambiguous() {
     let Some(path) = shop.compile("gcc", &["-ldl"], LOADER, "loader") else {
         return;
     };
-    let running = Running::start(Command::new(path).args(&libraries));
+    let running = Started::start(Command::new(path).args(&libraries));
     let objects = objects(&running);
     let file = |event: &str| find_one(&objects, event).object.path().to_owned();
     assert_eq!(file("libxy:one"), libraries[2]);
@@ -260,7 +260,7 @@ fn a_library_is_found_by_the_name_it_gives_itself() {
     let Some(loader) = shop.compile("gcc", &["-ldl"], LOADER, "loader") else {
         return;
     };
-    let running = Running::start(Command::new(loader).arg(&library));
+    let running = Started::start(Command::new(loader).arg(&library));
     let objects = objects(&running);
     for event in ["strange:one", "libother:one", "libother.so.2:one"] {
         assert_eq!(find_one(&objects, event).object.path(), library, "{event}");
@@ -278,7 +278,7 @@ fn a_path_is_one_of_the_process() {
     let Some(path) = shop.compile("gcc", &["-static", "-O1"], PROGRAM, "inside") else {
         return;
     };
-    let running = Running::start(Command::new("chroot").arg(shop.path("")).arg("/inside"));
+    let running = Started::start(Command::new("chroot").arg(shop.path("")).arg("/inside"));
     let objects = objects(&running);
     let work = find_one(&objects, "/inside:work");
     assert_eq!(find_one(&objects, ":work").address, work.address);
@@ -314,7 +314,7 @@ fn a_library_is_found_after_it_was_replaced_or_deleted() {
     let Some(loader) = shop.compile("gcc", &["-ldl"], OPENER, "loader") else {
         return;
     };
-    let running = Running::start(Command::new(&loader).arg(&library));
+    let running = Started::start(Command::new(&loader).arg(&library));
     let before = find_one(&objects(&running), "libone:one");
     assert_eq!(before.object.path(), library);
 
@@ -356,7 +356,7 @@ fn run_time_addresses_are_link_addresses_plus_bias() {
     let Some(path) = shop.compile("gcc", &["-O1", "-pie", "-fPIE"], source, "goto") else {
         return;
     };
-    let running = Running::start(&mut Command::new(&path));
+    let running = Started::start(&mut Command::new(&path));
     let objects = objects(&running);
     let site = find_one(&objects, ":pick");
     let code = site.object.code().unwrap();

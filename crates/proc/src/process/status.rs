@@ -34,6 +34,12 @@ impl State {
             other => State::Other(other),
         }
     }
+
+    /// True if the thread has ended. A main thread that ended before others stays a zombie.
+    #[must_use]
+    pub fn has_ended(self) -> bool {
+        matches!(self, State::Zombie | State::Dead)
+    }
 }
 
 /// Seccomp mode of a thread.

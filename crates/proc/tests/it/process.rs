@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use capriole_proc::process::{Process, ProcessError, Seccomp, Stat, State, Status};
 use capriole_testkit::tools::is_root;
 use capriole_testkit::waiting::until;
-use capriole_testkit::workshop::{Running, Workshop, run};
+use capriole_testkit::workshop::{Started, Workshop, run};
 
 /// Copies a program by a separate process. Otherwise, a child that another thread is just
 /// forking could inherit the new file, open for writing; such a file cannot be executed.
@@ -124,7 +124,7 @@ fn threads_and_their_signals() {
     let Some(path) = shop.compile("gcc", &["-pthread"], THREADS, "threads") else {
         return;
     };
-    let running = Running::start(&mut Command::new(path));
+    let running = Started::start(&mut Command::new(path));
     let process = Process::open(running.pid()).unwrap();
     let threads = process.threads().unwrap();
     assert_eq!(threads.len(), 2);

@@ -142,17 +142,20 @@ pub fn counted(said: &str) -> u64 {
 #[track_caller]
 pub fn until_recording(pid: u32) {
     let process = Process::open(pid).expect("it runs");
-    until("somebody attaches", || {
-        let maps = process.maps().expect("maps");
-        let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
-        let armed = session.is_some_and(|m| {
-            let mut state = [0; 4];
-            let at = m.start + capriole_ring::layout::header::STATE as u64;
-            process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
-                && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
-        });
-        armed && has_begun(&process)
+    until("somebody attaches", || is_recorded(&process));
+}
+
+/// True if a tracer has its probes in the process: see [`until_recording`].
+fn is_recorded(process: &Process) -> bool {
+    let maps = process.maps().expect("maps");
+    let session = maps.iter().find(|m| capriole_patch::session::is_session(m));
+    let armed = session.is_some_and(|m| {
+        let mut state = [0; 4];
+        let at = m.start + capriole_ring::layout::header::STATE as u64;
+        process.read_memory(at, &mut state).is_ok_and(|n| n == 4)
+            && u32::from_le_bytes(state) == capriole_ring::layout::State::Armed as u32
     });
+    armed && has_begun(process)
 }
 
 /// True if the owner of each session in the process has written its probes.
@@ -254,8 +257,17 @@ impl Background {
 
     /// Runs a recorder of `pid` with `--json`, and returns when its probes are there.
     pub fn of(command: Command, pid: u32) -> Background {
-        let background = Background::started(command);
-        until_recording(pid);
+        let mut background = Background::started(command);
+        let process = Process::open(pid).expect("it runs");
+        let mut attached = false;
+        until("the recorder attaches", || {
+            attached = is_recorded(&process);
+            attached || background.child.try_wait().expect("a child").is_some()
+        });
+        if !attached {
+            let output = background.child.wait_with_output().expect("it has ended");
+            panic!("the recorder has ended:\n{}", told(&output));
+        }
         background
     }
 
