@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <sys/syscall.h>
 
-static volatile int ends;
+static volatile int created, ends;
 static uint64_t calls, sum;
 
 PROBED uint64_t work(uint64_t seq, const char *text)
@@ -36,6 +36,8 @@ static void main_ends(void)
 static void *commands(void *is_alone)
 {
 	char line[64];
+	while (!created) /* the main thread blocks all signals meanwhile */
+		usleep(1000);
 	if (is_alone)
 		main_ends();
 	ready();
@@ -61,6 +63,7 @@ int main(int argc, char **argv)
 	pthread_t thread;
 	(void)argv;
 	CHECK(pthread_create(&thread, NULL, commands, argc > 1 ? &thread : NULL) == 0);
+	created = 1;
 	while (!ends)
 		usleep(1000);
 	syscall(SYS_exit, 0); /* pthread_exit would load a library */
