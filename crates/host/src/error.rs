@@ -153,6 +153,16 @@ pub enum TargetError {
         /// Its state letter in /proc.
         state: char,
     },
+    /// A thread that was to make a system call for us executes nothing.
+    #[error(
+        "thread {tid} of process {pid} does not go on when it is let run: its control group is frozen, as a paused container's is, or it waits for memory that another thread has to provide; try again when that is over"
+    )]
+    HeldUp {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+    },
     /// A thread that made system calls for us resumed on its own before we took control of it
     /// again.
     #[error(

@@ -50,7 +50,8 @@ pub trait Host: Debug + Send + Sync {
     /// # Errors
     /// It is of another kind, is over, has another tracer, or access to it is not permitted.
     fn preflight(&self) -> Result<(), TargetError> {
-        Ok(self.process().preflight()?)
+        self.process().preflight()?;
+        Ok(self.process().check_runs()?)
     }
 
     /// False if its threads cannot be stopped: then only what is safe whatever they do may be

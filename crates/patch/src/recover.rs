@@ -620,6 +620,7 @@ pub fn detach_all_and_save(
 ) -> Result<Detached, TargetError> {
     let process = host.process();
     process.preflight()?;
+    process.check_runs()?;
     host.check_stops()?;
     host.apart(|| detach_living(host, kinds, save))
 }

@@ -10,6 +10,7 @@
 mod auxv;
 mod descriptors;
 mod error;
+mod frozen;
 mod layout;
 mod stat;
 mod status;
@@ -201,6 +202,23 @@ impl Process {
         // (PTRACE_MODE_ATTACH_FSCREDS, including security modules).
         File::open(self.proc_path("mem")).map_err(|e| self.error("mem", e))?;
         self.check_architecture()
+    }
+
+    /// Refuses a process whose threads execute nothing, as they have to when it is traced: its control
+    /// group is frozen. What only reads from the process need not ask for that.
+    ///
+    /// # Errors
+    ///
+    /// [`ProcessError::Frozen`].
+    pub fn check_runs(&self) -> Result<(), ProcessError> {
+        match frozen::frozen_group(self.pid) {
+            None => Ok(()),
+            Some(group) => Err(ProcessError::Frozen {
+                pid: self.pid,
+                name: self.name().to_owned(),
+                group,
+            }),
+        }
     }
 
     /// Reads `/proc/PID/stat`.

@@ -471,6 +471,7 @@ fn code_of_process(error: &ProcessError) -> Code {
         ProcessError::Zombie { .. } => Code::Vanished,
         ProcessError::NotPermitted { .. } => Code::NotPermitted,
         ProcessError::AlreadyTraced { .. } => Code::AlreadyTraced,
+        ProcessError::Frozen { .. } => Code::Busy,
         ProcessError::Maps { .. } | ProcessError::Unreadable { .. } => Code::System,
     }
 }
@@ -487,6 +488,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Occupied { .. }
         | TargetError::Filtering { .. }
         | TargetError::Unstoppable { .. }
+        | TargetError::HeldUp { .. }
         | TargetError::InUse { .. }
         | TargetError::ThreadResumed { .. }
         | TargetError::NoThread { .. }

@@ -42,6 +42,7 @@ mod floats;
 mod fork_exec_exit;
 mod forked_threads;
 mod frequent_keys;
+mod frozen;
 mod go_entries;
 mod go_registers;
 mod gotos;

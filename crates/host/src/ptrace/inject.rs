@@ -23,12 +23,43 @@ use crate::error::TargetError;
 use crate::host::{CallTable, Calls, FramePlace, StoppedThread, TargetMemory, is_permitted};
 use crate::ptrace::requests;
 use crate::ptrace::requests::Event;
+use crate::ptrace::threads::thread_state;
 use crate::steps::step;
 use crate::x86_64::frame::{frame_size, signal_frame};
 use crate::x86_64::gadgets::Gadgets;
 use crate::x86_64::registers::{self, Registers};
 use rustix::io::Errno;
 use std::marker::PhantomData;
+use std::time::{Duration, Instant};
+
+/// Time spent waiting for a report without sleeping: most calls take microseconds.
+const SPIN: Duration = Duration::from_micros(50);
+/// Time between two looks afterwards.
+const LOOK: Duration = Duration::from_micros(20);
+/// Time for which a thread may sleep before it reaches the call, or returns from it.
+const HELD_UP: Duration = Duration::from_secs(2);
+
+/// Finds out whether a thread that should run sleeps.
+#[derive(Debug, Default)]
+struct Asleep {
+    looks: u32,
+    since: Option<Instant>,
+}
+
+impl Asleep {
+    /// True if the thread has slept for so long, at each look.
+    fn is_for_long(&mut self, tid: i32) -> bool {
+        self.looks += 1;
+        // Usually it is done before the first of them.
+        if self.looks.is_multiple_of(64) {
+            self.since = match thread_state(tid) {
+                'S' => Some(self.since.unwrap_or_else(Instant::now)),
+                _ => None,
+            };
+        }
+        self.since.is_some_and(|since| since.elapsed() > HELD_UP)
+    }
+}
 
 /// One thread of the target that makes system calls for us. Dropping it restores the thread's
 /// registers.
@@ -100,21 +131,44 @@ impl<'a> Injector<'a> {
         Ok(injector)
     }
 
+    /// Waits for the thread's next report. A thread that sleeps for long, as none does on its way to or
+    /// from our calls, is interrupted and stopped: an error.
+    fn next(&self) -> Result<Event, TargetError> {
+        let (pid, tid) = (self.pid, self.tid);
+        let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
+        let started = Instant::now();
+        let mut asleep = Asleep::default();
+        loop {
+            if let Some(event) = requests::wait(tid, false).map_err(fail("wait for"))? {
+                return Ok(event);
+            }
+            if started.elapsed() < SPIN {
+                std::thread::yield_now();
+                continue;
+            }
+            std::thread::sleep(LOOK);
+            if asleep.is_for_long(tid) {
+                requests::interrupt(tid).map_err(fail("interrupt"))?;
+                return match requests::wait(tid, true).map_err(fail("wait for"))? {
+                    Some(Event::Gone(status)) => Err(TargetError::gone(pid, status)),
+                    _ => Err(TargetError::HeldUp { pid, tid }),
+                };
+            }
+        }
+    }
+
     fn until(&self, wanted: Event, to_syscall: bool) -> Result<(), TargetError> {
         loop {
-            let event = requests::wait(self.tid, true)
-                .map_err(|errno| TargetError::ptrace("wait", self.tid, errno))?;
-            match event {
-                Some(event) if event == wanted => return Ok(()),
+            match self.next()? {
+                event if event == wanted => return Ok(()),
                 // SIGSTOP for the whole process: it will stay stopped when we leave.
-                Some(Event::GroupStop) if wanted == Event::Interrupted => return Ok(()),
+                Event::GroupStop if wanted == Event::Interrupted => return Ok(()),
                 // All signals are blocked, so this one is a fault caused by the call.
-                Some(Event::Signal(_)) => {
+                Event::Signal(_) => {
                     return Err(TargetError::NoSyscall { pid: self.pid });
                 }
-                Some(Event::Gone(status)) => return Err(TargetError::gone(self.pid, status)),
-                None => return Err(TargetError::Vanished { pid: self.pid }),
-                Some(_) => {
+                Event::Gone(status) => return Err(TargetError::gone(self.pid, status)),
+                _ => {
                     let go = if to_syscall {
                         requests::cont_to_syscall
                     } else {
@@ -206,7 +260,9 @@ impl Calls for Injector<'_> {
         requests::cont(tid, 0).map_err(fail("resume"))?;
         step("many calls under way");
         let mut waited = 0;
-        while !is_done() {
+        let mut asleep = Asleep::default();
+        let mut held_up = false;
+        while !is_done() && !held_up {
             match requests::wait(tid, false).map_err(fail("wait for"))? {
                 None => {}
                 Some(Event::Gone(status)) => return Err(TargetError::gone(pid, status)),
@@ -216,7 +272,8 @@ impl Calls for Injector<'_> {
             if waited < 200 {
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(std::time::Duration::from_micros(50));
+                std::thread::sleep(LOOK);
+                held_up = asleep.is_for_long(tid);
             }
             waited += 1;
         }
@@ -239,6 +296,9 @@ impl Calls for Injector<'_> {
             // registers and signal mask, and must not be restored again over what it did since.
             self.hijacked = false;
             return Err(TargetError::ThreadResumed { tid });
+        }
+        if held_up {
+            return Err(TargetError::HeldUp { pid, tid });
         }
         step("many calls made");
         Ok(())

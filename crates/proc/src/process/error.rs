@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 
 use rustix::io::Errno;
 
@@ -42,6 +43,19 @@ pub enum ProcessError {
         pid: u32,
         /// Its name.
         name: String,
+    },
+    /// The process's control group is frozen.
+    #[error(
+        "process {pid} ({name}) is frozen with its control group, as a paused container is ({}); try again when it has been thawed",
+        group.display()
+    )]
+    Frozen {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// The directory of the group.
+        group: PathBuf,
     },
     /// The program is 32-bit (i386 or x32).
     #[error("process {pid} ({name}) runs a 32-bit program; only 64-bit x86 programs can be traced")]

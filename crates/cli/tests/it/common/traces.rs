@@ -316,9 +316,14 @@ impl Background {
         assert_eq!(unsafe { libc::kill(self.child.id() as i32, signal) }, 0);
     }
 
+    /// Waits for its end; returns what it has said.
+    pub fn output(self) -> Output {
+        self.child.wait_with_output().expect("it ends")
+    }
+
     /// Waits for its end, which something else causes. Returns its JSON.
     pub fn ended_by_itself(self) -> Value {
-        let output = self.child.wait_with_output().expect("it ends");
+        let output = self.output();
         assert!(output.status.success(), "{}", told(&output));
         serde_json::from_slice(&output.stdout).expect("JSON")
     }
