@@ -168,9 +168,12 @@ fn detach_ours(
             say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
-        let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
-        // Threads that were in a detour have recorded their hits.
-        report.out.get_or_insert_with(Instant::now);
+        let left = all_leave(&mut *stopped, installed, round)?;
+        if left {
+            // Those that were in a detour have recorded their hits.
+            report.out.get_or_insert_with(Instant::now);
+        }
+        let quiet = left && is_quiet(&*stopped, &remote, process, installed, round)?;
         report.standstill += stopped.elapsed();
         if !quiet {
             continue;
@@ -185,7 +188,8 @@ fn detach_ours(
             if !is_ours()? {
                 return Ok(());
             }
-            let quiet = is_quiet(&mut *stopped, &remote, process, installed, round)?;
+            let quiet = all_leave(&mut *stopped, installed, round)?
+                && is_quiet(&*stopped, &remote, process, installed, round)?;
             report.standstill += stopped.elapsed();
             if !quiet {
                 continue;
@@ -211,28 +215,36 @@ fn detach_ours(
             }
         }
     }
+    report.out.get_or_insert_with(Instant::now);
     report.lingering = true;
     Ok(())
 }
 
-/// Moves every thread out of the arenas. Returns true if nothing leads back into them, and no
-/// unwinder needs our answer.
-fn is_quiet(
+/// Moves every thread out of the arenas. Returns false if one is still there.
+fn all_leave(
     stopped: &mut dyn StoppedThreads,
+    installed: &Installed,
+    round: u32,
+) -> Result<bool, TargetError> {
+    let patience = PATIENCE * (1 << round.min(MOST_DOUBLINGS));
+    match leave(stopped, installed, patience) {
+        // While it was let run, the thread has reached a place where it cannot stop; the others
+        // must not stay stopped to wait for it.
+        Err(TargetError::Unstoppable { .. }) => Ok(false),
+        left => left,
+    }
+}
+
+/// True if nothing leads back into the arenas, which all threads have left, and no unwinder needs our
+/// answer.
+fn is_quiet(
+    stopped: &dyn StoppedThreads,
     remote: &dyn TargetMemory,
     process: &Process,
     installed: &Installed,
     round: u32,
 ) -> Result<bool, TargetError> {
-    let patience = PATIENCE * (1 << round.min(MOST_DOUBLINGS));
-    let left = match leave(stopped, installed, patience) {
-        // While it was let run, the thread has reached a place where it cannot stop; the others
-        // must not stay stopped to wait for it.
-        Err(TargetError::Unstoppable { .. }) => false,
-        left => left?,
-    };
-    Ok(left
-        && unreferenced(stopped, remote, process, installed)?
+    Ok(unreferenced(stopped, remote, process, installed)?
         && (round >= UNWINDING_ROUNDS || asked(stopped, remote, process, installed)?))
 }
 
