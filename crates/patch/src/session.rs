@@ -273,9 +273,13 @@ impl Agent {
         let result = self.with(remote, place, |i| {
             let result = map(i);
             if result.is_err() {
-                for (start, len) in mapped.take().into_iter().rev() {
-                    let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
-                }
+                // The ledger last, and only if the memory is gone that a later detach finds by it.
+                let mut mapped = mapped.take().into_iter().rev();
+                let unmapped = |(start, len): (u64, u64)| {
+                    let call = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0]);
+                    matches!(call, Ok(Ok(_)))
+                };
+                let _ = mapped.all(unmapped);
             }
             result
         })?;
