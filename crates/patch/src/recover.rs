@@ -618,9 +618,7 @@ pub fn detach_all_and_save(
     kinds: &[Kind],
     save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
-    let process = host.process();
-    process.preflight()?;
-    process.check_runs()?;
+    host.preflight()?;
     host.check_stops()?;
     host.apart(|| detach_living(host, kinds, save))
 }

@@ -23,7 +23,7 @@ use crate::error::TargetError;
 use crate::host::{CallTable, Calls, FramePlace, StoppedThread, TargetMemory, is_permitted};
 use crate::ptrace::requests;
 use crate::ptrace::requests::Event;
-use crate::ptrace::threads::thread_state;
+use crate::ptrace::threads::{SPIN, thread_state};
 use crate::steps::step;
 use crate::x86_64::frame::{frame_size, signal_frame};
 use crate::x86_64::gadgets::Gadgets;
@@ -32,11 +32,9 @@ use rustix::io::Errno;
 use std::marker::PhantomData;
 use std::time::{Duration, Instant};
 
-/// Time spent waiting for a report without sleeping: most calls take microseconds.
-const SPIN: Duration = Duration::from_micros(50);
 /// Time between two looks afterwards.
 const LOOK: Duration = Duration::from_micros(20);
-/// Time for which a thread may sleep before it reaches the call, or returns from it.
+/// Time for which a thread may sleep before it reaches a call.
 const HELD_UP: Duration = Duration::from_secs(2);
 
 /// Finds out whether a thread that should run sleeps.
@@ -131,35 +129,43 @@ impl<'a> Injector<'a> {
         Ok(injector)
     }
 
-    /// Waits for the thread's next report. A thread that sleeps for long, as none does on its way to or
-    /// from our calls, is interrupted and stopped: an error.
-    fn next(&self) -> Result<Event, TargetError> {
-        let (pid, tid) = (self.pid, self.tid);
+    /// Waits for the report of a thread on its way to our call. One that sleeps for long, as none does
+    /// there that is free to run, is interrupted; true says so. It may have gone on just then, and reports
+    /// something else first.
+    fn next_on_the_way(&self) -> Result<(Event, bool), TargetError> {
+        let tid = self.tid;
         let fail = |what| move |errno| TargetError::ptrace(what, tid, errno);
         let started = Instant::now();
         let mut asleep = Asleep::default();
+        let mut held_up = false;
         loop {
             if let Some(event) = requests::wait(tid, false).map_err(fail("wait for"))? {
-                return Ok(event);
+                return Ok((event, held_up));
             }
             if started.elapsed() < SPIN {
                 std::thread::yield_now();
                 continue;
             }
             std::thread::sleep(LOOK);
-            if asleep.is_for_long(tid) {
+            if !held_up && asleep.is_for_long(tid) {
                 requests::interrupt(tid).map_err(fail("interrupt"))?;
-                return match requests::wait(tid, true).map_err(fail("wait for"))? {
-                    Some(Event::Gone(status)) => Err(TargetError::gone(pid, status)),
-                    _ => Err(TargetError::HeldUp { pid, tid }),
-                };
+                held_up = true;
             }
         }
     }
 
     fn until(&self, wanted: Event, to_syscall: bool) -> Result<(), TargetError> {
         loop {
-            match self.next()? {
+            let (event, held_up) = match to_syscall {
+                true => self.next_on_the_way()?,
+                // It is interrupted already, so nothing holds it but the call.
+                false => {
+                    let event = requests::wait(self.tid, true)
+                        .map_err(|errno| TargetError::ptrace("wait for", self.tid, errno))?;
+                    (event.ok_or(TargetError::Vanished { pid: self.pid })?, false)
+                }
+            };
+            match event {
                 event if event == wanted => return Ok(()),
                 // SIGSTOP for the whole process: it will stay stopped when we leave.
                 Event::GroupStop if wanted == Event::Interrupted => return Ok(()),
@@ -168,6 +174,12 @@ impl<'a> Injector<'a> {
                     return Err(TargetError::NoSyscall { pid: self.pid });
                 }
                 Event::Gone(status) => return Err(TargetError::gone(self.pid, status)),
+                // Here the registers may be restored; at the entry of our call they may not: the thread
+                // would make a call that it has made before.
+                Event::Interrupted | Event::GroupStop if held_up => {
+                    let (pid, tid) = (self.pid, self.tid);
+                    return Err(TargetError::HeldUp { pid, tid });
+                }
                 _ => {
                     let go = if to_syscall {
                         requests::cont_to_syscall

@@ -41,7 +41,7 @@ const STARVED_PATIENCE: Duration = Duration::from_millis(10);
 /// Time between two checks of a thread that does not stop.
 const LOOK: Duration = Duration::from_micros(500);
 /// Time spent waiting for a stop without sleeping.
-const SPIN: Duration = Duration::from_micros(30);
+pub(super) const SPIN: Duration = Duration::from_micros(30);
 /// Attempts to seize a thread that nobody seems to trace.
 const SEIZE_TRIES: u32 = 10;
 /// Longest pause between two attempts while another Capriole holds a thread.

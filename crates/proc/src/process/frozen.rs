@@ -32,14 +32,13 @@ fn is_frozen(group: &Path, hierarchy: &Hierarchy) -> bool {
         let text = files::read_pseudo_text(group.join(file));
         text.is_ok_and(|text| text.lines().any(|l| l == line))
     };
-    let above = group
-        .ancestors()
-        .take_while(|above| above.starts_with(&hierarchy.mount));
     match hierarchy.unified {
         // A group of which one thread cannot be frozen is not frozen, but its other threads are.
         true => {
+            let above = group.ancestors();
+            let mut above = above.take_while(|above| above.starts_with(&hierarchy.mount));
             reads(group, "cgroup.events", "frozen 1")
-                || above.into_iter().any(|g| reads(g, "cgroup.freeze", "1"))
+                || above.any(|group| reads(group, "cgroup.freeze", "1"))
         }
         // What is above freezes, too, and is shown here.
         false => ["FROZEN", "FREEZING"]
