@@ -143,19 +143,34 @@ fn others_run_while_a_thread_is_in_vfork() {
     let mut command = recorder(&trace, &["--json", "-p", &pid, "-e", ":work"]);
     command.env("CAPRIOLE_STOP_AT", "others run#1");
     let recording = Background::started(command);
-    until("it waits for the thread", || {
-        recording.state() == State::Stopped
-    });
+    let process = running.process();
+    let states = || {
+        let threads = process.threads().expect("threads").into_iter();
+        let states = threads.flat_map(|tid| process.thread_status(tid));
+        states.map(|status| status.state).collect::<Vec<_>>()
+    };
+    let is_traced = || states().contains(&State::Traced);
+    loop {
+        until("it waits for the thread", || {
+            recording.state() == State::Stopped
+        });
+        // On a busy machine others, too, may have got no processor in time. Then they stop now, and
+        // only the recorder lets them go on.
+        until("others sleep, or are stopped", || {
+            !states().contains(&State::Running)
+        });
+        if !is_traced() {
+            break;
+        }
+        recording.signal(libc::SIGCONT);
+        until("the others go on", || !is_traced());
+        recording.signal(libc::SIGSTOP);
+    }
     running.say("tick");
     assert_eq!(running.line(), "ticked");
     running.say("go");
     assert_eq!(running.line(), "gone");
-    let process = running.process();
-    until("the thread stops", || {
-        let threads = process.threads().expect("threads").into_iter();
-        let mut states = threads.flat_map(|tid| process.thread_status(tid));
-        states.any(|status| status.state == State::Traced)
-    });
+    until("the thread stops", is_traced);
     recording.signal(libc::SIGCONT);
     until_recording(running.pid);
     recording.until_recorded();
