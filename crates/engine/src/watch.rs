@@ -4,7 +4,7 @@
 use crate::executed::Executed;
 use crate::pace::Work;
 use capriole_host::TargetError;
-use capriole_patch::attach::{Attached, Beside, How};
+use capriole_patch::attach::{Attached, Beside, How, Unreached};
 use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
 use capriole_proc::process::Process;
@@ -239,6 +239,17 @@ impl Watch {
 
     /// Checks whether another tool has interfered with a probe.
     fn check_other_tools(&mut self, attached: &mut Attached) -> Option<Ended> {
+        for unreached in attached.unreached() {
+            let Unreached { address, probe } = unreached;
+            let place = match probe {
+                Some(probe) => format!("{} ({address:#x})", self.names[probe]),
+                None => format!("{address:#x}, near a probe"),
+            };
+            self.notices.push(format!(
+                "another tool has put a uprobe at {place}: it gets no hits from this program until the \
+                 recording ends"
+            ));
+        }
         match attached.look() {
             Ok(Beside::TakenOut(disturbances)) => {
                 for disturbance in disturbances {

@@ -130,6 +130,16 @@ pub trait Host: Debug + Send + Sync {
         memory: &dyn TargetMemory,
     ) -> Result<Box<dyn Caller>, TargetError>;
 
+    /// Chooses one of the stopped threads for calls; all stay stopped.
+    ///
+    /// # Errors
+    /// The errors of [`Host::choose`].
+    fn choose_among<'s>(
+        &self,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller + 's>, TargetError>;
+
     /// Stops one thread, whichever is ready first, for calls.
     ///
     /// # Errors
@@ -426,11 +436,13 @@ pub struct CallTable {
 /// None of them sleeps in a way that the kernel resumes by `restart_syscall`: such a call
 /// records in the thread's `restart_block` how to resume, and overwrites the record of a sleep
 /// of the program that our stop has interrupted. The program would then wake from *our* sleep.
-pub(crate) const PERMITTED: [i64; 8] = [
-    libc::SYS_mmap,         // session memory, code, open calls
+pub(crate) const PERMITTED: [i64; 10] = [
+    libc::SYS_mmap,         // session memory, code, open calls, covers of text
     libc::SYS_munmap,       // the same at the end
+    libc::SYS_mremap,       // covered text
+    libc::SYS_mprotect,     // of text that is no longer covered
     libc::SYS_madvise,      // of open calls
-    libc::SYS_memfd_create, // session memory, stubs
+    libc::SYS_memfd_create, // session memory, stubs, covers
     libc::SYS_close,        // their descriptors
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults
     libc::SYS_prctl,        // PR_GET_TSC

@@ -17,7 +17,6 @@ use capriole_proc::process::deputy;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -79,23 +78,19 @@ pub struct Descriptor {
     pub reopened: bool,
 }
 
-/// Returns the descriptors that a process has for memfds with one of these names. Empty if they
-/// cannot be read.
-#[must_use]
-pub fn descriptors(pid: u32, names: &[&str]) -> Vec<Descriptor> {
+/// Returns the descriptors that a process has for memfds whose names are ours. Empty if they cannot be
+/// read.
+pub fn descriptors(pid: u32, is_ours: impl Fn(&str) -> bool) -> Vec<Descriptor> {
     use std::os::unix::fs::MetadataExt;
     let pid = deputy(pid);
     let Ok(entries) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
     };
-    let names: BTreeSet<String> = names
-        .iter()
-        .map(|name| format!("/memfd:{name} (deleted)"))
-        .collect();
     let found = entries.filter_map(|entry| {
         let entry = entry.ok()?;
         let target = std::fs::read_link(entry.path()).ok()?;
-        names.contains(target.to_str()?).then_some(())?;
+        let name = target.to_str()?.strip_prefix("/memfd:")?;
+        is_ours(name.strip_suffix(" (deleted)")?).then_some(())?;
         let number = entry.file_name().to_str()?.parse().ok()?;
         Some(Descriptor {
             number,
@@ -147,7 +142,7 @@ mod tests {
         );
         let of = |file: &OwnedFd| is_reopened(std::process::id(), file.as_raw_fd());
         assert!(of(&again) && !of(&made));
-        let held = descriptors(std::process::id(), &["capriole"]);
+        let held = descriptors(std::process::id(), |name| name == "capriole");
         let numbers = [made.as_raw_fd(), again.as_raw_fd()];
         let held = held.iter().filter(|held| numbers.contains(&held.number));
         let mut held: Vec<_> = held.map(|held| (held.inode, held.reopened)).collect();

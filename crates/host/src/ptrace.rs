@@ -125,6 +125,15 @@ impl Host for Ptrace {
         Ok(Box::new(agent))
     }
 
+    fn choose_among<'s>(
+        &self,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller + 's>, TargetError> {
+        let agent = Agent::among(&self.process, stopped, self.gadgets(memory)?)?;
+        Ok(Box::new(agent))
+    }
+
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {
         Ok(Box::new(Agent::hire(&self.process, self.gadgets(memory)?)?))
     }

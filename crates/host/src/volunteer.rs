@@ -235,6 +235,14 @@ impl Host for Volunteer {
         self.ptrace.choose(stopped, memory)
     }
 
+    fn choose_among<'s>(
+        &self,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller + 's>, TargetError> {
+        self.ptrace.choose_among(stopped, memory)
+    }
+
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {
         self.volunteers(self.traced(|host| host.hire(memory)))
     }

@@ -232,8 +232,7 @@ impl Entry {
             return Ok(file);
         }
         for mapping in &self.mappings {
-            let link = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
-            if let Ok(file) = files::open(&process.proc_path(&link)) {
+            if let Ok(file) = process.open_mapped(mapping) {
                 return Ok(file);
             }
         }

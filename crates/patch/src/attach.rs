@@ -30,7 +30,7 @@ mod round;
 mod running;
 
 use self::beside::Watched;
-pub use self::beside::{Beside, Disturbance, How};
+pub use self::beside::{Beside, Disturbance, How, Unreached};
 use self::code::{Code, Facts};
 use self::places::Asked;
 use self::round::Round;
@@ -59,7 +59,7 @@ use capriole_proc::process::{self, Process, Seccomp};
 use capriole_proc::translator;
 use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Tactic};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use thiserror::Error;
@@ -175,6 +175,10 @@ pub struct Attached {
     pub(crate) installed: Installed,
     /// Sites still to be switched to their jumps.
     round: Round,
+    /// Pages that have been covered, or could not be.
+    covered: BTreeSet<u64>,
+    /// Addresses of uprobes that the program does not reach.
+    unreached: BTreeSet<u64>,
     /// Bytes expected at the sites; dropped when sites are written.
     watched: Option<Watched>,
     /// Probes removed because another tool changed their sites.
@@ -734,6 +738,8 @@ fn prepare_and_write(
         filtered,
         installed,
         round: Round::new(probes, code, guarded, ledger, kept),
+        covered: BTreeSet::new(),
+        unreached: BTreeSet::new(),
         watched: None,
         disturbances: Vec::new(),
     };

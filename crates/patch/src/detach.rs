@@ -29,6 +29,7 @@
 //! memfd mapped is detached as well, each by its own ledger. After `exec` all mappings are
 //! gone, and nothing is written.
 
+use crate::cover;
 use crate::installed::Installed;
 use crate::patch::Batch;
 use crate::session::{Agent, write};
@@ -197,6 +198,11 @@ fn detach_ours(
         }
         if !is_kept {
             restore_returns(process, &remote, installed)?;
+        }
+        match cover::uncover(host, &*stopped, &remote, installed) {
+            // All threads are about to receive signals.
+            Err(TargetError::NoThread { .. }) => continue,
+            result => result?,
         }
         match save.take() {
             // The next round unmaps.

@@ -6,6 +6,7 @@
 //!   threads that ended
 //! - [`attach`] (also probes that are added, disarmed and armed later), [`guards`], `probe`: probes in
 //! - [`recover`], [`detach`]: probes out, also after the tracer was killed
+//! - `cover`: private memory in the place of text that probes are written to
 //! - [`other`]: the session of another kind beside one
 //! - `installed`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
 //!   the system calls that put it there
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attach;
+mod cover;
 pub mod detach;
 pub mod family;
 pub mod guards;

@@ -36,7 +36,8 @@ pub fn sessions() -> Vec<(Process, FoundSession)> {
     let mut held: BTreeSet<(u64, u32)> = BTreeSet::new();
     for recorder in own.iter().cloned().chain(Process::others()) {
         if is_recorder(&recorder) {
-            let files = memfd::descriptors(recorder.pid(), &[Kind::Recorder.memory_name()]);
+            let files =
+                memfd::descriptors(recorder.pid(), |name| name == Kind::Recorder.memory_name());
             held.extend(files.iter().map(|file| (file.inode, recorder.pid())));
         }
     }

@@ -20,7 +20,7 @@ use capriole_host::memfd;
 use capriole_ledger::change::Change;
 use capriole_ledger::remains::{Save, TraceId};
 use capriole_ledger::{Arena, Entry, Kind, Ledger, MemoryAt, is_ledger};
-use capriole_proc::maps::Mapping;
+use capriole_proc::maps::{COVER_NAME, Mapping};
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
 use std::collections::BTreeSet;
@@ -198,7 +198,7 @@ fn together(found: Vec<Found>) -> Vec<Found> {
 /// Returns the inodes of session memory that a process has opened itself.
 fn reopened(pid: u32) -> BTreeSet<u64> {
     let names = Kind::ALL.map(Kind::memory_name);
-    let held = memfd::descriptors(pid, &names).into_iter();
+    let held = memfd::descriptors(pid, |name| names.contains(&name)).into_iter();
     let reopened = held.filter(|descriptor| descriptor.reopened);
     reopened.map(|descriptor| descriptor.inode).collect()
 }
@@ -574,7 +574,9 @@ fn close_leaked(host: &dyn Host, kind: Kind) -> Result<(), TargetError> {
     let process = host.process();
     let find = || {
         let names = [kind.memory_name(), kind.ledger_name(), kind.stubs_name()];
-        let mut found = memfd::descriptors(process.pid(), &names);
+        // A cover may be of either kind.
+        let is_ours = |name: &str| names.contains(&name) || name.starts_with(COVER_NAME);
+        let mut found = memfd::descriptors(process.pid(), is_ours);
         found.retain(|descriptor| !descriptor.reopened);
         found
     };

@@ -72,23 +72,27 @@ struct Repeated {
 
 /// A thread of the target that can make system calls for us, and what they do for sessions.
 #[derive(Debug)]
-pub struct Agent(Box<dyn Caller>);
+pub struct AgentOf<'s>(Box<dyn Caller + 's>);
+
+/// The only thread that we hold.
+pub type Agent = AgentOf<'static>;
 
 /// Attempts to map an arena.
 const ATTEMPTS: usize = 50;
+
 impl Agent {
     /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
     pub fn choose(
         host: &dyn Host,
         stopped: Box<dyn StoppedThreads>,
         memory: &dyn TargetMemory,
-    ) -> Result<Agent, TargetError> {
-        host.choose(stopped, memory).map(Agent)
+    ) -> Result<Self, TargetError> {
+        host.choose(stopped, memory).map(AgentOf)
     }
 
     /// Stops one thread of a process for system calls.
-    pub fn hire(host: &dyn Host, memory: &dyn TargetMemory) -> Result<Agent, TargetError> {
-        host.hire(memory).map(Agent)
+    pub fn hire(host: &dyn Host, memory: &dyn TargetMemory) -> Result<Self, TargetError> {
+        host.hire(memory).map(AgentOf)
     }
 
     /// Stops this thread of a process for system calls, or another one if that is not possible.
@@ -96,11 +100,22 @@ impl Agent {
         host: &dyn Host,
         tid: i32,
         memory: &dyn TargetMemory,
-    ) -> Result<Agent, TargetError> {
+    ) -> Result<Self, TargetError> {
         match host.hire_one(tid, memory) {
             Err(_) => Agent::hire(host, memory),
-            caller => caller.map(Agent),
+            caller => caller.map(AgentOf),
         }
+    }
+}
+
+impl<'s> AgentOf<'s> {
+    /// Chooses one of the stopped threads, all of which stay stopped.
+    pub(crate) fn among(
+        host: &dyn Host,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
+    ) -> Result<Self, TargetError> {
+        host.choose_among(stopped, memory).map(AgentOf)
     }
 
     /// Has all processors that run threads of the process synchronise their instruction fetch.
@@ -385,7 +400,7 @@ impl Agent {
         }
     }
 
-    fn scratch(&self, ledger: &Ledger) -> FramePlace {
+    pub(crate) fn scratch(&self, ledger: &Ledger) -> FramePlace {
         let scratch = ledger.scratch();
         match self.0.returns_by_itself() {
             true => FramePlace::Scratch {
@@ -524,6 +539,22 @@ impl Agent {
         }
     }
 
+    /// Creates a memfd for code, whose name is at `name`. Returns its descriptor in the target.
+    pub(crate) fn create_executable(
+        &self,
+        i: &mut dyn Calls,
+        name: u64,
+    ) -> Result<u64, TargetError> {
+        const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
+        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+        let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+        let fd = match create(flags | MFD_EXEC)? {
+            Err(Errno::INVAL) => create(flags)?,
+            result => result,
+        };
+        fd.map_err(self.refused("create memory for code"))
+    }
+
     /// Maps stubs at their addresses, from memory number `index` of the ledger's. Returns the rows for which there is no room: the program has
     /// mapped something else there meanwhile.
     pub(crate) fn map_stubs(
@@ -539,17 +570,12 @@ impl Agent {
         let text = [ledger.kind.stubs_name().as_bytes(), b"\0"].concat();
         write(pid, remote, name, &text)?;
         self.with(remote, place, |i| {
-            const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
-            let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-            let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
-            let fd = match create(flags | MFD_EXEC)? {
-                Err(Errno::INVAL) => create(flags)?,
-                result => result,
-            };
-            let fd = fd.map_err(self.refused("create memory for stubs"))?;
+            let fd = self.create_executable(i, name)?;
             step("memory for stubs created");
-            let filled = fill(pid, fd as i32, &stubs.bytes)
-                .and_then(|inode| ledger.note_stubs(remote, index, inode));
+            let filled = fill(pid, fd as i32, 0, &stubs.bytes).and_then(|inode| {
+                step("stubs written");
+                ledger.note_stubs(remote, index, inode)
+            });
             let rows = stubs.rows.iter();
             let wanted = rows.map(|row| [row.address, row.len, row.offset, row.address]);
             let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE;
@@ -653,20 +679,18 @@ pub(crate) fn write(
     written.map_err(TargetError::writing(pid, address))
 }
 
-/// Writes the contents of the target's memfd; returns its inode.
-fn fill(pid: i32, fd: i32, bytes: &[u8]) -> Result<u64, TargetError> {
+/// Writes the contents of the target's memfd, `bytes` at an offset; returns its inode.
+pub(crate) fn fill(pid: i32, fd: i32, offset: u64, bytes: &[u8]) -> Result<u64, TargetError> {
     use std::os::unix::fs::FileExt;
     let fail = |errno| TargetError::Share { pid, errno };
     let file = std::fs::File::from(open_descriptor(pid, fd).map_err(fail)?);
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::WRITE | SealFlags::SEAL;
-    set_size(&file, bytes.len() as u64).map_err(fail)?;
-    let written = file.write_all_at(bytes, 0);
+    set_size(&file, offset + bytes.len() as u64).map_err(fail)?;
+    let written = file.write_all_at(bytes, offset);
     let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     written.map_err(errno).map_err(fail)?;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(fail)?;
-    let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
-    step("stubs written");
-    Ok(inode)
+    Ok(rustix::fs::fstat(&file).map_err(fail)?.st_ino)
 }
 
 /// Gives the target's memfd its final size, and seals it so that it never gets content; returns
@@ -684,7 +708,7 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
 
 /// Gives a memfd its size. Fails with `FBIG` if this process may not make files of that size: it
 /// counts as a file, and the kernel would send a SIGXFSZ, which ends programs.
-fn set_size(file: impl AsFd, size: u64) -> Result<(), Errno> {
+pub(crate) fn set_size(file: impl AsFd, size: u64) -> Result<(), Errno> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     match limit {
         Some(limit) if limit < size => Err(Errno::FBIG),
@@ -708,7 +732,7 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
 
 /// Opens a memfd that the target has just created. The target's other threads run: one may have
 /// put another file in its place to make us write there.
-fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

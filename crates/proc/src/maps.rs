@@ -1,11 +1,14 @@
 //! `/proc/PID/maps` (proc_pid_maps(5)), and the free address ranges between the mappings.
 
+mod cover;
 mod gap;
 mod parse;
 
 use crate::files;
 use std::ffi::OsString;
 
+pub(crate) use cover::as_made;
+pub use cover::{Aside, COVER_NAME, Cover, covers};
 pub(crate) use gap::NULL_END;
 pub use gap::{GapQuery, Layout, find_gaps, free_stretches};
 pub use parse::{MapsError, parse_maps};

@@ -28,7 +28,7 @@ pub use stat::Stat;
 pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
 use crate::files;
-use crate::maps::{Mapping, parse_maps};
+use crate::maps::{COVER_NAME, Mapping, PAGE_SIZE, as_made, parse_maps};
 
 /// Maximum number of bytes of a command line to read; the kernel allows 6 MiB (execve(2)).
 const MAX_COMMAND_LINE: u64 = 6 << 20;
@@ -357,7 +357,17 @@ impl Process {
         Ok(Auxv::parse(&self.read_of_deputy("auxv")?))
     }
 
-    /// Reads the memory map.
+    /// Reads the memory map, as the program has made it: text that [covers](crate::maps::Cover) have
+    /// taken the place of is where it belongs.
+    ///
+    /// # Errors
+    ///
+    /// See [`raw_maps`](Self::raw_maps).
+    pub fn maps(&self) -> Result<Vec<Mapping>, ProcessError> {
+        self.raw_maps().map(as_made)
+    }
+
+    /// Reads the memory map as it is.
     ///
     /// The kernel returns it in pieces. If the program maps or unmaps memory meanwhile, two pieces
     /// may be inconsistent; then the map is read again.
@@ -365,7 +375,7 @@ impl Process {
     /// # Errors
     ///
     /// Not permitted, no such process, or a malformed line.
-    pub fn maps(&self) -> Result<Vec<Mapping>, ProcessError> {
+    pub fn raw_maps(&self) -> Result<Vec<Mapping>, ProcessError> {
         const ATTEMPTS: usize = 20;
         let mut attempt = 1;
         loop {
@@ -378,6 +388,50 @@ impl Process {
                 }
             }
         }
+    }
+
+    /// Opens the file of a mapping itself, even if it no longer has a name, by the kernel's link for the
+    /// range. Memory that [covers](crate::maps::Cover) a file is not opened in its place.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted (the links need `CAP_CHECKPOINT_RESTORE` or `CAP_SYS_ADMIN`), or nothing is mapped
+    /// to exactly this range.
+    pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
+        let link = format!("map_files/{:x}-{:x}", mapping.start, mapping.end);
+        let link = self.proc_path(&link);
+        let is_cover = |path: PathBuf| {
+            let path = path.as_os_str().as_encoded_bytes();
+            path.starts_with(format!("/memfd:{COVER_NAME}").as_bytes())
+        };
+        if fs::read_link(&link).is_ok_and(is_cover) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        crate::files::open(&link)
+    }
+
+    /// Returns, for each page, whether the process has a copy of its own: a page of a private mapping of
+    /// a file that was written to.
+    ///
+    /// # Errors
+    ///
+    /// Not permitted, or the process has ended.
+    pub fn has_own_copies(&self, pages: &[u64]) -> Result<Vec<bool>, ProcessError> {
+        // Documentation/admin-guide/mm/pagemap.rst of the kernel.
+        const PRESENT: u64 = 1 << 63;
+        const SWAPPED: u64 = 1 << 62;
+        const OF_A_FILE: u64 = 1 << 61;
+        let fail = |e| self.error("pagemap", e);
+        let file = File::open(self.proc_path("pagemap")).map_err(fail)?;
+        let mut own = Vec::new();
+        for page in pages {
+            let mut entry = [0; 8];
+            file.read_exact_at(&mut entry, page / PAGE_SIZE * 8)
+                .map_err(fail)?;
+            let entry = u64::from_le_bytes(entry);
+            own.push(entry & SWAPPED != 0 || entry & PRESENT != 0 && entry & OF_A_FILE == 0);
+        }
+        Ok(own)
     }
 
     /// Returns the limit of the main stack in bytes; `None` if unlimited or unknown.

@@ -665,3 +665,68 @@ pub fn standing(program: u32) -> String {
     }
     text
 }
+
+/// Text that the program seems to have changed itself, so that its pages are not covered: in each page,
+/// the operand of a long nop differs from the file's.
+pub struct OwnText {
+    process: Process,
+    /// Changed addresses, with the file's bytes.
+    bytes: Vec<(u64, u8)>,
+}
+
+impl OwnText {
+    /// Changes the text of a file in a process.
+    #[must_use]
+    pub fn of(process: &Process, file: &Path) -> OwnText {
+        // nopl 0(%rax,%rax,1), of any length, and its displacement.
+        const NOPS: [(&[u8], usize); 3] = [
+            (&[0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0], 4),
+            (&[0x0f, 0x1f, 0x80, 0, 0, 0, 0], 3),
+            (&[0x0f, 0x1f, 0x44, 0, 0], 4),
+        ];
+        let mut bytes = Vec::new();
+        for mapping in process.maps().expect("maps") {
+            if !mapping.perms.execute || Path::new(&mapping.path) != file {
+                continue;
+            }
+            let mut text = vec![0; (mapping.end - mapping.start) as usize];
+            process
+                .read_memory(mapping.start, &mut text)
+                .expect("readable");
+            for (page, content) in (mapping.start..).step_by(4096).zip(text.chunks(4096)) {
+                let of = |(nop, operand): &(&[u8], usize)| {
+                    let at = content.windows(nop.len()).position(|w| w == *nop)?;
+                    Some(page + (at + operand) as u64)
+                };
+                bytes.extend(NOPS.iter().find_map(of).map(|at| (at, 0)));
+            }
+        }
+        assert!(!bytes.is_empty(), "no nop in {}", file.display());
+        let own = OwnText {
+            process: process.clone(),
+            bytes,
+        };
+        own.write(process, |_| 1);
+        own
+    }
+
+    fn write(&self, process: &Process, byte: impl Fn(u8) -> u8) {
+        let mut options = std::fs::OpenOptions::new();
+        let file = options.write(true).open(process.proc_path("mem"));
+        let file = file.expect("its memory");
+        for (address, of_the_file) in &self.bytes {
+            let written = file.write_at(&[byte(*of_the_file)], *address);
+            assert_eq!(written.expect("written"), 1);
+        }
+    }
+
+    /// Writes the file's bytes again in a child that has inherited the changed ones.
+    pub fn restore_in(&self, child: &Process) {
+        self.write(child, |byte| byte);
+    }
+
+    /// Writes the file's bytes again.
+    pub fn restore(self) {
+        self.write(&self.process, |byte| byte);
+    }
+}

@@ -210,6 +210,7 @@ fn record(
             "ended": ended.as_str(),
             "executed_children": summary.executed_children,
             "taken_out": probed.taken_out(),
+            "unreached_uprobes": attached.all_unreached(),
             "repaired": detached.repaired,
             "sites": probed.sites_json(advice::words),
         });

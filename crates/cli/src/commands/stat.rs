@@ -778,6 +778,7 @@ fn json(
         "restartable_sequences": probed.attached.survey.rseq_offset.is_some(),
         "standstill_ns": probed.standstill_json(detached),
         "taken_out": probed.taken_out(),
+        "unreached_uprobes": probed.attached.all_unreached(),
         "repaired": detached.repaired,
         "events": events,
         "lost": whole.lost,

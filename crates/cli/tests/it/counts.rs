@@ -67,8 +67,9 @@ fn the_program_babeltrace_and_the_kernel_count_the_same() {
         let (threads, each) = (THREADS.to_string(), CALLS.to_string());
         let words = ["--wait", "--threads", &threads, "--calls", &each];
         let mut running = Running::start(&program, &words);
-        let recorder = Background::attach(&trace, running.pid, &[":counted_work $arg2"]);
+        // Before the recorder: text that is covered gets no uprobes.
         let uprobe = Uprobe::at(&program, behind(&program, "counted_work"));
+        let recorder = Background::attach(&trace, running.pid, &[":counted_work $arg2"]);
         running.say("go");
         let wanted = THREADS * CALLS;
         // The constructor made its 3 calls earlier.

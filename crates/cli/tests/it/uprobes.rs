@@ -1,18 +1,22 @@
 //! Kernel uprobes that appear at places with probes, and go away again, in every order relative
 //! to the end of the recording. The program verifies its own answers.
+//!
+//! Text that is covered has no uprobes. Where it cannot be, because the program has changed it itself, a
+//! uprobe writes over the probe.
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
-    HANGS, Probes, Recording, Running, assert_no_session, assert_text_is_the_files, attach_to,
-    capriole, told,
+    HANGS, OwnText, Probes, Recording, Running, assert_no_session, assert_text_is_the_files,
+    attach_to, capriole, told,
 };
-use crate::traces::{Background, events, scratch, summary, text};
+use crate::traces::{Background, events, scratch, summary, text, until_looked};
 use crate::uprobe::Uprobe;
 use capriole_event::EventSpec;
 use capriole_object::Objects;
 use capriole_patch::attach::{Beside, How, SiteState};
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
+use capriole_testkit::effort::rounds;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -108,6 +112,7 @@ fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let several = places(&process)[1].1;
     let before = bytes(&process, several);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
@@ -124,6 +129,7 @@ fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
     assert_eq!(bytes(&process, several), before);
     call(&mut running);
     let told = recorder.end();
+    own.restore();
     assert_text_is_the_files(&process, true);
     assert_no_session(&process);
     call(&mut running);
@@ -159,6 +165,7 @@ fn a_uprobe_may_stay_longer_than_the_recording() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     let Some(uprobes) = uprobes(&program, &process, &COMING) else {
         return;
@@ -174,6 +181,7 @@ fn a_uprobe_may_stay_longer_than_the_recording() {
     }
     drop(uprobes);
     call(&mut running);
+    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -188,6 +196,7 @@ fn the_program_may_run_what_lies_within_one_instruction() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     running.say("hot");
     assert_eq!(running.line(), "called");
@@ -202,6 +211,7 @@ fn the_program_may_run_what_lies_within_one_instruction() {
     running.say("cool");
     assert_eq!(running.line(), "called");
     recorder.end();
+    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -216,6 +226,7 @@ fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let words = EVENTS.iter().flat_map(|event| ["-e", event]);
     let words: Vec<&str> = std::iter::once("--one-instruction").chain(words).collect();
     let recorder = Background::attach_with(&trace, running.pid, &words);
@@ -236,6 +247,7 @@ fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
         assert_ne!(site["tactic"], "region", "{site}");
     }
     assert_eq!(told["taken_out"], 4, "{told}");
+    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -250,6 +262,7 @@ fn detach_leaves_no_half_of_a_jump() {
     for (goes_first, by_command) in [(true, false), (false, false), (true, true), (false, true)] {
         let mut running = Running::start(&program, &[]);
         let process = running.process();
+        let own = OwnText::of(&process, &program);
         let recording = recording(&running);
         let Some(uprobes) = uprobes(&program, &process, &COMING) else {
             return;
@@ -284,6 +297,7 @@ fn detach_leaves_no_half_of_a_jump() {
             }
         }
         call(&mut running);
+        own.restore();
         assert_text_is_the_files(&process, true);
         running.finish();
     }
@@ -298,6 +312,7 @@ fn a_look_takes_out_what_a_uprobe_left() {
     };
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let mut recording = recording(&running);
     assert_eq!(
         recording.attached.look().expect("a look"),
@@ -330,6 +345,7 @@ fn a_look_takes_out_what_a_uprobe_left() {
     );
     let calls = recording.detach().expect("nothing is lost");
     assert_eq!(calls.len(), 200, "of the two that are left");
+    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -343,6 +359,7 @@ fn a_look_takes_it_out_of_children_too() {
     };
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let mut recording = recording(&running);
     running.say("fork");
     assert_eq!(running.line(), "called");
@@ -366,6 +383,8 @@ fn a_look_takes_it_out_of_children_too() {
     call(&mut running);
     let calls = recording.detach().expect("nothing is lost");
     assert_eq!(calls.len(), 2 * 400 + 2 * 200);
+    own.restore_in(&child);
+    own.restore();
     for process in [&child, &process] {
         assert_text_is_the_files(process, true);
     }
@@ -423,6 +442,7 @@ fn bpftrace_comes_and_goes() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&program, &[]);
     let process = running.process();
+    let own = OwnText::of(&process, &program);
     let several = places(&process)[1].1;
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     let script = format!("uprobe:{}:several {{ @ = count(); }}", program.display());
@@ -456,6 +476,178 @@ fn bpftrace_comes_and_goes() {
     }
     call(&mut running);
     assert_eq!(recorder.end()["taken_out"], 1);
+    own.restore();
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// Text that is covered gets no uprobes; that is said, and they are there when the recording ends.
+#[test]
+fn what_comes_to_covered_text_waits_until_the_recording_ends() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    for ends in ["by itself", "by detach", "killed"] {
+        let trace = directory.path().join(ends);
+        let mut running = Running::start(&program, &[]);
+        let process = running.process();
+        // The kernel has mappings of its own for uprobes.
+        let of_files = || {
+            let maps = process.raw_maps().expect("maps").into_iter();
+            maps.filter(|mapping| mapping.is_file()).collect::<Vec<_>>()
+        };
+        let maps = of_files();
+        let returns = EVENTS.map(|event| format!("{event}%return"));
+        let all: Vec<&str> = EVENTS
+            .into_iter()
+            .chain(returns.iter().map(String::as_str))
+            .collect();
+        let recorder = Background::attach(&trace, running.pid, &all);
+        running.say("all hot");
+        assert_eq!(running.line(), "called");
+        let Some(uprobes) = uprobes(&program, &process, &COMING) else {
+            return;
+        };
+        for (_, address) in places(&process) {
+            assert_ne!(bytes(&process, address)[0], 0xcc, "{ends}: a uprobe's");
+        }
+        running.say("cool");
+        assert_eq!(running.line(), "called");
+        call(&mut running);
+        let hits = |uprobes: &[Uprobe]| uprobes.iter().map(Uprobe::hits).sum::<u64>();
+        assert_eq!(hits(&uprobes), 0, "{ends}");
+        match ends {
+            "by itself" => {
+                until_looked(&trace);
+                recorder.signal(libc::SIGINT);
+                let output = recorder.output();
+                let said = String::from_utf8_lossy(&output.stderr);
+                assert_eq!(said.matches("put a uprobe at").count(), 4, "{said}");
+                let told: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+                assert_eq!(told["taken_out"], 0, "{told}");
+                assert_eq!(told["unreached_uprobes"], 4, "{told}");
+                let summary = summary(&trace);
+                assert!(
+                    summary["warnings"].to_string().contains("several"),
+                    "{summary}"
+                );
+            }
+            "by detach" => {
+                let output = capriole(&["detach", &running.pid.to_string()]);
+                assert!(output.status.success(), "{}", crate::target::told(&output));
+                recorder.ended_by_itself();
+            }
+            _ => {
+                recorder.signal(libc::SIGKILL);
+                recorder.output();
+                call(&mut running);
+                assert_eq!(hits(&uprobes), 0, "{ends}");
+                let output = capriole(&["detach", &running.pid.to_string()]);
+                assert!(output.status.success(), "{}", crate::target::told(&output));
+            }
+        }
+        assert_no_session(&process);
+        call(&mut running);
+        assert_eq!(hits(&uprobes), 400, "{ends}: all calls");
+        drop(uprobes);
+        call(&mut running);
+        assert_text_is_the_files(&process, true);
+        assert_eq!(of_files(), maps, "{ends}");
+        running.finish();
+    }
+}
+
+/// A program that calls the functions all the time, while uprobes and recordings come and go in any
+/// order.
+#[test]
+fn uprobes_and_recordings_come_and_go_in_any_order() {
+    come_and_go(rounds(5, 5, 50));
+}
+
+/// As above, for longer.
+#[test]
+#[ignore = "soak"]
+fn uprobes_and_recordings_come_and_go_200_times() {
+    come_and_go(rounds(50, 50, 500));
+}
+
+fn come_and_go(rounds: usize) {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    running.say("all hot");
+    assert_eq!(running.line(), "called");
+    for round in 0..rounds {
+        for order in 0..4 {
+            let when = format!("round {round}, order {order}");
+            let mut recorded: Option<Recording> = None;
+            let mut probed = None;
+            for step in 0..4 {
+                // Each of them comes before or after the other, and leaves before or after it.
+                let is_recording = match step {
+                    0 | 1 => (order & 1 == 0) == (step == 0),
+                    _ => (order & 2 == 0) == (step == 2),
+                };
+                match (is_recording, step < 2) {
+                    (true, true) => {
+                        // A function that has a uprobe is refused.
+                        let free = match probed {
+                            Some(_) => &[":single", ":nops"][..],
+                            None => &EVENTS,
+                        };
+                        let probes = Probes::joined(&process, free);
+                        recorded = Some(attach_to(&process, &probes, 1 << 20));
+                    }
+                    (true, false) => {
+                        let recording = recorded.take().expect("it is recorded");
+                        let report = recording.attached.detach().expect("detach");
+                        assert_eq!(report.foreign, 0, "{when}: {report:?}");
+                    }
+                    (false, true) => match uprobes(&program, &process, &["nop", "several"]) {
+                        Some(uprobes) => probed = Some(uprobes),
+                        None => return,
+                    },
+                    (false, false) => drop(probed.take()),
+                }
+                running.assert_alive();
+            }
+        }
+    }
+    running.say("cool");
+    assert_eq!(running.line(), "called");
+    assert_no_session(&process);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// A page of which the program has a copy of its own, as a uprobe leaves it on older kernels, is covered
+/// if it holds what the file holds.
+#[test]
+fn a_copy_that_holds_what_the_file_holds_is_covered() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    OwnText::of(&process, &program).restore();
+    let page = places(&process)[1].1 / 4096 * 4096;
+    let is_own = || process.has_own_copies(&[page]).expect("pages")[0];
+    assert!(is_own());
+    let recording = recording(&running);
+    let Some(uprobes) = uprobes(&program, &process, &COMING) else {
+        return;
+    };
+    assert_ne!(bytes(&process, places(&process)[1].1)[0], 0xcc);
+    call(&mut running);
+    recording.attached.detach().expect("detach");
+    call(&mut running);
+    assert_eq!(uprobes[1].hits(), 100);
+    drop(uprobes);
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -486,9 +678,19 @@ fn changed(process: &Process, program: &Path) -> Vec<(u64, u64)> {
 }
 
 /// A static program contains the calls that create threads in its own file, and so has the
-/// guards there: a uprobe at one of them ends the recording.
+/// guards there: a uprobe at one of them, if its text cannot be covered, ends the recording.
 #[test]
 fn a_uprobe_at_a_guard_ends_the_recording() {
+    at_guards(false);
+}
+
+/// In covered text it has no effect on the recording.
+#[test]
+fn a_uprobe_at_a_covered_guard_waits() {
+    at_guards(true);
+}
+
+fn at_guards(is_covered: bool) {
     let directory = scratch();
     let Some(program) = build(Compiler::Gcc, "beside.c", &["-static"]) else {
         return;
@@ -498,6 +700,8 @@ fn a_uprobe_at_a_guard_ends_the_recording() {
     let trace = directory.path().join("t");
     let mut running = Running::start(&copy, &[]);
     let process = running.process();
+    let own = (!is_covered).then(|| OwnText::of(&process, &copy));
+    let before: Vec<(u64, u64)> = changed(&process, &copy);
     let recorder = Background::attach_with(
         &trace,
         running.pid,
@@ -505,7 +709,8 @@ fn a_uprobe_at_a_guard_ends_the_recording() {
     );
     let changed = changed(&process, &copy);
     let single = places(&process)[0].1;
-    let guards: Vec<_> = changed.iter().filter(|at| at.0 != single).collect();
+    let is_guard = |at: &&(u64, u64)| at.0 != single && !before.contains(at);
+    let guards: Vec<_> = changed.iter().filter(is_guard).collect();
     assert!(!guards.is_empty());
     let mut uprobes = Vec::new();
     for (_, offset) in guards {
@@ -514,18 +719,31 @@ fn a_uprobe_at_a_guard_ends_the_recording() {
         };
         uprobes.push(uprobe);
     }
-    let told = recorder.ended_by_itself();
-    assert_eq!(told["ended"], "disturbed", "{told}");
+    let hits = || uprobes.iter().map(Uprobe::hits).sum::<u64>();
+    let make_a_thread = |running: &mut Running| {
+        running.say("hot");
+        assert_eq!(running.line(), "called");
+        running.say("cool");
+        assert_eq!(running.line(), "called");
+    };
+    if is_covered {
+        make_a_thread(&mut running);
+        assert_eq!(hits(), 0);
+        let told = recorder.end();
+        assert_eq!(told["ended"], "requested", "{told}");
+    } else {
+        let told = recorder.ended_by_itself();
+        assert_eq!(told["ended"], "disturbed", "{told}");
+    }
     assert_no_session(&process);
     // Threads begin and end at the uprobe.
-    running.say("hot");
-    assert_eq!(running.line(), "called");
-    running.say("cool");
-    assert_eq!(running.line(), "called");
-    let hits: u64 = uprobes.iter().map(Uprobe::hits).sum();
-    assert!(hits > 0, "the thread came by there");
+    make_a_thread(&mut running);
+    assert!(hits() > 0, "the thread came by there");
     drop(uprobes);
     call(&mut running);
+    if let Some(own) = own {
+        own.restore();
+    }
     assert_text_is_the_files(&process, true);
     running.finish();
 }

@@ -12,6 +12,8 @@ use crate::x86_64::registers::{Loss, loss};
 use capriole_proc::files;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, Seccomp};
+use std::fmt::Debug;
+use std::ops::Deref;
 use std::time::Duration;
 
 /// Pause before the second attempt to get a thread that is not about to receive a signal; it is
@@ -26,10 +28,33 @@ const LOOKED_AT: usize = 64;
 
 /// A stopped thread of the target, with the instructions by which it makes calls.
 #[derive(Debug)]
-pub(super) struct Agent {
+pub(super) struct Agent<S> {
     process: Process,
-    stopped: Box<dyn StoppedThreads>,
+    /// The stopped threads, of which it is the one at `index`.
+    stopped: S,
+    index: usize,
     gadgets: Gadgets,
+}
+
+/// Returns the index of the thread that is best for calls.
+fn best(process: &Process, stopped: &dyn StoppedThreads) -> Result<usize, TargetError> {
+    let pid = stopped.pid();
+    let maps = process.maps()?;
+    // Use only threads of this process: another process with the same memory may have other
+    // descriptors and handlers.
+    let threads = stopped.threads();
+    let usable = |t: &StoppedThread| t.signal == 0 && t.pid == pid;
+    let mut usable: Vec<usize> = (0..threads.len())
+        .filter(|index| usable(&threads[*index]))
+        .collect();
+    usable.sort_by_key(|index| loss(&threads[*index].registers));
+    // Stacks are looked for in that order: all threads stand still meanwhile.
+    let on_stack = |index: &usize| stack_of(&maps, &threads[*index]).is_some();
+    let mut in_order = usable.iter().copied();
+    in_order
+        .find(on_stack)
+        .or(usable.first().copied())
+        .ok_or(TargetError::NoThread { pid })
 }
 
 /// Returns the mapping of the stack below which a thread's frame may be written.
@@ -50,49 +75,19 @@ fn probable_loss(pid: i32, tid: i32) -> Loss {
     }
 }
 
-impl Agent {
+impl Agent<Box<dyn StoppedThreads>> {
     /// Chooses one of the stopped threads, resumes the others, and keeps that one stopped.
     pub(super) fn choose(
         process: &Process,
         stopped: Box<dyn StoppedThreads>,
         gadgets: Gadgets,
-    ) -> Result<Agent, TargetError> {
-        let pid = stopped.pid();
-        let maps = process.maps()?;
-        // Use only threads of this process: another process with the same memory may have other
-        // descriptors and handlers.
-        let threads = stopped.threads();
-        let usable = |t: &StoppedThread| t.signal == 0 && t.pid == pid;
-        let mut usable: Vec<usize> = (0..threads.len())
-            .filter(|index| usable(&threads[*index]))
-            .collect();
-        usable.sort_by_key(|index| loss(&threads[*index].registers));
-        // Stacks are looked for in that order: all threads stand still meanwhile.
-        let on_stack = |index: &usize| stack_of(&maps, &threads[*index]).is_some();
-        let mut in_order = usable.iter().copied();
-        let index = in_order
-            .find(on_stack)
-            .or(usable.first().copied())
-            .ok_or(TargetError::NoThread { pid })?;
-        let stopped = stopped.keep_only(index);
-        let tid = stopped.threads()[0].tid;
-        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
-            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
-            requests::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
-                pid,
-                mode: "filter",
-            })?;
-        }
-        let process = process.clone();
-        Ok(Agent {
-            process,
-            stopped,
-            gadgets,
-        })
+    ) -> Result<Self, TargetError> {
+        let index = best(process, &*stopped)?;
+        Agent::of(process, stopped.keep_only(index), 0, gadgets)
     }
 
     /// Stops one thread of a process for system calls.
-    pub(super) fn hire(process: &Process, gadgets: Gadgets) -> Result<Agent, TargetError> {
+    pub(super) fn hire(process: &Process, gadgets: Gadgets) -> Result<Self, TargetError> {
         let pid = process.pid() as i32;
         for attempt in 0..=PAUSES {
             if attempt > 0 {
@@ -118,13 +113,50 @@ impl Agent {
         }
         Err(TargetError::NoThread { pid })
     }
+}
 
-    fn thread(&self) -> &StoppedThread {
-        &self.stopped.threads()[0]
+impl<'s> Agent<&'s (dyn StoppedThreads + 'static)> {
+    /// Chooses one of the stopped threads; all stay stopped.
+    pub(super) fn among(
+        process: &Process,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        gadgets: Gadgets,
+    ) -> Result<Self, TargetError> {
+        Agent::of(process, stopped, best(process, stopped)?, gadgets)
     }
 }
 
-impl Caller for Agent {
+impl<S: Deref<Target = dyn StoppedThreads + 'static>> Agent<S> {
+    fn of(
+        process: &Process,
+        stopped: S,
+        index: usize,
+        gadgets: Gadgets,
+    ) -> Result<Self, TargetError> {
+        let pid = stopped.pid();
+        let tid = stopped.threads()[index].tid;
+        if process.thread_status(tid as u32)?.seccomp != Seccomp::Off {
+            let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_SUSPEND_SECCOMP;
+            requests::set_options(tid, options).map_err(|_| TargetError::Sandboxed {
+                pid,
+                mode: "filter",
+            })?;
+        }
+        let process = process.clone();
+        Ok(Agent {
+            process,
+            stopped,
+            index,
+            gadgets,
+        })
+    }
+
+    fn thread(&self) -> &StoppedThread {
+        &self.stopped.threads()[self.index]
+    }
+}
+
+impl<S: Deref<Target = dyn StoppedThreads + 'static> + Debug> Caller for Agent<S> {
     fn pid(&self) -> i32 {
         self.stopped.pid()
     }

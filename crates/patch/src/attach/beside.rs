@@ -31,6 +31,7 @@
 
 use super::round::{Entry, Round};
 use super::{Attached, SiteError, SiteState};
+use crate::cover;
 use crate::detach::one_at_each_place;
 use crate::patch::Batch;
 use crate::recover::sharing;
@@ -84,6 +85,15 @@ pub struct Disturbance {
     pub address: u64,
     /// Kind of change found.
     pub how: How,
+}
+
+/// A uprobe that another tool has registered, and that the program does not reach.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unreached {
+    /// Its address.
+    pub address: u64,
+    /// Number of the probe at the same place, if there is one.
+    pub probe: Option<usize>,
 }
 
 /// Result of a check of the sites.
@@ -363,6 +373,36 @@ impl Attached {
         let found: Vec<Disturbance> = found.collect();
         self.disturbances.extend(&found);
         Ok(Beside::TakenOut(found))
+    }
+
+    /// Returns the uprobes of other tools that were registered since the last time, in pages that
+    /// the probes are in: the program does not reach them as long as it is probed.
+    pub fn unreached(&mut self) -> Vec<Unreached> {
+        let (Ok(memory), Ok(maps)) = (self.host.memory(), self.process().raw_maps()) else {
+            return Vec::new();
+        };
+        let now = cover::unreached(&maps, &memory, &self.installed.changes);
+        let new: Vec<u64> = now.difference(&self.unreached).copied().collect();
+        self.unreached.extend(&new);
+        let probe = |address: u64| {
+            let is_there = |probe: &usize| {
+                let site = self.outcome(*probe);
+                site.is_ok_and(|site| site.address == address)
+            };
+            (0..self.probes()).find(is_there)
+        };
+        new.into_iter()
+            .map(|address| Unreached {
+                address,
+                probe: probe(address),
+            })
+            .collect()
+    }
+
+    /// Returns the number of uprobes of other tools that [`unreached`](Self::unreached) has found.
+    #[must_use]
+    pub fn all_unreached(&self) -> usize {
+        self.unreached.len()
     }
 
     /// Returns the probes that were removed because other tools changed their sites.

@@ -14,6 +14,7 @@
 use super::code::{Code, Made, Traps};
 use super::places::{Asked, AskedProbe};
 use super::{Attached, Probe, Site, SiteError, SiteState};
+use crate::cover::Ready;
 use crate::detach::{is_pending, sigtrap_pending};
 use crate::guards::Guarded;
 use crate::installed::Installed;
@@ -30,11 +31,15 @@ use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found};
 use capriole_ledger::counter::{Reference, ReferenceCounter};
 use capriole_ledger::{FAULTS, Kind, Ledger};
-use capriole_proc::maps::Mapping;
+use capriole_proc::maps::{Mapping, PAGE_SIZE};
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
+use std::time::Duration;
+
+/// Time for which the program runs between two stops in which pages are covered.
+const BETWEEN_STOPS: Duration = Duration::from_millis(1);
 
 /// Policy for a site whose bytes are occupied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -937,11 +942,37 @@ impl Attached {
             .collect()
     }
 
-    /// Stops the process and writes the waiting sites, see [`Round::write`].
+    /// Covers the pages of waiting sites, stops the process and writes them, see [`Round::write`].
     pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
-        let pid = self.process().pid() as i32;
         let remote = self.host.memory()?;
+        let mut covers = self.covers(&remote)?;
+        let written = self.write_covered(&remote, &mut covers, policy);
+        if let Some(covers) = covers {
+            let finished = covers.finish(&*self.host, &remote, &self.memory.ledger);
+            if written.is_ok() {
+                self.standstill.one += finished?;
+            }
+        }
+        written
+    }
+
+    fn write_covered(
+        &mut self,
+        remote: &dyn TargetMemory,
+        covers: &mut Option<Ready>,
+        policy: Occupied,
+    ) -> Result<bool, TargetError> {
+        let pid = self.process().pid() as i32;
+        let ledger = self.memory.ledger;
         let mut stopped = self.host.stop()?;
+        while let Some(covers) = covers
+            && covers.put(&*self.host, &*stopped, remote, &ledger)?
+        {
+            // Only so many in one stop.
+            self.standstill.all += stopped.resume();
+            std::thread::sleep(BETWEEN_STOPS);
+            stopped = self.host.stop()?;
+        }
         if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
@@ -963,10 +994,24 @@ impl Attached {
         let maps = self.process().maps()?;
         let written =
             self.round
-                .write(&mut *stopped, &remote, &maps, &mut self.installed, policy)?;
+                .write(&mut *stopped, remote, &maps, &mut self.installed, policy)?;
         self.watched = None;
         self.standstill.all += stopped.resume();
         Ok(written)
+    }
+
+    /// Prepares covers for the pages that the waiting sites are in and no site was in before.
+    fn covers(&mut self, remote: &dyn TargetMemory) -> Result<Option<Ready>, TargetError> {
+        let waiting = self.round.waiting.iter();
+        let changes = waiting.flat_map(|index| self.round.entries[*index].changes());
+        let ends = changes.flat_map(|c| [c.address, c.address + c.len as u64 - 1]);
+        let pages: BTreeSet<u64> = ends.map(|at| at / PAGE_SIZE * PAGE_SIZE).collect();
+        let new: BTreeSet<u64> = pages.difference(&self.covered).copied().collect();
+        self.covered.extend(&new);
+        match new.is_empty() || !self.host.can_stop() {
+            true => Ok(None),
+            false => Ready::prepare(&*self.host, remote, &self.memory.ledger, &new),
+        }
     }
 
     /// Has breakpoints handled at those sites of some entries that have one, or may get one.

@@ -53,7 +53,7 @@ struct Failing {
 struct Memory(Box<dyn TargetMemory>, Arc<Counter>);
 
 #[derive(Debug)]
-struct Thread(Box<dyn Caller>, Arc<Counter>);
+struct Thread<'s>(Box<dyn Caller + 's>, Arc<Counter>);
 
 struct Calling<'a>(Box<dyn Calls + 'a>, Arc<Counter>);
 
@@ -74,7 +74,7 @@ impl TargetMemory for Memory {
     }
 }
 
-impl Caller for Thread {
+impl Caller for Thread<'_> {
     fn pid(&self) -> i32 {
         self.0.pid()
     }
@@ -202,6 +202,15 @@ impl Host for Failing {
     ) -> Result<Box<dyn Caller>, TargetError> {
         let caller = self.inner.choose(stopped, memory)?;
         Ok(self.thread(caller))
+    }
+
+    fn choose_among<'s>(
+        &self,
+        stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
+    ) -> Result<Box<dyn Caller + 's>, TargetError> {
+        let caller = self.inner.choose_among(stopped, memory)?;
+        Ok(Box::new(Thread(caller, self.counter.clone())))
     }
 
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {

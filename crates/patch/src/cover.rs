@@ -1,0 +1,567 @@
+//! Covers of text: private memory in the place of the pages that probes are written to.
+//!
+//! The kernel puts a uprobe into each mapping of its file, without a look at what is there. If that is a
+//! jump over several instructions, the program executes the file's first instruction and goes on in the
+//! middle of the jump. Into other memory it puts none. So the pages are covered before anything is
+//! written to them:
+//!
+//! ```text
+//!  program                                aside
+//!  text of the file                       reserved
+//!       │  mremap, MREMAP_DONTUNMAP
+//!  the file again, no page read yet  ──▶  text of the file
+//!       │  mmap of the memfd
+//!  cover: the same bytes                  text of the file: uprobes go here
+//! ```
+//!
+//! When the probes are out, the mappings that stand aside return to their places, with the uprobes that
+//! have been registered meanwhile: the program is as if we had not been there.
+//!
+//! Why that is safe: all threads are stopped, so nobody executes, maps or unmaps anything meanwhile. At
+//! each moment the same bytes are in place, also if we are killed in between: a page is covered only if
+//! it holds what its file holds, so it makes no difference whether the mapping moved aside, the one that
+//! the kernel leaves in its place, or the cover is read. Nothing is written to a ledger: the name of the
+//! memfd says where everything belongs ([`capriole_proc::maps::Cover`]), in a forked child as well.
+//!
+//! A page is left alone, and its probes are written as before, if it holds something else than the file
+//! (another tool's breakpoint, which would find no handler in a cover; a program that has changed its own
+//! text), if it is shared, writable or not a file's, if the process would have too many mappings, or if
+//! the kernel is older than 5.13, in which `MREMAP_DONTUNMAP` moves no files.
+
+use crate::installed::Installed;
+use crate::ranges::Ranges;
+use crate::session::{Agent, AgentOf, fill, write};
+use capriole_host::error::TargetError;
+use capriole_host::host::{Calls, Host, StoppedThreads, TargetMemory};
+use capriole_host::memfd;
+use capriole_host::steps::step;
+use capriole_ledger::change::{Change, INT3};
+use capriole_ledger::{Entry, Ledger};
+use capriole_proc::maps::{
+    Aside, Cover, Layout, Mapping, PAGE_SIZE, covers, free_stretches, max_map_count,
+};
+use capriole_proc::process::Process;
+use capriole_ring::layout::State;
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// Maximum number of runs of pages that are covered in one stop.
+const AT_ONCE: usize = 64;
+/// Stops in which no thread may be able to make calls.
+const TRIES: u32 = 20;
+/// Attempts to reserve addresses, between which the program may have mapped something there.
+const ATTEMPTS: usize = 8;
+/// Mappings that a run of covered pages may take: the rest of the mapping behind it, the cover, and what
+/// stands aside.
+const MAPPINGS: usize = 3;
+
+/// Memory that is ready to cover pages.
+#[derive(Debug)]
+pub(crate) struct Ready {
+    aside: Aside,
+    /// Its descriptor in the program.
+    fd: u64,
+    inode: u64,
+    /// The ranges of pages, ascending, with their mappings.
+    runs: Vec<Run>,
+    /// The bytes of all pages.
+    bytes: Vec<u8>,
+    /// Number of runs that are covered.
+    done: usize,
+    /// Number of stops in which no thread could make calls.
+    tries: u32,
+}
+
+/// A range of pages to be covered.
+#[derive(Debug, Clone)]
+struct Run {
+    start: u64,
+    end: u64,
+    /// Offset in the memfd.
+    offset: u64,
+    /// The mapping that it is a part of.
+    of: Mapping,
+}
+
+impl Run {
+    fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+/// Returns the pages among these that hold what their files hold, joined to ranges.
+fn coverable(process: &Process, pages: &BTreeSet<u64>) -> Result<Vec<Run>, TargetError> {
+    let maps = process.raw_maps()?;
+    let device = memfd::device();
+    let mapping_of = |page: u64| {
+        let mapping = maps.get(maps.partition_point(|m| m.end <= page))?;
+        let perms = mapping.perms;
+        let is_text = mapping.contains(page)
+            && mapping.is_file()
+            && (perms.read && perms.execute && !perms.write && !perms.shared)
+            && device.is_some_and(|device| mapping.dev != device);
+        is_text.then_some(mapping)
+    };
+    let pages: Vec<(u64, &Mapping)> = pages
+        .iter()
+        .filter_map(|page| Some((*page, mapping_of(*page)?)))
+        .collect();
+    let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
+    let own = process.has_own_copies(&addresses)?;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut file: Option<(u64, Option<File>)> = None;
+    for ((page, mapping), own) in pages.into_iter().zip(own) {
+        if own {
+            if file.as_ref().is_none_or(|(of, _)| *of != mapping.start) {
+                file = Some((mapping.start, open(process, mapping)));
+            }
+            let file = file.as_ref().and_then(|(_, file)| file.as_ref());
+            let is_files = |file| is_as_in(file, process, page, mapping).unwrap_or(false);
+            if !file.is_some_and(is_files) {
+                continue;
+            }
+        }
+        match runs.last_mut() {
+            Some(run) if run.end == page && run.of.start == mapping.start => run.end += PAGE_SIZE,
+            _ => runs.push(Run {
+                start: page,
+                end: page + PAGE_SIZE,
+                offset: 0,
+                of: mapping.clone(),
+            }),
+        }
+    }
+    // Half of what the process may still map stays its own.
+    let room = max_map_count().saturating_sub(maps.len()) / 2 / MAPPINGS;
+    runs.truncate(room);
+    Ok(runs)
+}
+
+/// Opens the file of a mapping.
+fn open(process: &Process, mapping: &Mapping) -> Option<File> {
+    process.open_mapped(mapping).ok().or_else(|| {
+        let path = process.in_root(mapping.path.as_ref());
+        let file = capriole_proc::files::open(&path).ok()?;
+        let metadata = file.metadata().ok()?;
+        let device = capriole_proc::maps::Device::from_st_dev(metadata.dev());
+        ((device, metadata.ino()) == (mapping.dev, mapping.inode)).then_some(file)
+    })
+}
+
+/// True if a page holds what the file holds.
+fn is_as_in(file: &File, process: &Process, page: u64, mapping: &Mapping) -> Option<bool> {
+    let (mut here, mut there) = ([0; PAGE_SIZE as usize], [0; PAGE_SIZE as usize]);
+    process.read_memory(page, &mut here).ok()?;
+    // Behind the end of the file is nothing but zeros.
+    let mut at = mapping.offset + (page - mapping.start);
+    let mut rest = &mut there[..];
+    while !rest.is_empty() {
+        let count = file.read_at(rest, at).ok()?;
+        if count == 0 {
+            break;
+        }
+        at += count as u64;
+        rest = &mut rest[count..];
+    }
+    Some(here == there)
+}
+
+impl Ready {
+    /// Prepares covers for those of some pages that can have one, while the program runs. `None` if
+    /// there are none.
+    ///
+    /// # Errors
+    /// The process is gone, or no thread of it can make calls.
+    pub(crate) fn prepare(
+        host: &dyn Host,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+        pages: &BTreeSet<u64>,
+    ) -> Result<Option<Ready>, TargetError> {
+        let process = host.process();
+        let mut runs = coverable(process, pages)?;
+        if runs.is_empty() {
+            return Ok(None);
+        }
+        // The first page covers nothing: it keeps the addresses.
+        let mut len = PAGE_SIZE;
+        let mut bytes = Vec::new();
+        for run in &mut runs {
+            run.offset = len;
+            len += run.len();
+            let read = remote.read_some(run.start, run.len() as usize);
+            let read = read.map_err(TargetError::reading(process.pid() as i32, run.start))?;
+            if read.len() as u64 != run.len() {
+                return Ok(None); // unmapped meanwhile
+            }
+            bytes.extend(read);
+        }
+        let agent = Agent::hire(host, remote)?;
+        for _ in 0..ATTEMPTS {
+            // In the middle of nowhere: the neighbourhood of text is for jumps.
+            let free = free_stretches(&process.maps()?, &Layout::of(process));
+            let widest = free.into_iter().max_by_key(|free| free.end - free.start);
+            let Some(free) = widest.filter(|free| free.end - free.start >= len) else {
+                break;
+            };
+            let start = free.start + (free.end - free.start - len) / 2 / PAGE_SIZE * PAGE_SIZE;
+            let aside = Aside(start..start + len);
+            let reserved = agent.reserve(remote, ledger, &aside, &bytes)?;
+            if let Some((fd, inode)) = reserved {
+                agent.dismiss();
+                return Ok(Some(Ready {
+                    aside,
+                    fd,
+                    inode,
+                    runs,
+                    bytes,
+                    done: 0,
+                    tries: 0,
+                }));
+            }
+        }
+        agent.dismiss();
+        Ok(None)
+    }
+
+    /// Covers the next pages, and returns true if there are more.
+    ///
+    /// # Errors
+    /// The process is gone, or no thread of it can make calls now.
+    pub(crate) fn put(
+        &mut self,
+        host: &dyn Host,
+        stopped: &(dyn StoppedThreads + 'static),
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+    ) -> Result<bool, TargetError> {
+        let process = host.process();
+        let maps = process.raw_maps()?;
+        // Another thread may have put another file in the place of ours.
+        let link = process.proc_path(&format!("fd/{}", self.fd));
+        let file = std::fs::metadata(link);
+        if !file.is_ok_and(|file| file.ino() == self.inode && is_memfd(file.dev())) {
+            self.done = self.runs.len();
+            return Ok(false);
+        }
+        let agent = match AgentOf::among(host, stopped, remote) {
+            // All of them are about to receive signals.
+            Err(TargetError::NoThread { .. }) if self.tries < TRIES => {
+                self.tries += 1;
+                return Ok(true);
+            }
+            agent => agent?,
+        };
+        let next = self.runs.len().min(self.done + AT_ONCE);
+        let runs = &self.runs[self.done..next];
+        let is_there = |run: &&Run| {
+            let index = maps.partition_point(|m| m.end <= run.start);
+            let is_same = maps.get(index).is_some_and(|m| {
+                (m.dev, m.inode, m.perms) == (run.of.dev, run.of.inode, run.of.perms)
+                    && m.start <= run.start
+                    && run.end <= m.end
+                    && run.of.offset + (run.start - run.of.start)
+                        == m.offset + (run.start - m.start)
+            });
+            let now = || remote.read_some(run.start, run.len() as usize);
+            is_same && now().is_ok_and(|now| now == self.bytes_of(run))
+        };
+        let runs: Vec<&Run> = runs.iter().filter(is_there).collect();
+        let place = agent.scratch(ledger);
+        let all = agent.with(remote, place, |i| {
+            for run in runs {
+                if !cover(i, run, &self.aside, self.fd)? {
+                    return Ok(false);
+                }
+                step("page covered");
+            }
+            Ok(true)
+        })?;
+        // If the kernel refuses one, it refuses the next as well.
+        self.done = if all { next } else { self.runs.len() };
+        Ok(self.done < self.runs.len())
+    }
+
+    fn bytes_of(&self, run: &Run) -> &[u8] {
+        let start = (run.offset - PAGE_SIZE) as usize;
+        &self.bytes[start..start + run.len() as usize]
+    }
+
+    /// Closes the descriptor in the program, and unmaps what was reserved if nothing is covered.
+    ///
+    /// # Errors
+    /// The process is gone, or no thread of it can make calls.
+    pub(crate) fn finish(
+        self,
+        host: &dyn Host,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+    ) -> Result<std::time::Duration, TargetError> {
+        let agent = Agent::hire(host, remote)?;
+        let process = host.process();
+        let link = process.proc_path(&format!("fd/{}", self.fd));
+        let is_ours = std::fs::metadata(link).is_ok_and(|file| file.ino() == self.inode);
+        let released = agent.with(remote, agent.scratch(ledger), |i| {
+            if is_ours {
+                let _ = i.call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0])?;
+            }
+            release(i, &process.raw_maps()?, &self.aside)
+        })?;
+        released.map_err(agent.refused("unmap memory for covered text"))?;
+        Ok(agent.dismiss())
+    }
+}
+
+fn is_memfd(st_dev: u64) -> bool {
+    memfd::device() == Some(capriole_proc::maps::Device::from_st_dev(st_dev))
+}
+
+impl Agent {
+    /// Creates a memfd for covers with `bytes` behind its first page, and reserves the range where what
+    /// they cover stands aside. Returns its descriptor in the program, and its inode; `None` if
+    /// something is mapped there.
+    fn reserve(
+        &self,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+        aside: &Aside,
+        bytes: &[u8],
+    ) -> Result<Option<(u64, u64)>, TargetError> {
+        let pid = self.pid();
+        let (place, name) = self.scratch_and_more(ledger);
+        let text = [aside.name().as_bytes(), b"\0"].concat();
+        write(pid, remote, name, &text)?;
+        let Range { start, end } = aside.0;
+        self.with(remote, place, |i| {
+            let fd = self.create_executable(i, name)?;
+            step("memory for covers created");
+            let inode = match fill(pid, fd as i32, PAGE_SIZE, bytes) {
+                Ok(inode) => inode,
+                Err(error) => {
+                    let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+                    return Err(error);
+                }
+            };
+            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+            let prot = libc::PROT_NONE as u64;
+            let call = [start, end - start, prot, flags as u64, fd, 0];
+            let mapped = i.call(libc::SYS_mmap, call)?;
+            step("addresses for covered text reserved");
+            if mapped == Ok(start) {
+                return Ok(Some((fd, inode)));
+            }
+            if let Ok(elsewhere) = mapped {
+                let _ = i.call(libc::SYS_munmap, [elsewhere, end - start, 0, 0, 0, 0])?;
+            }
+            let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+            Ok(None)
+        })
+    }
+}
+
+/// Moves a mapping, and leaves one of the same file, without pages, where it was.
+fn move_mapping(
+    i: &mut dyn Calls,
+    from: u64,
+    to: u64,
+    len: u64,
+) -> Result<Result<(), Errno>, TargetError> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    let moved = i.call(libc::SYS_mremap, [from, len, len, flags as u64, to, 0])?;
+    Ok(moved.map(|_| ()))
+}
+
+/// Covers a run of pages. Returns false, and has changed nothing, if the kernel refuses that.
+fn cover(i: &mut dyn Calls, run: &Run, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
+    let to = aside.0.start + run.offset;
+    if move_mapping(i, run.start, to, run.len())?.is_err() {
+        return Ok(false);
+    }
+    step("text moved aside");
+    let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+    let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
+    let call = [run.start, run.len(), prot, flags, fd, run.offset];
+    if i.call(libc::SYS_mmap, call)? == Ok(run.start) {
+        return Ok(true);
+    }
+    // What is in its place is the same file: if it cannot be moved back, the program runs on.
+    let _ = move_mapping(i, to, run.start, run.len())?;
+    Ok(false)
+}
+
+/// Unmaps the range where covered mappings stood aside, if no cover is left that needs it.
+fn release(
+    i: &mut dyn Calls,
+    maps: &[Mapping],
+    aside: &Aside,
+) -> Result<Result<(), Errno>, TargetError> {
+    let is_needed = covers(maps).any(|cover| cover.aside == *aside);
+    let keeper = |m: &Mapping| m.start == aside.0.start && Aside::of(m).as_ref() == Some(aside);
+    if !is_needed && maps.iter().any(keeper) {
+        let Range { start, end } = aside.0;
+        if let Err(errno) = i.call(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0])? {
+            return Ok(Err(errno));
+        }
+        step("addresses for covered text released");
+    }
+    Ok(Ok(()))
+}
+
+/// Returns the bytes that other sessions of the process may have changed: the other one, and those that
+/// tracers which died have left.
+fn changed_by_others(
+    pid: i32,
+    maps: &[Mapping],
+    remote: &dyn TargetMemory,
+    installed: &Installed,
+) -> Result<Ranges, TargetError> {
+    let own = |ledger: &Ledger| {
+        let mut own = installed.extensions.iter().chain([&installed.ledger]);
+        own.any(|own| own.start == ledger.start)
+    };
+    let mut changed = Ranges::default();
+    for ledger in Ledger::all(pid, maps).filter(|ledger| !own(ledger)) {
+        let header = ledger.header(remote)?;
+        if header.is_begun()? && header.state()? != State::Restored {
+            header.journal(remote, |entry| {
+                if let Entry::Change(change) = entry {
+                    changed.insert(change.claim(), 0);
+                }
+            })?;
+        }
+    }
+    Ok(changed)
+}
+
+/// Puts everything that covers stand in for back into its place, except where other sessions of the
+/// process have changes. All threads are stopped, and this session has no bytes in the program any more.
+///
+/// # Errors
+/// The process is gone, or no thread of it can make calls now.
+pub(crate) fn uncover(
+    host: &dyn Host,
+    stopped: &(dyn StoppedThreads + 'static),
+    remote: &dyn TargetMemory,
+    installed: &Installed,
+) -> Result<(), TargetError> {
+    let process = host.process();
+    let maps = process.raw_maps()?;
+    let mut asides: Vec<Aside> = Vec::new();
+    for mapping in &maps {
+        asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
+    }
+    if asides.is_empty() {
+        return Ok(());
+    }
+    let others = changed_by_others(process.pid() as i32, &maps, remote, installed)?;
+    let is_free = |cover: &Cover| {
+        let Mapping { start, end, .. } = cover.mapping;
+        others.meeting(start..end).next().is_none()
+    };
+    let agent = AgentOf::among(host, stopped, remote)?;
+    agent.with(remote, agent.scratch(&installed.ledger), |i| {
+        for cover in covers(&maps).filter(is_free) {
+            if let Err(errno) = put_back(agent.pid(), i, remote, &maps, &cover)? {
+                return Err(agent.refused("put covered text back")(errno));
+            }
+        }
+        let maps = process.raw_maps()?;
+        for aside in &asides {
+            if let Err(errno) = release(i, &maps, aside)? {
+                return Err(agent.refused("unmap memory for covered text")(errno));
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Puts what a cover stands in for back into its place. What the program, or another tool, has changed in
+/// the cover meanwhile is first changed in the text that stands aside as well, where nobody executes it;
+/// so is the protection.
+fn put_back(
+    pid: i32,
+    i: &mut dyn Calls,
+    remote: &dyn TargetMemory,
+    maps: &[Mapping],
+    cover: &Cover,
+) -> Result<Result<(), Errno>, TargetError> {
+    let parts = cover.belongs(maps);
+    let len = (cover.mapping.end - cover.mapping.start) as usize;
+    let read = |at| remote.read_some(at, len).ok().filter(|b| b.len() == len);
+    let (Some(now), Some(aside)) = (read(cover.mapping.start), read(cover.covered.start)) else {
+        return Ok(Ok(()));
+    };
+    if !parts.is_empty() {
+        // A breakpoint that is only aside is a uprobe's, which was registered meanwhile.
+        let differs = |at: &usize| now[*at] != aside[*at] && aside[*at] != INT3;
+        let mut at = 0;
+        while at < len {
+            let end = at + (at..len).take_while(differs).count();
+            if end > at {
+                let address = cover.covered.start + at as u64;
+                write(pid, remote, address, &now[at..end])?;
+                step("change in a cover kept");
+            }
+            at = end + 1;
+        }
+    }
+    for part in &parts {
+        let from = cover.covered.start + (part.start - cover.mapping.start);
+        let len = part.end - part.start;
+        let aside = maps.get(maps.partition_point(|m| m.end <= from));
+        if aside.is_some_and(|aside| aside.perms != part.perms) {
+            let perms = part.perms;
+            let prot = [
+                (perms.read, libc::PROT_READ),
+                (perms.write, libc::PROT_WRITE),
+                (perms.execute, libc::PROT_EXEC),
+            ];
+            let prot: i32 = prot
+                .iter()
+                .filter(|(has, _)| *has)
+                .map(|(_, bit)| bit)
+                .sum();
+            if let Err(errno) = i.call(libc::SYS_mprotect, [from, len, prot as u64, 0, 0, 0])? {
+                return Ok(Err(errno));
+            }
+        }
+        if let Err(errno) = move_mapping(i, from, part.start, len)? {
+            return Ok(Err(errno));
+        }
+        step("text moved back");
+    }
+    Ok(Ok(()))
+}
+
+/// Returns the addresses where other tools have uprobes that the program does not reach: they are in
+/// text that stands aside. `changes` are those of the session, whose bytes differ anyway.
+pub(crate) fn unreached(
+    maps: &[Mapping],
+    remote: &dyn TargetMemory,
+    changes: &[Change],
+) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    for cover in covers(maps) {
+        let Mapping { start, end, .. } = cover.mapping;
+        let len = (end - start) as usize;
+        let read = |at| remote.read_some(at, len).ok().filter(|b| b.len() == len);
+        let (Some(mut own), Some(aside)) = (read(start), read(cover.covered.start)) else {
+            continue;
+        };
+        for change in changes {
+            for (at, byte) in (change.address..).zip(&change.before[..change.len]) {
+                if (start..end).contains(&at) {
+                    own[(at - start) as usize] = *byte;
+                }
+            }
+        }
+        let differ = (start..)
+            .zip(own.iter().zip(&aside))
+            .filter(|(_, (own, aside))| **aside == INT3 && **own != INT3);
+        found.extend(differ.map(|(address, _)| address));
+    }
+    found
+}
