@@ -616,7 +616,7 @@ static volatile int may_return, is_inside;
 
 PROBED long waits(long n)
 {
-	is_inside++;
+	__atomic_fetch_add(&is_inside, 1, __ATOMIC_SEQ_CST);
 	while (!may_return)
 		usleep(100);
 	return n + 1;

@@ -7,10 +7,10 @@
 //!
 //! ```text
 //!  program                                aside
-//!  text of the file                       reserved
+//!  text of the file                       reserved             memfd: the same bytes
 //!       │  mremap, MREMAP_DONTUNMAP
 //!  the file again, no page read yet  ──▶  text of the file
-//!       │  mmap of the memfd
+//!       │  mremap of the memfd's mapping
 //!  cover: the same bytes                  text of the file: uprobes go here
 //! ```
 //!
@@ -48,10 +48,12 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Maximum number of runs of pages that are covered in one stop.
+/// Maximum number of runs of pages that are covered, or uncovered, in one stop.
 const AT_ONCE: usize = 64;
 /// Stops in which no thread may be able to make calls.
-const TRIES: u32 = 20;
+const TRIES: u32 = 100;
+/// Runs that the kernel may refuse to move before no other is tried.
+const REFUSALS: usize = 8;
 /// Attempts to reserve addresses, between which the program may have mapped something there.
 const ATTEMPTS: usize = 8;
 /// Mappings that a run of covered pages may take: the rest of the mapping behind it, the cover, and what
@@ -62,17 +64,19 @@ const MAPPINGS: usize = 3;
 #[derive(Debug)]
 pub(crate) struct Ready {
     aside: Aside,
-    /// Its descriptor in the program.
-    fd: u64,
     inode: u64,
     /// The ranges of pages, ascending, with their mappings.
     runs: Vec<Run>,
     /// The bytes of all pages.
     bytes: Vec<u8>,
-    /// Number of runs that are covered.
+    /// Number of runs that have been tried.
     done: usize,
+    /// Number of runs that the kernel has refused.
+    refused: usize,
     /// Number of stops in which no thread could make calls.
     tries: u32,
+    /// True if nothing is left to be unmapped.
+    is_finished: bool,
 }
 
 /// A range of pages to be covered.
@@ -204,22 +208,23 @@ impl Ready {
             // In the middle of nowhere: the neighbourhood of text is for jumps.
             let free = free_stretches(&process.maps()?, &Layout::of(process));
             let widest = free.into_iter().max_by_key(|free| free.end - free.start);
-            let Some(free) = widest.filter(|free| free.end - free.start >= len) else {
+            // With the spare range.
+            let Some(free) = widest.filter(|free| free.end - free.start >= 2 * len) else {
                 break;
             };
-            let start = free.start + (free.end - free.start - len) / 2 / PAGE_SIZE * PAGE_SIZE;
+            let start = free.start + (free.end - free.start - 2 * len) / 2 / PAGE_SIZE * PAGE_SIZE;
             let aside = Aside(start..start + len);
-            let reserved = agent.reserve(remote, ledger, &aside, &bytes)?;
-            if let Some((fd, inode)) = reserved {
+            if let Some(inode) = agent.reserve(remote, ledger, &aside, &bytes)? {
                 agent.dismiss();
                 return Ok(Some(Ready {
                     aside,
-                    fd,
                     inode,
                     runs,
                     bytes,
                     done: 0,
+                    refused: 0,
                     tries: 0,
+                    is_finished: false,
                 }));
             }
         }
@@ -238,15 +243,11 @@ impl Ready {
         remote: &dyn TargetMemory,
         ledger: &Ledger,
     ) -> Result<bool, TargetError> {
-        let process = host.process();
-        let maps = process.raw_maps()?;
-        // Another thread may have put another file in the place of ours.
-        let link = process.proc_path(&format!("fd/{}", self.fd));
-        let file = std::fs::metadata(link);
-        if !file.is_ok_and(|file| file.ino() == self.inode && is_memfd(file.dev())) {
-            self.done = self.runs.len();
+        if self.done == self.runs.len() {
             return Ok(false);
         }
+        let process = host.process();
+        let maps = process.raw_maps()?;
         let agent = match AgentOf::among(host, stopped, remote) {
             // All of them are about to receive signals.
             Err(TargetError::NoThread { .. }) if self.tries < TRIES => {
@@ -255,8 +256,18 @@ impl Ready {
             }
             agent => agent?,
         };
-        let next = self.runs.len().min(self.done + AT_ONCE);
-        let runs = &self.runs[self.done..next];
+        // Another thread may have put another file in the place of ours before it was mapped.
+        let spare = self.aside.spare();
+        let is_ours = |m: &Mapping| {
+            m.start <= spare.start
+                && spare.end <= m.end
+                && m.inode == self.inode
+                && Aside::of(m).as_ref() == Some(&self.aside)
+        };
+        let next = match maps.iter().any(is_ours) {
+            true => self.runs.len().min(self.done + AT_ONCE),
+            false => self.done,
+        };
         let is_there = |run: &&Run| {
             let index = maps.partition_point(|m| m.end <= run.start);
             let is_same = maps.get(index).is_some_and(|m| {
@@ -269,20 +280,35 @@ impl Ready {
             let now = || remote.read_some(run.start, run.len() as usize);
             is_same && now().is_ok_and(|now| now == self.bytes_of(run))
         };
-        let runs: Vec<&Run> = runs.iter().filter(is_there).collect();
+        let runs = self.runs[self.done..next].iter();
+        let runs: Vec<&Run> = runs.filter(is_there).collect();
         let place = agent.scratch(ledger);
-        let all = agent.with(remote, place, |i| {
+        let mut refused = self.refused;
+        let mut end = next;
+        let finished = agent.with(remote, place, |i| {
             for run in runs {
-                if !cover(i, run, &self.aside, self.fd)? {
-                    return Ok(false);
+                if refused == REFUSALS {
+                    break;
                 }
-                step("page covered");
+                match cover(i, run, &self.aside)? {
+                    true => step("page covered"),
+                    false => refused += 1,
+                }
             }
-            Ok(true)
+            if refused == REFUSALS || next == self.done {
+                end = self.runs.len();
+            }
+            match end == self.runs.len() {
+                true => release(i, &process.raw_maps()?, &self.aside).map(Some),
+                false => Ok(None),
+            }
         })?;
-        // If the kernel refuses one, it refuses the next as well.
-        self.done = if all { next } else { self.runs.len() };
-        Ok(self.done < self.runs.len())
+        (self.done, self.refused) = (end, refused);
+        if let Some(released) = finished {
+            released.map_err(agent.refused("unmap memory for covered text"))?;
+            self.is_finished = true;
+        }
+        Ok(!self.is_finished)
     }
 
     fn bytes_of(&self, run: &Run) -> &[u8] {
@@ -290,7 +316,7 @@ impl Ready {
         &self.bytes[start..start + run.len() as usize]
     }
 
-    /// Closes the descriptor in the program, and unmaps what was reserved if nothing is covered.
+    /// Unmaps what has not been used.
     ///
     /// # Errors
     /// The process is gone, or no thread of it can make calls.
@@ -299,67 +325,73 @@ impl Ready {
         host: &dyn Host,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
-    ) -> Result<std::time::Duration, TargetError> {
+    ) -> Result<(), TargetError> {
+        if self.is_finished {
+            return Ok(());
+        }
         let agent = Agent::hire(host, remote)?;
-        let process = host.process();
-        let link = process.proc_path(&format!("fd/{}", self.fd));
-        let is_ours = std::fs::metadata(link).is_ok_and(|file| file.ino() == self.inode);
         let released = agent.with(remote, agent.scratch(ledger), |i| {
-            if is_ours {
-                let _ = i.call(libc::SYS_close, [self.fd, 0, 0, 0, 0, 0])?;
-            }
-            release(i, &process.raw_maps()?, &self.aside)
+            release(i, &host.process().raw_maps()?, &self.aside)
         })?;
-        released.map_err(agent.refused("unmap memory for covered text"))?;
-        Ok(agent.dismiss())
+        released.map_err(agent.refused("unmap memory for covered text"))
     }
 }
 
-fn is_memfd(st_dev: u64) -> bool {
-    memfd::device() == Some(capriole_proc::maps::Device::from_st_dev(st_dev))
-}
-
 impl Agent {
-    /// Creates a memfd for covers with `bytes` behind its first page, and reserves the range where what
-    /// they cover stands aside. Returns its descriptor in the program, and its inode; `None` if
-    /// something is mapped there.
+    /// Maps a memfd for covers with `bytes` behind its first page, and reserves the range where what
+    /// they cover stands aside. Returns its inode; `None` if something is mapped there.
     fn reserve(
         &self,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
         aside: &Aside,
         bytes: &[u8],
-    ) -> Result<Option<(u64, u64)>, TargetError> {
+    ) -> Result<Option<u64>, TargetError> {
         let pid = self.pid();
         let (place, name) = self.scratch_and_more(ledger);
         let text = [aside.name().as_bytes(), b"\0"].concat();
         write(pid, remote, name, &text)?;
-        let Range { start, end } = aside.0;
         self.with(remote, place, |i| {
             let fd = self.create_executable(i, name)?;
             step("memory for covers created");
-            let inode = match fill(pid, fd as i32, PAGE_SIZE, bytes) {
-                Ok(inode) => inode,
-                Err(error) => {
-                    let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-                    return Err(error);
-                }
+            let mapped = match fill(pid, fd as i32, PAGE_SIZE, bytes) {
+                Ok(inode) => map(i, aside, fd).map(|mapped| mapped.then_some(inode)),
+                Err(error) => Err(error),
             };
-            let flags = libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
-            let prot = libc::PROT_NONE as u64;
-            let call = [start, end - start, prot, flags as u64, fd, 0];
-            let mapped = i.call(libc::SYS_mmap, call)?;
-            step("addresses for covered text reserved");
-            if mapped == Ok(start) {
-                return Ok(Some((fd, inode)));
-            }
-            if let Ok(elsewhere) = mapped {
-                let _ = i.call(libc::SYS_munmap, [elsewhere, end - start, 0, 0, 0, 0])?;
-            }
+            // It is not to take a number from the program for longer than it must.
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-            Ok(None)
+            step("memory for covers mapped");
+            mapped
         })
     }
+}
+
+/// Maps a memfd of covers to the range where what they cover is to stand, without access, and its
+/// contents to the spare range behind. Returns false if something else is mapped there.
+fn map(i: &mut dyn Calls, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
+    let (start, spare) = (aside.0.start, aside.spare());
+    let len = spare.end - start;
+    let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
+    let reserve = flags | libc::MAP_FIXED_NOREPLACE;
+    let call = [start, len, libc::PROT_NONE as u64, reserve as u64, fd, 0];
+    match i.call(libc::SYS_mmap, call)? {
+        Ok(at) if at == start => {}
+        Ok(elsewhere) => {
+            // A kernel before 4.17 treats the address as a hint.
+            let _ = i.call(libc::SYS_munmap, [elsewhere, len, 0, 0, 0, 0])?;
+            return Ok(false);
+        }
+        Err(_) => return Ok(false),
+    }
+    step("addresses for covered text reserved");
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_EXEC, flags | libc::MAP_FIXED);
+    let size = spare.end - spare.start;
+    let call = [spare.start, size, prot as u64, flags as u64, fd, PAGE_SIZE];
+    let mapped = i.call(libc::SYS_mmap, call)?;
+    if mapped.is_err() {
+        let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
+    }
+    Ok(mapped.is_ok())
 }
 
 /// Moves a mapping, and leaves one of the same file, without pages, where it was.
@@ -375,16 +407,14 @@ fn move_mapping(
 }
 
 /// Covers a run of pages. Returns false, and has changed nothing, if the kernel refuses that.
-fn cover(i: &mut dyn Calls, run: &Run, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
+fn cover(i: &mut dyn Calls, run: &Run, aside: &Aside) -> Result<bool, TargetError> {
     let to = aside.0.start + run.offset;
     if move_mapping(i, run.start, to, run.len())?.is_err() {
         return Ok(false);
     }
     step("text moved aside");
-    let prot = (libc::PROT_READ | libc::PROT_EXEC) as u64;
-    let flags = (libc::MAP_PRIVATE | libc::MAP_FIXED) as u64;
-    let call = [run.start, run.len(), prot, flags, fd, run.offset];
-    if i.call(libc::SYS_mmap, call)? == Ok(run.start) {
+    let from = aside.spare().start + run.offset - PAGE_SIZE;
+    if move_mapping(i, from, run.start, run.len())?.is_ok() {
         return Ok(true);
     }
     // What is in its place is the same file: if it cannot be moved back, the program runs on.
@@ -392,16 +422,24 @@ fn cover(i: &mut dyn Calls, run: &Run, aside: &Aside, fd: u64) -> Result<bool, T
     Ok(false)
 }
 
-/// Unmaps the range where covered mappings stood aside, if no cover is left that needs it.
+/// Unmaps what is left of the spare range, and, if no cover is left that needs it, the range where covered
+/// mappings stood aside.
 fn release(
     i: &mut dyn Calls,
     maps: &[Mapping],
     aside: &Aside,
 ) -> Result<Result<(), Errno>, TargetError> {
+    let is_its = |m: &&Mapping| Aside::of(m).as_ref() == Some(aside);
     let is_needed = covers(maps).any(|cover| cover.aside == *aside);
-    let keeper = |m: &Mapping| m.start == aside.0.start && Aside::of(m).as_ref() == Some(aside);
-    if !is_needed && maps.iter().any(keeper) {
-        let Range { start, end } = aside.0;
+    // Nothing that the program has mapped there since.
+    let spare = maps.iter().filter(is_its);
+    let spare = spare.filter(|m| aside.spare().contains(&m.start));
+    let mut unused: Vec<Range<u64>> = spare.map(|m| m.start..m.end).collect();
+    let mut keepers = maps.iter().filter(is_its);
+    if !is_needed && keepers.any(|m| m.start == aside.0.start) {
+        unused.push(aside.0.clone());
+    }
+    for Range { start, end } in unused {
         if let Err(errno) = i.call(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0])? {
             return Ok(Err(errno));
         }
@@ -438,6 +476,7 @@ fn changed_by_others(
 
 /// Puts everything that covers stand in for back into its place, except where other sessions of the
 /// process have changes. All threads are stopped, and this session has no bytes in the program any more.
+/// Returns true if there is more than one stop is for.
 ///
 /// # Errors
 /// The process is gone, or no thread of it can make calls now.
@@ -446,7 +485,7 @@ pub(crate) fn uncover(
     stopped: &(dyn StoppedThreads + 'static),
     remote: &dyn TargetMemory,
     installed: &Installed,
-) -> Result<(), TargetError> {
+) -> Result<bool, TargetError> {
     let process = host.process();
     let maps = process.raw_maps()?;
     let mut asides: Vec<Aside> = Vec::new();
@@ -454,7 +493,7 @@ pub(crate) fn uncover(
         asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
     }
     if asides.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let others = changed_by_others(process.pid() as i32, &maps, remote, installed)?;
     let is_free = |cover: &Cover| {
@@ -463,10 +502,14 @@ pub(crate) fn uncover(
     };
     let agent = AgentOf::among(host, stopped, remote)?;
     agent.with(remote, agent.scratch(&installed.ledger), |i| {
-        for cover in covers(&maps).filter(is_free) {
+        let mut covers = covers(&maps).filter(is_free);
+        for cover in covers.by_ref().take(AT_ONCE) {
             if let Err(errno) = put_back(agent.pid(), i, remote, &maps, &cover)? {
                 return Err(agent.refused("put covered text back")(errno));
             }
+        }
+        if covers.next().is_some() {
+            return Ok(true);
         }
         let maps = process.raw_maps()?;
         for aside in &asides {
@@ -474,7 +517,7 @@ pub(crate) fn uncover(
                 return Err(agent.refused("unmap memory for covered text")(errno));
             }
         }
-        Ok(())
+        Ok(false)
     })
 }
 
@@ -544,6 +587,8 @@ pub(crate) fn unreached(
     changes: &[Change],
 ) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
+    let mut changes: Vec<&Change> = changes.iter().collect();
+    changes.sort_unstable_by_key(|change| change.address);
     for cover in covers(maps) {
         let Mapping { start, end, .. } = cover.mapping;
         let len = (end - start) as usize;
@@ -551,7 +596,8 @@ pub(crate) fn unreached(
         let (Some(mut own), Some(aside)) = (read(start), read(cover.covered.start)) else {
             continue;
         };
-        for change in changes {
+        let first = changes.partition_point(|c| c.address + c.len as u64 <= start);
+        for change in changes[first..].iter().take_while(|c| c.address < end) {
             for (at, byte) in (change.address..).zip(&change.before[..change.len]) {
                 if (start..end).contains(&at) {
                     own[(at - start) as usize] = *byte;

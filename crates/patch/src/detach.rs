@@ -199,11 +199,9 @@ fn detach_ours(
         if !is_kept {
             restore_returns(process, &remote, installed)?;
         }
-        match cover::uncover(host, &*stopped, &remote, installed) {
-            // All threads are about to receive signals.
-            Err(TargetError::NoThread { .. }) => continue,
-            result => result?,
-        }
+        let Some(stopped) = uncover(host, stopped, &remote, installed, report)? else {
+            continue;
+        };
         match save.take() {
             // The next round unmaps.
             Some(save) => {
@@ -224,6 +222,39 @@ fn detach_ours(
     report.out.get_or_insert_with(Instant::now);
     report.lingering = true;
     Ok(())
+}
+
+/// Time for which the program runs between two stops in which text is uncovered.
+const BETWEEN_STOPS: Duration = Duration::from_millis(1);
+
+/// Puts covered text back, in as many stops as it takes. No thread that has left the arenas can enter them
+/// again in between: nothing leads there. Returns the threads, stopped once more; `None` if they have to be
+/// looked at again.
+fn uncover(
+    host: &dyn Host,
+    mut stopped: Box<dyn StoppedThreads>,
+    remote: &dyn TargetMemory,
+    installed: &Installed,
+    report: &mut Detached,
+) -> Result<Option<Box<dyn StoppedThreads>>, TargetError> {
+    loop {
+        let begun = Instant::now();
+        let more = cover::uncover(host, &*stopped, remote, installed);
+        report.standstill += begun.elapsed();
+        match more {
+            Ok(true) => {}
+            Ok(false) => return Ok(Some(stopped)),
+            // All threads are about to receive signals.
+            Err(TargetError::NoThread { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        drop(stopped);
+        std::thread::sleep(BETWEEN_STOPS);
+        stopped = host.stop()?;
+        if !installed.ledger.is_in(host.process())? {
+            return Ok(None);
+        }
+    }
 }
 
 /// Moves every thread out of the arenas. Returns false if one is still there.

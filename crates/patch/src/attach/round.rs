@@ -950,7 +950,7 @@ impl Attached {
         if let Some(covers) = covers {
             let finished = covers.finish(&*self.host, &remote, &self.memory.ledger);
             if written.is_ok() {
-                self.standstill.one += finished?;
+                finished?;
             }
         }
         written

@@ -11,10 +11,12 @@
 //!                                       7f0000001000  r-xp  prog, the page of 5500002000
 //! ```
 //!
+//! Behind that range is the [place](Aside::spare) from which covers are moved to theirs.
+//!
 //! So the list of mappings alone says what belongs where, in a forked child and after the death of the
 //! tracer as well.
 
-use super::{Mapping, Perms};
+use super::{Mapping, PAGE_SIZE, Perms};
 use std::ops::Range;
 
 /// Start of the name of a memfd from which covers are mapped.
@@ -30,6 +32,13 @@ impl Aside {
     pub fn name(&self) -> String {
         let Range { start, end } = self.0;
         format!("{COVER_NAME}{start:x}-{:x}", end - start)
+    }
+
+    /// Returns the range behind it where covers are mapped before they take their places.
+    #[must_use]
+    pub fn spare(&self) -> Range<u64> {
+        let Range { start, end } = self.0;
+        end..end.saturating_add((end - start).saturating_sub(PAGE_SIZE))
     }
 
     /// Returns the range that a mapping of such a memfd names; `None` for any other mapping.
@@ -64,8 +73,9 @@ pub fn covers(maps: &[Mapping]) -> impl Iterator<Item = Cover> {
         let aside = Aside::of(mapping)?;
         let start = aside.0.start.checked_add(mapping.offset)?;
         let covered = start..start.checked_add(mapping.end - mapping.start)?;
-        // The first page, which keeps the range, covers nothing.
-        let is_cover = mapping.start != aside.0.start && covered.end <= aside.0.end;
+        // What keeps the range, and what has not taken its place, cover nothing.
+        let own = aside.0.start..aside.spare().end;
+        let is_cover = !own.contains(&mapping.start) && covered.end <= aside.0.end;
         is_cover.then(|| Cover {
             mapping: mapping.clone(),
             aside,
@@ -135,7 +145,12 @@ pub(crate) fn as_made(maps: Vec<Mapping>) -> Vec<Mapping> {
             .ok();
         let stands_aside =
             |aside: &Aside| aside.0.start <= mapping.start && mapping.end <= aside.0.end;
-        let keeper = keepers.iter().find(|(aside, _)| stands_aside(aside));
+        let is_spare = |aside: &Aside| {
+            aside.spare().contains(&mapping.start) && Aside::of(&mapping).as_ref() == Some(aside)
+        };
+        let keeper = keepers
+            .iter()
+            .find(|(aside, _)| stands_aside(aside) || is_spare(aside));
         let (parts, is_split) = match (cover, keeper) {
             (Some(index), _) => (covers[index].1.clone(), true),
             // Nothing for anybody to look at.
@@ -198,6 +213,7 @@ mod tests {
 00101000-00102000 r-xp 00002000 fe:01 5 /bin/prog
 00102000-00104000 r-xp 00005000 fe:01 5 /bin/prog
 00104000-00108000 r-xp 00000000 fe:01 6 /lib/lib (deleted)
+00108000-0010f000 r-xp 00001000 00:01 9 /memfd:capriole-text-100000-8000 (deleted)
 ";
 
     fn maps(text: &str) -> Vec<Mapping> {
@@ -211,7 +227,7 @@ mod tests {
         let [hidden] = &made[3..] else {
             panic!("{made:?}");
         };
-        assert_eq!((hidden.start, hidden.end), (0x10_0000, 0x10_8000));
+        assert_eq!((hidden.start, hidden.end), (0x10_0000, 0x10_f000));
         assert!(!hidden.perms.execute && hidden.offset == 0);
     }
 
