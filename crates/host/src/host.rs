@@ -417,11 +417,14 @@ pub trait Calls {
 }
 
 /// System calls with the same number, one for each row { arguments 0, 1 and 5, wanted result } of a
-/// table, up to the first that gives another result. The code is in the resident's entry.S.
+/// table, up to the first that gives another result; or moves of mappings, with rows { old address, size,
+/// 0, new address }. The code is in the resident's entry.S.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallTable {
     /// The resident's code, up to the instruction where it waits to be stopped.
     pub code: Range<u64>,
+    /// Where it begins.
+    pub start: u64,
     /// Addresses of the rows, in the target.
     pub rows: Range<u64>,
     /// Number of the call.

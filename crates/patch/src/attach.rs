@@ -35,6 +35,7 @@ use self::code::{Code, Facts};
 use self::places::Asked;
 use self::round::Round;
 pub use self::running::Running;
+use crate::detach;
 use crate::guards::{Guarded, Guards};
 use crate::installed::Installed;
 use crate::other::{Other, Owner};
@@ -494,7 +495,7 @@ fn examine(
 ) -> Result<Examined, TargetError> {
     let process = host.process();
     let mut stopped = host.stop()?;
-    if recover::send_home(&mut *stopped, &**host, remote)? {
+    if detach::send_home(&mut *stopped, &**host, remote)? {
         // The calls that these threads made for a dead tracer may only now have mapped something.
         standstill.all += stopped.resume();
         recover::clear_the_way(&**host, kind)?;

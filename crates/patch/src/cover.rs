@@ -30,17 +30,17 @@
 
 use crate::installed::Installed;
 use crate::ranges::Ranges;
-use crate::session::{Agent, AgentOf, fill, write};
+use crate::session::{Agent, AgentOf, Batch, Move, fill, write};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Calls, Host, StoppedThreads, TargetMemory};
 use capriole_host::memfd;
 use capriole_host::steps::step;
 use capriole_ledger::change::{Change, INT3};
-use capriole_ledger::{Entry, Ledger};
+use capriole_ledger::{Arena, Entry, Ledger};
 use capriole_proc::maps::{
     Aside, Cover, Layout, Mapping, PAGE_SIZE, covers, free_stretches, max_map_count,
 };
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, Seccomp};
 use capriole_ring::layout::State;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -241,7 +241,7 @@ impl Ready {
         host: &dyn Host,
         stopped: &(dyn StoppedThreads + 'static),
         remote: &dyn TargetMemory,
-        ledger: &Ledger,
+        (ledger, arenas): (&Ledger, &[Arena]),
     ) -> Result<bool, TargetError> {
         if self.done == self.runs.len() {
             return Ok(false);
@@ -285,16 +285,27 @@ impl Ready {
         let place = agent.scratch(ledger);
         let mut refused = self.refused;
         let mut end = next;
+        let batch = batch(process, remote, arenas, self.aside.0.start);
         let finished = agent.with(remote, place, |i| {
-            for run in runs {
-                if refused == REFUSALS {
-                    break;
+            let mut moves: Vec<Move> = runs.iter().flat_map(|run| self.moves(run)).collect();
+            while refused < REFUSALS
+                && let Some(at) = agent.move_mappings(i, remote, ledger, &moves, batch.as_ref())?
+            {
+                refused += 1;
+                if at % 2 == 1 {
+                    // What is in its place is the same file: if it cannot be moved back, the program
+                    // runs on.
+                    let Move { from, to, len } = moves[at - 1];
+                    let back = Move {
+                        from: to,
+                        to: from,
+                        len,
+                    };
+                    agent.move_mappings(i, remote, ledger, &[back], None)?;
                 }
-                match cover(i, run, &self.aside)? {
-                    true => step("page covered"),
-                    false => refused += 1,
-                }
+                moves.drain(..(at / 2 + 1) * 2);
             }
+            step("pages covered");
             if refused == REFUSALS || next == self.done {
                 end = self.runs.len();
             }
@@ -309,6 +320,22 @@ impl Ready {
             self.is_finished = true;
         }
         Ok(!self.is_finished)
+    }
+
+    /// Returns the two moves by which a run is covered.
+    fn moves(&self, run: &Run) -> [Move; 2] {
+        let len = run.len();
+        let aside = Move {
+            from: run.start,
+            to: self.aside.0.start + run.offset,
+            len,
+        };
+        let cover = Move {
+            from: self.aside.spare().start + run.offset - PAGE_SIZE,
+            to: run.start,
+            len,
+        };
+        [aside, cover]
     }
 
     fn bytes_of(&self, run: &Run) -> &[u8] {
@@ -335,6 +362,22 @@ impl Ready {
         })?;
         released.map_err(agent.refused("unmap memory for covered text"))
     }
+}
+
+/// Returns the code that moves many mappings at once, with a table at `table`; `None` if that is not safe: if we died meanwhile, a
+/// thread with a filter would go on making calls that the filter may forbid.
+fn batch(
+    process: &Process,
+    remote: &dyn TargetMemory,
+    arenas: &[Arena],
+    table: u64,
+) -> Option<Batch> {
+    let filters = |tid: u32| {
+        let status = process.thread_status(tid);
+        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
+    };
+    let mut threads = process.threads().ok()?.into_iter();
+    (!threads.any(filters)).then(|| Batch::of_moves(remote, arenas, table))?
 }
 
 impl Agent {
@@ -366,14 +409,14 @@ impl Agent {
     }
 }
 
-/// Maps a memfd of covers to the range where what they cover is to stand, without access, and its
-/// contents to the spare range behind. Returns false if something else is mapped there.
+/// Maps a memfd of covers to the range where what they cover is to stand, whose first page holds tables of
+/// calls, and its contents to the spare range behind. Returns false if something else is mapped there.
 fn map(i: &mut dyn Calls, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
     let (start, spare) = (aside.0.start, aside.spare());
     let len = spare.end - start;
     let flags = libc::MAP_PRIVATE | libc::MAP_NORESERVE;
     let reserve = flags | libc::MAP_FIXED_NOREPLACE;
-    let call = [start, len, libc::PROT_NONE as u64, reserve as u64, fd, 0];
+    let call = [start, len, libc::PROT_READ as u64, reserve as u64, fd, 0];
     match i.call(libc::SYS_mmap, call)? {
         Ok(at) if at == start => {}
         Ok(elsewhere) => {
@@ -392,34 +435,6 @@ fn map(i: &mut dyn Calls, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
         let _ = i.call(libc::SYS_munmap, [start, len, 0, 0, 0, 0])?;
     }
     Ok(mapped.is_ok())
-}
-
-/// Moves a mapping, and leaves one of the same file, without pages, where it was.
-fn move_mapping(
-    i: &mut dyn Calls,
-    from: u64,
-    to: u64,
-    len: u64,
-) -> Result<Result<(), Errno>, TargetError> {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-    let moved = i.call(libc::SYS_mremap, [from, len, len, flags as u64, to, 0])?;
-    Ok(moved.map(|_| ()))
-}
-
-/// Covers a run of pages. Returns false, and has changed nothing, if the kernel refuses that.
-fn cover(i: &mut dyn Calls, run: &Run, aside: &Aside) -> Result<bool, TargetError> {
-    let to = aside.0.start + run.offset;
-    if move_mapping(i, run.start, to, run.len())?.is_err() {
-        return Ok(false);
-    }
-    step("text moved aside");
-    let from = aside.spare().start + run.offset - PAGE_SIZE;
-    if move_mapping(i, from, run.start, run.len())?.is_ok() {
-        return Ok(true);
-    }
-    // What is in its place is the same file: if it cannot be moved back, the program runs on.
-    let _ = move_mapping(i, to, run.start, run.len())?;
-    Ok(false)
 }
 
 /// Unmaps what is left of the spare range, and, if no cover is left that needs it, the range where covered
@@ -501,12 +516,27 @@ pub(crate) fn uncover(
         others.meeting(start..end).next().is_none()
     };
     let agent = AgentOf::among(host, stopped, remote)?;
-    agent.with(remote, agent.scratch(&installed.ledger), |i| {
+    let ledger = &installed.ledger;
+    let keeper = |m: &&Mapping| Aside::of(m).is_some_and(|aside| aside.0.start == m.start);
+    let table = maps.iter().find(keeper).map(|m| m.start);
+    agent.with(remote, agent.scratch(ledger), |i| {
         let mut covers = covers(&maps).filter(is_free);
-        for cover in covers.by_ref().take(AT_ONCE) {
-            if let Err(errno) = put_back(agent.pid(), i, remote, &maps, &cover)? {
-                return Err(agent.refused("put covered text back")(errno));
+        let mut moves = Vec::new();
+        for cover in covers.by_ref() {
+            let back = prepare_return(i, remote, agent.pid(), &maps, &cover)?;
+            moves.extend(back.map_err(agent.refused("protect covered text"))?);
+            if moves.len() >= AT_ONCE {
+                break;
             }
+        }
+        for moves in moves.chunks(2 * AT_ONCE) {
+            let table = table.and_then(|at| batch(process, remote, &installed.arenas, at));
+            let batch = table.as_ref();
+            let moved = agent.move_mappings(i, remote, ledger, moves, batch)?;
+            if moved.is_some() {
+                return Err(agent.refused("put covered text back")(Errno::NOMEM));
+            }
+            step("pages uncovered");
         }
         if covers.next().is_some() {
             return Ok(true);
@@ -521,35 +551,37 @@ pub(crate) fn uncover(
     })
 }
 
-/// Puts what a cover stands in for back into its place. What the program, or another tool, has changed in
-/// the cover meanwhile is first changed in the text that stands aside as well, where nobody executes it;
-/// so is the protection.
-fn put_back(
-    pid: i32,
+/// Returns the moves that put what a cover stands in for back into its place. What the program, or another
+/// tool, has changed in the cover meanwhile is first changed in the text that stands aside as well, where
+/// nobody executes it; so is the protection.
+fn prepare_return(
     i: &mut dyn Calls,
     remote: &dyn TargetMemory,
+    pid: i32,
     maps: &[Mapping],
     cover: &Cover,
-) -> Result<Result<(), Errno>, TargetError> {
+) -> Result<Result<Vec<Move>, Errno>, TargetError> {
+    let mut moves = Vec::new();
     let parts = cover.belongs(maps);
     let len = (cover.mapping.end - cover.mapping.start) as usize;
     let read = |at| remote.read_some(at, len).ok().filter(|b| b.len() == len);
     let (Some(now), Some(aside)) = (read(cover.mapping.start), read(cover.covered.start)) else {
-        return Ok(Ok(()));
+        return Ok(Ok(moves));
     };
-    if !parts.is_empty() {
-        // A breakpoint that is only aside is a uprobe's, which was registered meanwhile.
-        let differs = |at: &usize| now[*at] != aside[*at] && aside[*at] != INT3;
-        let mut at = 0;
-        while at < len {
-            let end = at + (at..len).take_while(differs).count();
-            if end > at {
-                let address = cover.covered.start + at as u64;
-                write(pid, remote, address, &now[at..end])?;
-                step("change in a cover kept");
-            }
-            at = end + 1;
+    if parts.is_empty() {
+        return Ok(Ok(moves));
+    }
+    // A breakpoint that is only aside is a uprobe's, which was registered meanwhile.
+    let differs = |at: &usize| now[*at] != aside[*at] && aside[*at] != INT3;
+    let mut at = 0;
+    while at < len {
+        let end = at + (at..len).take_while(differs).count();
+        if end > at {
+            let address = cover.covered.start + at as u64;
+            write(pid, remote, address, &now[at..end])?;
+            step("change in a cover kept");
         }
+        at = end + 1;
     }
     for part in &parts {
         let from = cover.covered.start + (part.start - cover.mapping.start);
@@ -562,21 +594,20 @@ fn put_back(
                 (perms.write, libc::PROT_WRITE),
                 (perms.execute, libc::PROT_EXEC),
             ];
-            let prot: i32 = prot
-                .iter()
-                .filter(|(has, _)| *has)
-                .map(|(_, bit)| bit)
-                .sum();
-            if let Err(errno) = i.call(libc::SYS_mprotect, [from, len, prot as u64, 0, 0, 0])? {
+            let prot = prot.iter().filter(|(has, _)| *has);
+            let prot: i32 = prot.map(|(_, bit)| bit).sum();
+            let call = [from, len, prot as u64, 0, 0, 0];
+            if let Err(errno) = i.call(libc::SYS_mprotect, call)? {
                 return Ok(Err(errno));
             }
         }
-        if let Err(errno) = move_mapping(i, from, part.start, len)? {
-            return Ok(Err(errno));
-        }
-        step("text moved back");
+        moves.push(Move {
+            from,
+            to: part.start,
+            len,
+        });
     }
-    Ok(Ok(()))
+    Ok(Ok(moves))
 }
 
 /// Returns the addresses where other tools have uprobes that the program does not reach: they are in

@@ -169,7 +169,7 @@ fn detach_ours(
             say_left(process, &remote, installed)?;
             set_restored(process, &remote, installed)?;
         }
-        let left = all_leave(&mut *stopped, installed, round)?;
+        let left = all_leave(&mut *stopped, host, &remote, installed, round)?;
         if left {
             // Those that were in a detour have recorded their hits.
             report.out.get_or_insert_with(Instant::now);
@@ -189,7 +189,7 @@ fn detach_ours(
             if !is_ours()? {
                 return Ok(());
             }
-            let quiet = all_leave(&mut *stopped, installed, round)?
+            let quiet = all_leave(&mut *stopped, host, &remote, installed, round)?
                 && is_quiet(&*stopped, &remote, process, installed, round)?;
             report.standstill += stopped.elapsed();
             if !quiet {
@@ -257,19 +257,59 @@ fn uncover(
     }
 }
 
-/// Moves every thread out of the arenas. Returns false if one is still there.
+/// Moves every thread out of the arenas, and those that return from calls for a dead tracer to their own
+/// code: their frames are in the ledger. Returns false if one is still there.
 fn all_leave(
     stopped: &mut dyn StoppedThreads,
+    host: &dyn Host,
+    remote: &dyn TargetMemory,
     installed: &Installed,
     round: u32,
 ) -> Result<bool, TargetError> {
     let patience = PATIENCE * (1 << round.min(MOST_DOUBLINGS));
-    match leave(stopped, installed, patience) {
+    let left = match leave(stopped, installed, patience) {
+        Ok(true) => send_home(stopped, host, remote).map(|any| !any),
+        left => left,
+    };
+    match left {
         // While it was let run, the thread has reached a place where it cannot stop; the others
         // must not stay stopped to wait for it.
         Err(TargetError::Unstoppable { .. }) => Ok(false),
         left => left,
     }
+}
+
+/// Time for which it may wait for a processor in each.
+const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
+
+/// Lets threads finish the calls that a killed tracer made them issue. Returns true if there
+/// were any: then the mappings may have changed.
+///
+/// Until they have finished, a session must not be unmapped: the frame through which they
+/// return may lie in it.
+///
+/// # Errors
+/// A thread cannot be resumed, or stopped again.
+pub(crate) fn send_home(
+    stopped: &mut dyn StoppedThreads,
+    host: &dyn Host,
+    remote: &dyn TargetMemory,
+) -> Result<bool, TargetError> {
+    let mut any = false;
+    let mut index = 0;
+    let mut moments = 0;
+    while let Some(thread) = stopped.threads().get(index).copied() {
+        if moments < MOMENTS && host.is_orphan(&thread, remote) {
+            any = true;
+            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
+            moments += 1;
+            stopped.let_run(index, Duration::from_micros(pause), SCHEDULED_LIMIT)?;
+        } else {
+            index += 1;
+            moments = 0;
+        }
+    }
+    Ok(any)
 }
 
 /// True if nothing leads back into the arenas, which all threads have left, and no unwinder needs our

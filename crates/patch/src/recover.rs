@@ -10,12 +10,12 @@
 //! one budget per process. The owner of a recording is identified by a fact that cannot be
 //! forged: the open memfd of a process of the same user named `capriole`.
 
-use crate::detach::{Detached, detach, detach_and_save};
+use crate::detach::{Detached, detach, detach_and_save, send_home};
 use crate::installed::Installed;
 use crate::returns::Region;
 use crate::session::{Agent, SESSION_PATH, is_of_session, is_session};
 use capriole_host::error::TargetError;
-use capriole_host::host::{Host, StoppedThreads, TargetMemory};
+use capriole_host::host::{Host, TargetMemory};
 use capriole_host::memfd;
 use capriole_ledger::change::Change;
 use capriole_ledger::remains::{Save, TraceId};
@@ -348,41 +348,6 @@ fn is_arena(
         let bytes = remote.read_some(at, len);
         bytes.is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
     })
-}
-
-/// Attempts to let a thread run until it has returned to its own code.
-const MOMENTS: u32 = 60;
-/// Time for which it may wait for a processor in each.
-const SCHEDULED_LIMIT: Duration = Duration::from_millis(100);
-
-/// Lets threads finish the calls that a killed tracer made them issue. Returns true if there
-/// were any: then the mappings may have changed.
-///
-/// Until they have finished, a session must not be unmapped: the frame through which they
-/// return may lie in it.
-///
-/// # Errors
-/// A thread cannot be resumed, or stopped again.
-pub(crate) fn send_home(
-    stopped: &mut dyn StoppedThreads,
-    host: &dyn Host,
-    remote: &dyn TargetMemory,
-) -> Result<bool, TargetError> {
-    let mut any = false;
-    let mut index = 0;
-    let mut moments = 0;
-    while let Some(thread) = stopped.threads().get(index).copied() {
-        if moments < MOMENTS && host.is_orphan(&thread, remote) {
-            any = true;
-            let pause = if moments < 8 { 0 } else { 20 << (moments / 8) };
-            moments += 1;
-            stopped.let_run(index, Duration::from_micros(pause), SCHEDULED_LIMIT)?;
-        } else {
-            index += 1;
-            moments = 0;
-        }
-    }
-    Ok(any)
 }
 
 /// Stops the process once for [`send_home`].

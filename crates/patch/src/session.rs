@@ -60,8 +60,39 @@ pub struct SessionMemory {
 pub struct Batch {
     /// The code, up to the instruction where it waits.
     pub code: Range<u64>,
+    /// Where it begins.
+    pub start: u64,
     /// Address of the memory for arguments, 32 bytes for each call. The target can read it.
     pub table: u64,
+}
+
+/// A mapping to be moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Move {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) len: u64,
+}
+
+impl Batch {
+    /// Returns the code of a session for moves of mappings, with their table at `table`; `None` if the
+    /// session has none.
+    pub(crate) fn of_moves(
+        remote: &dyn TargetMemory,
+        arenas: &[Arena],
+        table: u64,
+    ) -> Option<Batch> {
+        let entries = capriole_resident::entries(arenas.first()?.start);
+        // A session that was not armed has none yet.
+        let code = entries.batch..entries.batch_home + 1;
+        let size = (code.end - code.start) as usize;
+        let is_there = remote.read_some(code.start, size).ok()? == capriole_resident::batch();
+        is_there.then_some(Batch {
+            code,
+            start: entries.batch_moves,
+            table,
+        })
+    }
 }
 
 /// A system call and its arguments 2, 3 and 4, which are the same for each row.
@@ -622,38 +653,89 @@ impl<'s> AgentOf<'s> {
             .flatten()
             .flat_map(|w| w.to_le_bytes())
             .collect();
-        let address = batch.table;
-        write(pid, remote, address, &bytes)?;
-        let (mut next, size) = (0, 32);
-        // 0 if the process has ended, which other code detects.
-        let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
-        while next < rows.len() {
-            ledger.forget_batch(remote)?;
-            let end = address + rows.len() as u64 * size;
-            let table = CallTable {
-                code: batch.code.clone(),
-                rows: address + next as u64 * size..end,
-                number: call.number,
-                arguments: call.arguments,
-                came_to: ledger.batch(),
-            };
-            i.call_each(&table, &|| came_to() != 0)?;
-            let came_to = came_to();
-            if came_to == end {
-                break;
-            }
-            // The memory is the program's: trust nothing in it.
-            let index = came_to.wrapping_sub(address) / size;
-            if index < next as u64 || index >= rows.len() as u64 {
-                return Err(TargetError::Damaged {
-                    pid,
-                    what: "a batch of system calls went astray",
-                });
-            }
-            failed.push(index as usize);
-            next = index as usize + 1;
+        write(pid, remote, batch.table, &bytes)?;
+        let mut next = 0;
+        while let Some(index) = self.go_on(i, remote, ledger, call, &batch, next..rows.len())? {
+            failed.push(index);
+            next = index + 1;
         }
         Ok(failed)
+    }
+
+    /// Makes the calls of some rows of a batch, whose table is written; returns the index of the first
+    /// row whose result is not the expected one.
+    fn go_on(
+        &self,
+        i: &mut dyn Calls,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+        call: &Repeated,
+        batch: &Batch,
+        rows: Range<usize>,
+    ) -> Result<Option<usize>, TargetError> {
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        const SIZE: u64 = 32;
+        let at = |row: usize| batch.table + row as u64 * SIZE;
+        // 0 if the process has ended, which other code detects.
+        let came_to = || remote.read_u64(ledger.batch()).unwrap_or(0);
+        ledger.forget_batch(remote)?;
+        let table = CallTable {
+            code: batch.code.clone(),
+            start: batch.start,
+            rows: at(rows.start)..at(rows.end),
+            number: call.number,
+            arguments: call.arguments,
+            came_to: ledger.batch(),
+        };
+        i.call_each(&table, &|| came_to() != 0)?;
+        let came_to = came_to();
+        if came_to == table.rows.end {
+            return Ok(None);
+        }
+        // The memory is the program's: trust nothing in it.
+        let index = (came_to.wrapping_sub(batch.table) / SIZE) as usize;
+        match rows.contains(&index) {
+            true => Ok(Some(index)),
+            false => Err(TargetError::Damaged {
+                pid: self.pid(),
+                what: "a batch of system calls went astray",
+            }),
+        }
+    }
+
+    /// Moves mappings, one after the other, and leaves one of the same file, without pages, where each
+    /// was. Returns the index of the first that the kernel does not move; those behind it stay where
+    /// they are.
+    pub(crate) fn move_mappings(
+        &self,
+        i: &mut dyn Calls,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+        moves: &[Move],
+        batch: Option<&Batch>,
+    ) -> Result<Option<usize>, TargetError> {
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let batch = batch.filter(|_| moves.len() > 2 && self.0.returns_by_itself());
+        let Some(batch) = batch else {
+            for (index, Move { from, to, len }) in moves.iter().enumerate() {
+                let arguments = [*from, *len, *len, flags as u64, *to, 0];
+                if i.call(libc::SYS_mremap, arguments)? != Ok(*to) {
+                    return Ok(Some(index));
+                }
+                step("text moved");
+            }
+            return Ok(None);
+        };
+        let rows = moves.iter().flat_map(|m| [m.from, m.len, 0, m.to]);
+        let bytes: Vec<u8> = rows.flat_map(u64::to_le_bytes).collect();
+        write(self.pid(), remote, batch.table, &bytes)?;
+        let call = Repeated {
+            number: libc::SYS_mremap,
+            arguments: [0, flags as u64, 0],
+        };
+        self.go_on(i, remote, ledger, &call, batch, 0..moves.len())
     }
 
     /// Closes file descriptor `fd` in the target.

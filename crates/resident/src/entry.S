@@ -18,6 +18,7 @@
 	.long	capriole_entry_filtering
 	.long	capriole_entry_action
 	.long	capriole_batch_waits
+	.long	capriole_batch_moves
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
@@ -336,6 +337,21 @@ capriole_batch:
 	jne	.Lbatch_done
 	add	$32, %rbx
 	jmp	capriole_batch
+	/* The same for mremap, whose rows are { old address, size, 0, new address }. */
+capriole_batch_moves:
+	cmp	%rbp, %rbx
+	jae	.Lbatch_done
+	mov	(%rbx), %rdi
+	mov	8(%rbx), %rsi
+	mov	%rsi, %rdx
+	mov	%r15, %r10
+	mov	24(%rbx), %r8
+	mov	%r12, %rax
+	syscall
+	cmp	24(%rbx), %rax
+	jne	.Lbatch_done
+	add	$32, %rbx
+	jmp	capriole_batch_moves
 .Lbatch_done:
 	mov	%rbx, (%r13)
 	mov	$BATCH_WAKES, %r9d

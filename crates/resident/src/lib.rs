@@ -77,6 +77,8 @@ pub struct Entries {
     pub batch: u64,
     /// Address behind the system call in which such a thread waits.
     pub batch_waits: u64,
+    /// The code for a batch of moves of mappings, which ends as that of other calls.
+    pub batch_moves: u64,
     /// Address behind that from which a `ret` leads back.
     pub batch_home: u64,
     /// Signal handler for faults.
@@ -180,6 +182,12 @@ pub fn size() -> usize {
     BLOB.len()
 }
 
+/// Returns the code for batches of system calls, which is the same wherever it is placed.
+pub fn batch() -> &'static [u8] {
+    let own = entries(0);
+    &BLOB[own.batch as usize..=own.batch_home as usize]
+}
+
 /// The entries of a blob placed at `base`.
 pub fn entries(base: u64) -> Entries {
     let at = |index| base + u64::from(head(index));
@@ -191,6 +199,7 @@ pub fn entries(base: u64) -> Entries {
         restorer: at(5),
         batch: at(8),
         batch_waits: at(14),
+        batch_moves: at(15),
         batch_home: at(9),
         fault: at(10),
         run: at(11),
@@ -363,10 +372,10 @@ mod tests {
         // are called; the compiler emits the call of the latter up to four times, with a constant
         // index or not.
         assert!((2..=6).contains(&handlers), "{handlers}");
-        // The restorer; the two in code that only the tracer sends threads to; to read a field
+        // The restorer; the three in code that only the tracer sends threads to; to read a field
         // getpid and process_vm_readv, prctl and gettid; in a forked child gettid and getpid; and sched_yield before a filter.
         // Behind the program's rt_sigaction getpid, in a child gettid, and rt_sigaction.
-        assert_eq!(syscalls, 13);
+        assert_eq!(syscalls, 14);
         assert_eq!(loads.len(), 1, "{loads:x?}");
         assert_leads_back(loads[0]);
     }
@@ -460,8 +469,8 @@ mod tests {
                 _ => {}
             }
         }
-        // The tracer's system call, and rt_sigtimedwait.
-        assert_eq!(numbers, [None, Some(128)]);
+        // The tracer's system calls, of either form, and rt_sigtimedwait.
+        assert_eq!(numbers, [None, None, Some(128)]);
     }
 
     #[test]

@@ -128,7 +128,7 @@ pub(crate) fn for_call(
 
 /// Returns registers for the resident's code of a batch.
 pub(crate) fn for_table(original: Registers, table: &CallTable, stack: u64) -> Registers {
-    let mut r = moved_to(original, table.code.start);
+    let mut r = moved_to(original, table.start);
     r.rbx = table.rows.start;
     r.rbp = table.rows.end;
     r.r12 = table.number as u64;

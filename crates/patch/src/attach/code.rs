@@ -791,6 +791,7 @@ impl Code {
         let entries = self.entries();
         Batch {
             code: entries.batch..entries.batch_home + 1,
+            start: entries.batch,
             table,
         }
     }

@@ -966,7 +966,12 @@ impl Attached {
         let ledger = self.memory.ledger;
         let mut stopped = self.host.stop()?;
         while let Some(covers) = covers
-            && covers.put(&*self.host, &*stopped, remote, &ledger)?
+            && covers.put(
+                &*self.host,
+                &*stopped,
+                remote,
+                (&ledger, &self.installed.arenas),
+            )?
         {
             // Only so many in one stop.
             self.standstill.all += stopped.resume();
