@@ -75,8 +75,6 @@ pub(crate) struct Ready {
     refused: usize,
     /// Number of stops in which no thread could make calls.
     tries: u32,
-    /// True if nothing is left to be unmapped.
-    is_finished: bool,
 }
 
 /// A range of pages to be covered.
@@ -224,7 +222,6 @@ impl Ready {
                     done: 0,
                     refused: 0,
                     tries: 0,
-                    is_finished: false,
                 }));
             }
         }
@@ -258,13 +255,14 @@ impl Ready {
         };
         // Another thread may have put another file in the place of ours before it was mapped.
         let spare = self.aside.spare();
-        let is_ours = |m: &Mapping| {
-            m.start <= spare.start
-                && spare.end <= m.end
-                && m.inode == self.inode
-                && Aside::of(m).as_ref() == Some(&self.aside)
-        };
-        let next = match maps.iter().any(is_ours) {
+        let is_ours =
+            |m: &&Mapping| m.inode == self.inode && Aside::of(m).as_ref() == Some(&self.aside);
+        let ours = maps.iter().filter(is_ours);
+        let ready = ours.map(|m| {
+            let end = m.end.min(spare.end);
+            end.saturating_sub(m.start.max(spare.start))
+        });
+        let next = match ready.sum::<u64>() == spare.end - spare.start {
             true => self.runs.len().min(self.done + AT_ONCE),
             false => self.done,
         };
@@ -286,7 +284,7 @@ impl Ready {
         let mut refused = self.refused;
         let mut end = next;
         let batch = batch(process, remote, arenas, self.aside.0.start);
-        let finished = agent.with(remote, place, |i| {
+        agent.with(remote, place, |i| {
             let mut moves: Vec<Move> = runs.iter().flat_map(|run| self.moves(run)).collect();
             while refused < REFUSALS
                 && let Some(at) = agent.move_mappings(i, remote, ledger, &moves, batch.as_ref())?
@@ -309,17 +307,10 @@ impl Ready {
             if refused == REFUSALS || next == self.done {
                 end = self.runs.len();
             }
-            match end == self.runs.len() {
-                true => release(i, &process.raw_maps()?, &self.aside).map(Some),
-                false => Ok(None),
-            }
+            Ok(())
         })?;
         (self.done, self.refused) = (end, refused);
-        if let Some(released) = finished {
-            released.map_err(agent.refused("unmap memory for covered text"))?;
-            self.is_finished = true;
-        }
-        Ok(!self.is_finished)
+        Ok(self.done < self.runs.len())
     }
 
     /// Returns the two moves by which a run is covered.
@@ -343,7 +334,7 @@ impl Ready {
         &self.bytes[start..start + run.len() as usize]
     }
 
-    /// Unmaps what has not been used.
+    /// Unmaps everything if nothing is covered.
     ///
     /// # Errors
     /// The process is gone, or no thread of it can make calls.
@@ -353,12 +344,13 @@ impl Ready {
         remote: &dyn TargetMemory,
         ledger: &Ledger,
     ) -> Result<(), TargetError> {
-        if self.is_finished {
+        let maps = host.process().raw_maps()?;
+        if covers(&maps).any(|cover| cover.aside == self.aside) {
             return Ok(());
         }
         let agent = Agent::hire(host, remote)?;
         let released = agent.with(remote, agent.scratch(ledger), |i| {
-            release(i, &host.process().raw_maps()?, &self.aside)
+            release(i, &maps, &self.aside)
         })?;
         released.map_err(agent.refused("unmap memory for covered text"))
     }
@@ -437,8 +429,8 @@ fn map(i: &mut dyn Calls, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
     Ok(mapped.is_ok())
 }
 
-/// Unmaps what is left of the spare range, and, if no cover is left that needs it, the range where covered
-/// mappings stood aside.
+/// Unmaps the range where covered mappings stood aside, and the spare one behind it, if no cover is left
+/// that needs them.
 fn release(
     i: &mut dyn Calls,
     maps: &[Mapping],
@@ -446,13 +438,19 @@ fn release(
 ) -> Result<Result<(), Errno>, TargetError> {
     let is_its = |m: &&Mapping| Aside::of(m).as_ref() == Some(aside);
     let is_needed = covers(maps).any(|cover| cover.aside == *aside);
-    // Nothing that the program has mapped there since.
+    let mut keepers = maps.iter().filter(is_its);
+    if is_needed || !keepers.any(|m| m.start == aside.0.start) {
+        return Ok(Ok(()));
+    }
+    // Without what the program may have mapped there, if it has unmapped a part.
     let spare = maps.iter().filter(is_its);
     let spare = spare.filter(|m| aside.spare().contains(&m.start));
-    let mut unused: Vec<Range<u64>> = spare.map(|m| m.start..m.end).collect();
-    let mut keepers = maps.iter().filter(is_its);
-    if !is_needed && keepers.any(|m| m.start == aside.0.start) {
-        unused.push(aside.0.clone());
+    let mut unused = vec![aside.0.clone()];
+    for mapping in spare {
+        match unused.last_mut() {
+            Some(last) if last.end == mapping.start => last.end = mapping.end,
+            _ => unused.push(mapping.start..mapping.end),
+        }
     }
     for Range { start, end } in unused {
         if let Err(errno) = i.call(libc::SYS_munmap, [start, end - start, 0, 0, 0, 0])? {

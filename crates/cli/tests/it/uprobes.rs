@@ -6,7 +6,7 @@
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
-    HANGS, OwnText, Probes, Recording, Running, assert_no_session, assert_text_is_the_files,
+    HANGS, OwnText, Probes, Reach, Recording, Running, assert_no_session, assert_text_is_the_files,
     attach_to, capriole, told,
 };
 use crate::traces::{Background, events, scratch, summary, text, until_looked};
@@ -620,6 +620,45 @@ fn come_and_go(rounds: usize) {
     running.say("cool");
     assert_eq!(running.line(), "called");
     assert_no_session(&process);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// More pages than are covered, or uncovered, in one stop.
+#[test]
+fn many_pages_are_covered_and_uncovered() {
+    let Some(program) = build(Compiler::Gcc, "scattered.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let maps = process.raw_maps().expect("maps");
+    let probes = Probes::of(&process, &[":far_*"], Reach::Best);
+    let recording = attach_to(&process, &probes, 1 << 20);
+    let covered = process.raw_maps().expect("maps");
+    let of_the_program: Vec<_> = capriole_proc::maps::covers(&covered)
+        .filter(|cover| {
+            let parts = cover.belongs(&covered);
+            parts.iter().all(|part| Path::new(&part.path) == program)
+        })
+        .collect();
+    assert_eq!(of_the_program.len(), 150);
+    let shown = |maps: Vec<_>| {
+        let maps = maps.into_iter().filter(|m: &capriole_proc::maps::Mapping| {
+            Path::new(&m.path) == program && m.perms.execute
+        });
+        maps.collect::<Vec<_>>()
+    };
+    assert_eq!(
+        shown(process.maps().expect("maps")),
+        shown(maps.clone()),
+        "as the program has made it"
+    );
+    call(&mut running);
+    let calls = recording.detach().expect("nothing is lost");
+    assert_eq!(calls.len(), 150);
+    assert_eq!(process.raw_maps().expect("maps"), maps);
+    call(&mut running);
     assert_text_is_the_files(&process, true);
     running.finish();
 }
