@@ -604,7 +604,7 @@ fn compare(build: &Build, seed: u64) -> Option<Counts> {
     let mut task = json!({
         "task": "candidates",
         "seed": seed,
-        "functions": rounds(40, 40, 80),
+        "functions": rounds(28, 40, 80),
         "lines": rounds(2, 2, 4),
         "names": 5,
         "copies": rounds(12, 12, 40),

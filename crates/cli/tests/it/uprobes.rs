@@ -562,7 +562,7 @@ fn what_comes_to_covered_text_waits_until_the_recording_ends() {
 /// order.
 #[test]
 fn uprobes_and_recordings_come_and_go_in_any_order() {
-    come_and_go(rounds(5, 5, 50));
+    come_and_go(rounds(3, 3, 50));
 }
 
 /// As above, for longer.
