@@ -55,7 +55,7 @@ const TRIES: u32 = 100;
 /// Runs that the kernel may refuse to move before no other is tried.
 const REFUSALS: usize = 8;
 /// Attempts to reserve addresses, between which the program may have mapped something there.
-const ATTEMPTS: usize = 8;
+const ATTEMPTS: usize = 3;
 /// Mappings that a run of covered pages may take: the rest of the mapping behind it, the cover, and what
 /// stands aside.
 const MAPPINGS: usize = 3;
@@ -374,7 +374,8 @@ fn batch(
 
 impl Agent {
     /// Maps a memfd for covers with `bytes` behind its first page, and reserves the range where what
-    /// they cover stands aside. Returns its inode; `None` if something is mapped there.
+    /// they cover stands aside. Returns its inode; `None` if something is mapped there, or the program
+    /// may not have executable memory of that kind (`vm.memfd_noexec`), or no more memory.
     fn reserve(
         &self,
         remote: &dyn TargetMemory,
@@ -387,10 +388,14 @@ impl Agent {
         let text = [aside.name().as_bytes(), b"\0"].concat();
         write(pid, remote, name, &text)?;
         self.with(remote, place, |i| {
-            let fd = self.create_executable(i, name)?;
+            let fd = match self.create_executable(i, name) {
+                Err(TargetError::Refused { .. }) => return Ok(None),
+                fd => fd?,
+            };
             step("memory for covers created");
             let mapped = match fill(pid, fd as i32, PAGE_SIZE, bytes) {
                 Ok(inode) => map(i, aside, fd).map(|mapped| mapped.then_some(inode)),
+                Err(TargetError::Share { .. }) => Ok(None),
                 Err(error) => Err(error),
             };
             // It is not to take a number from the program for longer than it must.
