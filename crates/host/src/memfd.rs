@@ -80,6 +80,7 @@ pub struct Descriptor {
 
 /// Returns the descriptors that a process has for memfds whose names are ours. Empty if they cannot be
 /// read.
+#[must_use]
 pub fn descriptors(pid: u32, is_ours: impl Fn(&str) -> bool) -> Vec<Descriptor> {
     use std::os::unix::fs::MetadataExt;
     let pid = deputy(pid);

@@ -56,7 +56,7 @@ use capriole_insn::liveness::RegSet;
 use capriole_ledger::counter::ReferenceCounter;
 use capriole_ledger::remains::TraceId;
 use capriole_ledger::{FAULTS, Identity, Kind, MAX_ENTRIES};
-use capriole_proc::process::{self, Process, Seccomp};
+use capriole_proc::process::{self, Process};
 use capriole_proc::translator;
 use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Tactic};
@@ -514,11 +514,8 @@ fn examine(
             guards.without_threads().join(probes)
         }
     };
-    let filtered = stopped.threads().iter().any(|t| {
-        process
-            .thread_status(t.tid as u32)
-            .is_ok_and(|s| s.seccomp != Seccomp::Off)
-    });
+    let mut threads = stopped.threads().iter();
+    let filtered = threads.any(|thread| process.is_filtered(thread.tid as u32));
     standstill.all += stopped.elapsed();
     let agent = match Agent::choose(&**host, stopped, remote) {
         Err(TargetError::NoThread { .. }) => Agent::hire(&**host, remote)?,
@@ -547,17 +544,16 @@ fn not_examined(
             pid: process.pid() as i32,
         });
     }
-    let filters = |tid: u32| {
-        let status = process.thread_status(tid);
-        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
-    };
     Ok(Examined {
         survey: Survey {
             shadow_stack: has_shadow_stack(process),
             ..Survey::default()
         },
         guarded: Guarded::default(),
-        filtered: process.threads()?.into_iter().any(filters),
+        filtered: process
+            .threads()?
+            .into_iter()
+            .any(|tid| process.is_filtered(tid)),
         agent: Agent::hire(&**host, remote)?,
     })
 }

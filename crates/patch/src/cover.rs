@@ -40,7 +40,7 @@ use capriole_ledger::{Arena, Entry, Ledger};
 use capriole_proc::maps::{
     Aside, Cover, Layout, Mapping, PAGE_SIZE, covers, free_stretches, max_map_count,
 };
-use capriole_proc::process::{Process, Seccomp};
+use capriole_proc::process::Process;
 use capriole_ring::layout::State;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -356,20 +356,18 @@ impl Ready {
     }
 }
 
-/// Returns the code that moves many mappings at once, with a table at `table`; `None` if that is not safe: if we died meanwhile, a
-/// thread with a filter would go on making calls that the filter may forbid.
+/// Returns the code that moves many mappings at once, with a table at `table`. If we die meanwhile, the
+/// thread goes on with the rest by itself, which is right after each move; `None` if a thread has a
+/// filter of system calls, which might forbid them then.
 fn batch(
     process: &Process,
     remote: &dyn TargetMemory,
     arenas: &[Arena],
     table: u64,
 ) -> Option<Batch> {
-    let filters = |tid: u32| {
-        let status = process.thread_status(tid);
-        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
-    };
     let mut threads = process.threads().ok()?.into_iter();
-    (!threads.any(filters)).then(|| Batch::of_moves(remote, arenas, table))?
+    let is_filtered = threads.any(|tid| process.is_filtered(tid));
+    (!is_filtered).then(|| Batch::of_moves(remote, arenas, table))?
 }
 
 impl Agent {

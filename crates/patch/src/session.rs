@@ -790,7 +790,7 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
 
 /// Gives a memfd its size. Fails with `FBIG` if this process may not make files of that size: it
 /// counts as a file, and the kernel would send a SIGXFSZ, which ends programs.
-pub(crate) fn set_size(file: impl AsFd, size: u64) -> Result<(), Errno> {
+fn set_size(file: impl AsFd, size: u64) -> Result<(), Errno> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
     match limit {
         Some(limit) if limit < size => Err(Errno::FBIG),
@@ -814,7 +814,7 @@ fn share(pid: i32, fd: i32, size: usize) -> Result<OwnedFd, TargetError> {
 
 /// Opens a memfd that the target has just created. The target's other threads run: one may have
 /// put another file in its place to make us write there.
-pub(crate) fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
+fn open_descriptor(pid: i32, fd: i32) -> rustix::io::Result<OwnedFd> {
     use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
     let by_pidfd = || {
         let pid = Pid::from_raw(pid).ok_or(Errno::SRCH)?;

@@ -253,6 +253,13 @@ impl Process {
         read(format!("task/{tid}/status")).or_else(|_| read(format!("../{tid}/status")))
     }
 
+    /// True if a thread has a filter of system calls; false if it has ended.
+    #[must_use]
+    pub fn is_filtered(&self, tid: u32) -> bool {
+        let status = self.thread_status(tid);
+        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
+    }
+
     /// Returns the processes that a thread has forked and that still exist; none if the kernel was
     /// built without such lists (`CONFIG_PROC_CHILDREN`).
     #[must_use]
