@@ -61,7 +61,6 @@ pub fn is_root(can: &str) -> bool {
         | CapabilitySet::SYS_PTRACE
         | CapabilitySet::SYS_ADMIN
         | CapabilitySet::SYS_NICE
-        | CapabilitySet::SYS_RESOURCE
         | CapabilitySet::MKNOD;
     let has_rights = capabilities(None).is_ok_and(|sets| sets.effective.contains(rights));
     // In a user namespace root is another user outside, and has rights over nothing there.
