@@ -242,6 +242,14 @@ pub enum TargetError {
         /// `strict` or `filter`.
         mode: &'static str,
     },
+    /// The program has the system calls of all its threads passed back to itself.
+    #[error(
+        "process {pid} has the system calls of its threads redirected to itself (PR_SET_SYSCALL_USER_DISPATCH), and no thread could make one for Capriole now; try again when one sleeps in a system call"
+    )]
+    Redirected {
+        /// The process.
+        pid: i32,
+    },
     /// Session memory is inconsistent.
     #[error(
         "the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can"

@@ -119,11 +119,16 @@ pub trait Host: Debug + Send + Sync {
     /// a tracer that has ended since.
     fn is_orphan(&self, thread: &StoppedThread, memory: &dyn TargetMemory) -> bool;
 
+    /// True if system calls of a stopped thread may be passed back to the program, now or later, because
+    /// it has asked for that: code of ours must make none then.
+    fn may_redirect_calls(&self, thread: &StoppedThread) -> bool;
+
     /// Chooses one of the stopped threads for calls, and resumes the others.
     ///
     /// # Errors
-    /// [`TargetError::NoThread`]: none of them can make calls now; [`TargetError::NoSyscall`]:
-    /// there is no way to make calls in this process.
+    /// [`TargetError::NoThread`]: none of them can make calls now; [`TargetError::Redirected`]: because
+    /// those that could have their calls redirected; [`TargetError::NoSyscall`]: there is no way to make
+    /// calls in this process.
     fn choose(
         &self,
         stopped: Box<dyn StoppedThreads>,
@@ -367,6 +372,10 @@ pub trait Caller: Debug {
         memory: &'a dyn TargetMemory,
         place: FramePlace,
     ) -> Result<Box<dyn Calls + 'a>, TargetError>;
+
+    /// True if the thread may make system calls from all code, at any time; else only by
+    /// [`Calls::call`].
+    fn calls_from_anywhere(&self) -> bool;
 
     /// Returns the time for which the thread has been stopped.
     fn elapsed(&self) -> Duration;

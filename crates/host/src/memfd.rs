@@ -4,7 +4,8 @@
 //! that it opened with `O_PATH` would be reopened here for writing with *our* rights. So the
 //! descriptor is checked before it is opened, and the open then uses the checked file.
 //!
-//! A descriptor that the target has just created must be empty and not sealed.
+//! A descriptor that the target has just created must be empty and not sealed, but for the seal of a file
+//! that is not to be executed.
 //!
 //! A capriole holds descriptors of the memory of sessions in *other* processes. They must not be
 //! taken for descriptors that a killed tracer left in it, since a capriole is a program that can
@@ -110,14 +111,15 @@ fn check(file: BorrowedFd<'_>, inode: Option<u64>) -> rustix::io::Result<()> {
     is_one.then_some(()).ok_or(Errno::BADF)
 }
 
-/// Refuses anything but a new memfd: empty and without seals.
+/// Refuses anything but a new memfd: empty, and without seals other than `F_SEAL_EXEC`, which only keeps
+/// it from becoming an executable file.
 ///
 /// # Errors
 /// `EBADF`.
 pub fn check_fresh(file: BorrowedFd<'_>) -> rustix::io::Result<()> {
     check(file, None)?;
     let empty = rustix::fs::fstat(file)?.st_size == 0;
-    let unsealed = rustix::fs::fcntl_get_seals(file)? == SealFlags::empty();
+    let unsealed = SealFlags::EXEC.contains(rustix::fs::fcntl_get_seals(file)?);
     (empty && unsealed).then_some(()).ok_or(Errno::BADF)
 }
 

@@ -5,12 +5,14 @@
 //! - [`tracer`], [`threads`]: seizing and stopping threads
 //! - [`memory`], `inject`, `agent`: reading and writing memory, and making system calls in a
 //!   stopped thread
+//! - `redirected`: threads that cannot make system calls at any time
 //! - [`launch`]: starting a program and stopping it before its own code runs
 
 mod agent;
 mod inject;
 pub mod launch;
 pub mod memory;
+mod redirected;
 pub mod requests;
 pub mod threads;
 pub mod tracer;
@@ -116,12 +118,16 @@ impl Host for Ptrace {
         frame::is_orphan(&thread.registers, memory, gadgets)
     }
 
+    fn may_redirect_calls(&self, thread: &StoppedThread) -> bool {
+        redirected::may_be(&self.process, thread.tid)
+    }
+
     fn choose(
         &self,
         stopped: Box<dyn StoppedThreads>,
         memory: &dyn TargetMemory,
     ) -> Result<Box<dyn Caller>, TargetError> {
-        let agent = Agent::choose(&self.process, stopped, self.gadgets(memory)?)?;
+        let agent = Agent::choose(&self.process, stopped, memory, self.gadgets(memory)?)?;
         Ok(Box::new(agent))
     }
 
@@ -130,11 +136,12 @@ impl Host for Ptrace {
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
     ) -> Result<Box<dyn Caller + 's>, TargetError> {
-        let agent = Agent::among(&self.process, stopped, self.gadgets(memory)?)?;
+        let agent = Agent::among(&self.process, stopped, memory, self.gadgets(memory)?)?;
         Ok(Box::new(agent))
     }
 
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {
-        Ok(Box::new(Agent::hire(&self.process, self.gadgets(memory)?)?))
+        let agent = Agent::hire(&self.process, memory, self.gadgets(memory)?)?;
+        Ok(Box::new(agent))
     }
 }

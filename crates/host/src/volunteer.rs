@@ -227,6 +227,10 @@ impl Host for Volunteer {
         self.ptrace.is_orphan(thread, memory)
     }
 
+    fn may_redirect_calls(&self, thread: &StoppedThread) -> bool {
+        self.ptrace.may_redirect_calls(thread)
+    }
+
     fn choose(
         &self,
         stopped: Box<dyn StoppedThreads>,
@@ -302,6 +306,10 @@ impl Caller for Waiting {
             thread: self,
             memory,
         }))
+    }
+
+    fn calls_from_anywhere(&self) -> bool {
+        true
     }
 
     fn elapsed(&self) -> Duration {

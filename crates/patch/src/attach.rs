@@ -101,9 +101,9 @@ pub enum SiteError {
         "here Capriole itself has a probe, which tells new threads apart behind the system call that makes them"
     )]
     Guarded,
-    /// The probe would make system calls, and the program has a seccomp filter.
+    /// The probe would make system calls, and the program filters its own.
     #[error(
-        "fields in memory are read by a system call, and the program has a seccomp filter that may forbid it; registers can be recorded"
+        "fields in memory are read by a system call, and the program filters its system calls (seccomp, or PR_SET_SYSCALL_USER_DISPATCH); registers can be recorded"
     )]
     Filtered,
     /// The neighbouring probe that this one builds on could not be installed.
@@ -161,7 +161,7 @@ pub struct Attached {
     /// True if the program could install a seccomp filter unnoticed. The resident then makes no
     /// system calls, and fields that it would read by a system call cannot be read.
     pub unguarded: bool,
-    /// True if the program had a seccomp filter at attach.
+    /// True if the program filtered its system calls at attach, or had them redirected.
     filtered: bool,
     /// True if all system calls that install a filter are guarded.
     has_filters: bool,
@@ -515,10 +515,13 @@ fn examine(
         }
     };
     let mut threads = stopped.threads().iter();
-    let filtered = threads.any(|thread| process.is_filtered(thread.tid as u32));
+    let filtered = threads
+        .any(|thread| process.is_filtered(thread.tid as u32) || host.may_redirect_calls(thread));
     standstill.all += stopped.elapsed();
     let agent = match Agent::choose(&**host, stopped, remote) {
-        Err(TargetError::NoThread { .. }) => Agent::hire(&**host, remote)?,
+        Err(TargetError::NoThread { .. } | TargetError::Redirected { .. }) => {
+            Agent::hire(&**host, remote)?
+        }
         result => result?,
     };
     Ok(Examined {

@@ -373,7 +373,7 @@ fn batch(
 impl Agent {
     /// Maps a memfd for covers with `bytes` behind its first page, and reserves the range where what
     /// they cover stands aside. Returns its inode; `None` if something is mapped there, or the program
-    /// may not have executable memory of that kind (`vm.memfd_noexec`), or no more memory.
+    /// may not have executable memory of that kind, or no more memory.
     fn reserve(
         &self,
         remote: &dyn TargetMemory,

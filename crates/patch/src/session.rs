@@ -417,10 +417,7 @@ impl<'s> AgentOf<'s> {
     ) -> Result<(u64, T), TargetError> {
         let text = [name.as_bytes(), b"\0"].concat();
         write(self.pid(), remote, at, &text)?;
-        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let fd = i
-            .call(libc::SYS_memfd_create, [at, flags, 0, 0, 0, 0])?
-            .map_err(self.refused("create shared memory"))?;
+        let fd = create_memfd(i, at)?.map_err(self.refused("create shared memory"))?;
         step("memfd created");
         match ready(fd as i32) {
             Ok(made) => Ok((fd, made)),
@@ -576,13 +573,7 @@ impl<'s> AgentOf<'s> {
         i: &mut dyn Calls,
         name: u64,
     ) -> Result<u64, TargetError> {
-        const MFD_EXEC: u64 = 0x10; // since Linux 6.3, and then better said
-        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
-        let fd = match create(flags | MFD_EXEC)? {
-            Err(Errno::INVAL) => create(flags)?,
-            result => result,
-        };
+        let fd = create_memfd(i, name)?;
         fd.map_err(self.refused("create memory for code"))
     }
 
@@ -625,6 +616,11 @@ impl<'s> AgentOf<'s> {
         })
     }
 
+    /// True if the thread can make calls by code of the resident.
+    fn makes_batches(&self) -> bool {
+        self.0.returns_by_itself() && self.0.calls_from_anywhere()
+    }
+
     /// Makes one system call many times; returns the rows whose result is not the expected one.
     fn repeat(
         &self,
@@ -638,7 +634,7 @@ impl<'s> AgentOf<'s> {
         let pid = self.pid();
         let [c, d, e] = call.arguments;
         let mut failed = Vec::new();
-        let batch = batch.filter(|_| rows.len() > 2 && self.0.returns_by_itself());
+        let batch = batch.filter(|_| rows.len() > 2 && self.makes_batches());
         let Some(batch) = batch else {
             for (index, [a, b, f, wanted]) in rows.iter().enumerate() {
                 let result = i.call(call.number, [*a, *b, c, d, e, *f])?;
@@ -717,7 +713,7 @@ impl<'s> AgentOf<'s> {
         batch: Option<&Batch>,
     ) -> Result<Option<usize>, TargetError> {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
-        let batch = batch.filter(|_| moves.len() > 2 && self.0.returns_by_itself());
+        let batch = batch.filter(|_| moves.len() > 2 && self.makes_batches());
         let Some(batch) = batch else {
             for (index, Move { from, to, len }) in moves.iter().enumerate() {
                 let arguments = [*from, *len, *len, flags as u64, *to, 0];
@@ -786,6 +782,18 @@ fn empty(pid: i32, fd: i32, size: u64) -> Result<u64, TargetError> {
     let inode = rustix::fs::fstat(&file).map_err(fail)?.st_ino;
     step("ledger sized");
     Ok(inode)
+}
+
+/// Creates a memfd in the target, whose name is at `name`, and returns its descriptor there. Nobody is to
+/// execute it as a program, which it says for `vm.memfd_noexec`; that it may be mapped as code stays so.
+fn create_memfd(i: &mut dyn Calls, name: u64) -> Result<Result<u64, Errno>, TargetError> {
+    const NOEXEC_SEAL: u64 = 8; // since Linux 6.3
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    let mut create = |flags| i.call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
+    match create(flags | NOEXEC_SEAL)? {
+        Err(Errno::INVAL) => create(flags),
+        made => Ok(made),
+    }
 }
 
 /// Gives a memfd its size. Fails with `FBIG` if this process may not make files of that size: it

@@ -497,6 +497,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::AlreadyRecorded { .. } => Code::AlreadyRecorded,
         TargetError::Filtered { .. }
         | TargetError::Sandboxed { .. }
+        | TargetError::Redirected { .. }
         | TargetError::TraceFiltered { .. } => Code::Sandboxed,
         TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
             if *errno == Errno::NOMEM =>

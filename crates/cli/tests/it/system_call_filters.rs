@@ -323,6 +323,66 @@ fn one_that_is_attached_to_at_that_moment_lives() {
     }
 }
 
+/// Ends a program of which system calls are redirected to itself, and checks that none was.
+fn was_never_handed_a_call(mut running: Running) -> u64 {
+    running.signal(libc::SIGUSR1);
+    counted(&running.finished())
+}
+
+/// System calls are redirected to the program before Capriole comes: it gets none of ours.
+#[test]
+fn one_whose_calls_are_redirected_lives() {
+    let Some(program) = program(Compiler::Gcc, &["-D_GNU_SOURCE"]) else {
+        return;
+    };
+    for how in ["sleeps", "library"] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let running = Running::start(&program, &[how]);
+        let before = looks(&running.process());
+        // What would need a system call is refused.
+        for event in [EVENT, ":work stack", ":work text=+0($arg1):u8"] {
+            let pid = running.pid.to_string();
+            let words = ["record", "-o", text(&trace), "--duration", "50ms"];
+            let output = capriole(&[&words[..], &["-e", event, "-p", &pid]].concat());
+            let said = told(&output);
+            assert!(!output.status.success(), "{how}, {event}: {said}");
+            assert!(said.contains("PR_SET_SYSCALL_USER_DISPATCH"), "{said}");
+        }
+        for _ in 0..rounds(5, 50, 200) {
+            let pid = running.pid.to_string();
+            let words = ["record", "--json", "-o", text(&trace), "--duration", "50ms"];
+            let output = capriole(&[&words[..], &["-e", ":work n=$arg2", "-p", &pid]].concat());
+            let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert!(json["events"].as_u64() > Some(0), "{}", told(&output));
+            std::fs::remove_dir_all(&trace).expect("a trace");
+        }
+        assert_eq!(looks(&running.process()), before, "{how}");
+        assert_no_session(&running.process());
+        assert!(was_never_handed_a_call(running) > 0);
+    }
+}
+
+/// No thread may make a call for us: that is said, and nothing is done.
+#[test]
+fn one_whose_calls_are_always_redirected_is_refused() {
+    let Some(program) = program(Compiler::Gcc, &["-D_GNU_SOURCE"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let running = Running::start(&program, &["never"]);
+    let before = looks(&running.process());
+    let pid = running.pid.to_string();
+    let output = capriole(&["record", "-o", text(&trace), "-e", ":work", "-p", &pid]);
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("redirected to itself"), "{said}");
+    assert_eq!(looks(&running.process()), before);
+    assert_no_session(&running.process());
+    was_never_handed_a_call(running);
+}
+
 /// Attached before the program filters its calls; detached after.
 #[test]
 fn one_that_was_running_lives_too() {

@@ -7,7 +7,7 @@
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
     HANGS, OwnText, Probes, Reach, Recording, Running, assert_no_session, assert_text_is_the_files,
-    attach_to, capriole, told,
+    attach_to, capriole, is_root, told,
 };
 use crate::traces::{Background, events, scratch, summary, text, until_looked};
 use crate::uprobe::Uprobe;
@@ -17,6 +17,7 @@ use capriole_patch::attach::{Beside, How, SiteState};
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_testkit::effort::rounds;
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -661,6 +662,67 @@ fn many_pages_are_covered_and_uncovered() {
     call(&mut running);
     assert_text_is_the_files(&process, true);
     running.finish();
+}
+
+/// Starts the program in a PID namespace where `vm.memfd_noexec` is set so. The first process is that of
+/// `unshare`. `None` if this machine has no such setting, or a stricter one.
+fn with_noexec(program: &Path, level: &str) -> Option<(std::process::Child, Process)> {
+    let setting = "/proc/sys/vm/memfd_noexec";
+    let now = std::fs::read_to_string(setting).ok()?;
+    (now.trim() <= level).then_some(())?;
+    let set = format!("echo {level} > {setting} && exec \"$0\"");
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--mount-proc", "--kill-child"]);
+    command.args(["sh", "-c", &set, text(program)]);
+    let (input, output) = (Stdio::piped(), Stdio::piped());
+    let mut unshare = command.stdin(input).stdout(output).spawn().ok()?;
+    let ready = line_of(&mut unshare);
+    assert_eq!(ready, "ready 1\n");
+    let pid = unshare.id();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let child = children.expect("a list").trim().parse().expect("one child");
+    Some((unshare, Process::open(child).expect("it runs")))
+}
+
+fn line_of(child: &mut std::process::Child) -> String {
+    let mut line = Vec::new();
+    let output = child.stdout.as_mut().expect("a pipe");
+    while line.last() != Some(&b'\n') {
+        let mut byte = [0];
+        output.read_exact(&mut byte).expect("it lives");
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).expect("text")
+}
+
+/// `vm.memfd_noexec` forbids memfds that could be executed as programs. Ours are none.
+#[test]
+fn text_is_covered_where_no_memfd_may_be_a_program() {
+    if !is_root("make namespaces") {
+        return;
+    }
+    let Some(program) = build(Compiler::Gcc, "beside.c", &[]) else {
+        return;
+    };
+    for level in ["1", "2"] {
+        let Some((mut unshare, process)) = with_noexec(&program, level) else {
+            println!("skipped: vm.memfd_noexec cannot be set to {level} here");
+            continue;
+        };
+        let maps = process.raw_maps().expect("maps");
+        let probes = Probes::joined(&process, &EVENTS);
+        let recording = attach_to(&process, &probes, 1 << 20);
+        let covered = process.raw_maps().expect("maps");
+        assert!(capriole_proc::maps::covers(&covered).next().is_some());
+        let input = unshare.stdin.as_mut().expect("a pipe");
+        input.write_all(b"call\n").expect("it lives");
+        assert_eq!(line_of(&mut unshare), "called\n");
+        let calls = recording.detach().expect("nothing is lost");
+        assert_eq!(calls.len(), 400, "level {level}");
+        assert_eq!(process.raw_maps().expect("maps"), maps);
+        drop(unshare.stdin.take());
+        assert!(unshare.wait().expect("it ends").success());
+    }
 }
 
 /// A page of which the program has a copy of its own, as a uprobe leaves it on older kernels, is covered

@@ -3,8 +3,8 @@
 use crate::error::TargetError;
 use crate::host::{Caller, Calls, FramePlace, StoppedThread, StoppedThreads, TargetMemory};
 use crate::ptrace::inject::Injector;
-use crate::ptrace::requests;
 use crate::ptrace::threads::Stopped;
+use crate::ptrace::{redirected, requests};
 use crate::stacks::own_stack;
 use crate::x86_64::frame::frame_size;
 use crate::x86_64::gadgets::Gadgets;
@@ -36,8 +36,13 @@ pub(super) struct Agent<S> {
     gadgets: Gadgets,
 }
 
-/// Returns the index of the thread that is best for calls.
-fn best(process: &Process, stopped: &dyn StoppedThreads) -> Result<usize, TargetError> {
+/// Returns the index of the thread that is best for calls by these instructions.
+fn best(
+    process: &Process,
+    stopped: &dyn StoppedThreads,
+    memory: &dyn TargetMemory,
+    gadgets: &Gadgets,
+) -> Result<usize, TargetError> {
     let pid = stopped.pid();
     let maps = process.maps()?;
     // Use only threads of this process: another process with the same memory may have other
@@ -50,11 +55,13 @@ fn best(process: &Process, stopped: &dyn StoppedThreads) -> Result<usize, Target
     usable.sort_by_key(|index| loss(&threads[*index].registers));
     // Stacks are looked for in that order: all threads stand still meanwhile.
     let on_stack = |index: &usize| stack_of(&maps, &threads[*index]).is_some();
-    let mut in_order = usable.iter().copied();
-    in_order
-        .find(on_stack)
-        .or(usable.first().copied())
-        .ok_or(TargetError::NoThread { pid })
+    let permits = |index: &usize| redirected::permits(threads[*index].tid, gadgets, memory);
+    let in_order = || usable.iter().copied().filter(permits);
+    let found = in_order().find(on_stack).or_else(|| in_order().next());
+    found.ok_or(match usable.first() {
+        Some(_) => TargetError::Redirected { pid },
+        None => TargetError::NoThread { pid },
+    })
 }
 
 /// Returns the mapping of the stack below which a thread's frame may be written.
@@ -80,15 +87,21 @@ impl Agent<Box<dyn StoppedThreads>> {
     pub(super) fn choose(
         process: &Process,
         stopped: Box<dyn StoppedThreads>,
+        memory: &dyn TargetMemory,
         gadgets: Gadgets,
     ) -> Result<Self, TargetError> {
-        let index = best(process, &*stopped)?;
+        let index = best(process, &*stopped, memory, &gadgets)?;
         Agent::of(process, stopped.keep_only(index), 0, gadgets)
     }
 
     /// Stops one thread of a process for system calls.
-    pub(super) fn hire(process: &Process, gadgets: Gadgets) -> Result<Self, TargetError> {
+    pub(super) fn hire(
+        process: &Process,
+        memory: &dyn TargetMemory,
+        gadgets: Gadgets,
+    ) -> Result<Self, TargetError> {
         let pid = process.pid() as i32;
+        let mut why = TargetError::NoThread { pid };
         for attempt in 0..=PAUSES {
             if attempt > 0 {
                 std::thread::sleep(FIRST_PAUSE * (1 << (attempt - 1)));
@@ -105,13 +118,14 @@ impl Agent<Box<dyn StoppedThreads>> {
                     Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
                     Err(error) => return Err(error),
                 };
-                match Agent::choose(process, Box::new(stopped), gadgets) {
+                match Agent::choose(process, Box::new(stopped), memory, gadgets) {
+                    Err(error @ TargetError::Redirected { .. }) => why = error,
                     Err(TargetError::NoThread { .. }) => {}
                     result => return result,
                 }
             }
         }
-        Err(TargetError::NoThread { pid })
+        Err(why)
     }
 }
 
@@ -120,9 +134,11 @@ impl<'s> Agent<&'s (dyn StoppedThreads + 'static)> {
     pub(super) fn among(
         process: &Process,
         stopped: &'s (dyn StoppedThreads + 'static),
+        memory: &dyn TargetMemory,
         gadgets: Gadgets,
     ) -> Result<Self, TargetError> {
-        Agent::of(process, stopped, best(process, stopped)?, gadgets)
+        let index = best(process, stopped, memory, &gadgets)?;
+        Agent::of(process, stopped, index, gadgets)
     }
 }
 
@@ -192,6 +208,10 @@ impl<S: Deref<Target = dyn StoppedThreads + 'static> + Debug> Caller for Agent<S
     ) -> Result<Box<dyn Calls + 'a>, TargetError> {
         let injector = Injector::new(self.thread(), self.pid(), memory, &self.gadgets, place)?;
         Ok(Box::new(injector))
+    }
+
+    fn calls_from_anywhere(&self) -> bool {
+        redirected::is_never(self.thread().tid)
     }
 
     fn elapsed(&self) -> Duration {

@@ -121,6 +121,38 @@ pub(crate) fn set_registers(tid: i32, registers: &Registers) -> Result<(), Errno
     transfer(libc::PTRACE_SETREGS, tid, 0, &mut registers)
 }
 
+/// How the kernel passes a thread's system calls back to its program: `struct ptrace_sud_config`
+/// (linux/ptrace.h), set by `prctl(PR_SET_SYSCALL_USER_DISPATCH)`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UserDispatch {
+    /// 0: not at all.
+    pub mode: u64,
+    /// Address of a byte, 0 while all calls are allowed; 0 if there is none, and calls never are.
+    pub selector: u64,
+    /// First address of the code that may always make calls.
+    pub start: u64,
+    /// Size of that code in bytes.
+    pub len: u64,
+}
+
+/// Returns how a stopped thread's system calls are passed back to its program.
+///
+/// # Errors
+/// EIO from a kernel before Linux 6.4, which cannot say.
+pub(crate) fn user_dispatch(tid: i32) -> Result<UserDispatch, Errno> {
+    const PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG: i64 = 0x4211;
+    let mut dispatch = UserDispatch::default();
+    let size = size_of::<UserDispatch>();
+    transfer(
+        PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG,
+        tid,
+        size,
+        &mut dispatch,
+    )?;
+    Ok(dispatch)
+}
+
 /// Returns the floating-point and vector state of a stopped thread, in the processor's standard
 /// XSAVE format.
 pub fn xstate(tid: i32) -> Result<Vec<u8>, Errno> {

@@ -983,7 +983,7 @@ impl Attached {
             let has_changed = |thread: &StoppedThread| {
                 let status = self.process().thread_status(thread.tid as u32);
                 status.is_ok_and(|status| match status.seccomp {
-                    Seccomp::Off => false,
+                    Seccomp::Off => !self.filtered && self.host.may_redirect_calls(thread),
                     Seccomp::Strict => true,
                     _ => !self.filtered,
                 })

@@ -96,6 +96,10 @@ impl Caller for Thread<'_> {
         Ok(Box::new(Calling(calls, self.1.clone())))
     }
 
+    fn calls_from_anywhere(&self) -> bool {
+        self.0.calls_from_anywhere()
+    }
+
     fn elapsed(&self) -> std::time::Duration {
         self.0.elapsed()
     }
@@ -193,6 +197,10 @@ impl Host for Failing {
 
     fn is_orphan(&self, thread: &StoppedThread, memory: &dyn TargetMemory) -> bool {
         self.inner.is_orphan(thread, memory)
+    }
+
+    fn may_redirect_calls(&self, thread: &StoppedThread) -> bool {
+        self.inner.may_redirect_calls(thread)
     }
 
     fn choose(
