@@ -111,7 +111,7 @@ const FIRST_ROUND: Duration = Duration::from_millis(5);
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// Interval between checks for other tools at our probes.
 const TOOL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Limits these checks to one part in this many of a processor's time.
+/// Limits these checks, and those of memory, to one part in this many of a processor's time.
 const TOOL_CHECK_SHARE: u32 = 100;
 
 /// Returns the delay before the next check for other tools, after one that took so much processor
@@ -139,6 +139,8 @@ pub struct Watch {
     /// Time of the next check for other tools at our probes, the names of the probes for messages,
     /// and the messages from these checks.
     next_tool_check: Instant,
+    /// Time of the next check for memory whose pages may be long in coming.
+    next_memory_check: Instant,
     names: Vec<String>,
     notices: Vec<String>,
     held: bool,
@@ -163,6 +165,7 @@ impl Watch {
             round: FIRST_ROUND,
             next_round: now + FIRST_ROUND,
             next_tool_check: now + TOOL_CHECK_INTERVAL,
+            next_memory_check: now,
             names,
             notices: Vec::new(),
             held: false,
@@ -284,6 +287,15 @@ impl Watch {
         }
     }
 
+    /// Looks for memory whose pages may be long in coming.
+    fn check_memory(&mut self, attached: &Attached) {
+        // One that ends or executes another program meanwhile needs nothing more.
+        let _ = attached.mind_slow_memory(&self.process);
+        for process in self.family.members(attached) {
+            let _ = attached.mind_slow_memory(process);
+        }
+    }
+
     /// Passes the messages about other tools on, and returns them.
     pub fn notices(&mut self, observer: &mut dyn Observer) -> Vec<String> {
         for notice in &self.notices {
@@ -327,6 +339,12 @@ impl Watch {
         }
         self.lanes.look(attached);
         self.executed.look(attached);
+        if Instant::now() >= self.next_memory_check {
+            let work = Work::begin();
+            self.check_memory(attached);
+            let delay = SECOND.max(work.spent() * TOOL_CHECK_SHARE);
+            self.next_memory_check = Instant::now() + delay;
+        }
         if self.second.elapsed() < SECOND {
             return None;
         }

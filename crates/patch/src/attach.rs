@@ -759,6 +759,9 @@ fn prepare_and_write(
         attached.standstill.one += agent.dismiss();
         attached.installed.actions = memory.ledger.header(&remote)?.actions();
     }
+    if calls {
+        mind_slow_memory(process, &remote, &attached.memory)?;
+    }
     attached.round.guarded.part(probes);
     attached.since = Instant::now();
     if host.can_stop() && !attached.write(round::Occupied::Wait)? {
@@ -778,6 +781,22 @@ fn prepare_and_write(
 fn handles_faults(process: &Process) -> Result<bool, TargetError> {
     let caught = process.status()?.caught;
     Ok(FAULTS.iter().any(|signal| caught.contains(*signal)))
+}
+
+/// Has the resident read only pages that are in memory from now on, in a process that shares a session,
+/// if others may be long in coming. (A process that provides pages itself from now on is noticed by the
+/// resident.)
+fn mind_slow_memory(
+    process: &Process,
+    remote: &dyn TargetMemory,
+    memory: &SessionMemory,
+) -> Result<(), TargetError> {
+    let address = memory.base + (memory.geometry.own_offset() + own::SLOW_MEMORY) as u64;
+    let is_minded = remote.read_u32(address).is_ok_and(|word| word != 0);
+    match is_minded || !process.has_slow_memory() {
+        true => Ok(()),
+        false => write(process.pid() as i32, remote, address, &1u32.to_le_bytes()),
+    }
 }
 
 /// Forbids the resident to make system calls in the process, from the start.

@@ -21,7 +21,8 @@
 //! Other guards are *before* the system calls by which a program installs a system call filter
 //! (seccomp(2), `prctl`), also where the number is a variable, in all objects. Once a filter is
 //! installed, a system call that the program does not make itself may kill it, so the resident
-//! is told to make none (`capriole_filtering` in `resident.c`). The call itself is not
+//! is told to make none (`capriole_filtering` in `resident.c`). So are those by which it provides
+//! pages of its memory itself (userfaultfd(2)): a read may then wait for it. The call itself is not
 //! displaced, as a thread can sleep in one: the guard is at an instruction before it that
 //! always runs before it.
 //!
@@ -51,9 +52,9 @@ use std::sync::Arc;
 
 /// `clone`, `vfork`, `clone3` (asm/unistd_64.h).
 const CALLS: [u32; 3] = [56, 58, 435];
-/// `prctl` and `seccomp`.
+/// `prctl`, `seccomp` and `userfaultfd`.
 const PRCTL: u32 = 157;
-const FILTER_CALLS: [u32; 2] = [PRCTL, 317];
+const FILTER_CALLS: [u32; 3] = [PRCTL, 317, 323];
 /// First arguments of `prctl` that install a filter, redirect system calls to the program, or
 /// give up the time stamp counter: `PR_SET_SECCOMP`, `PR_SET_TSC`,
 /// `PR_SET_SYSCALL_USER_DISPATCH` (linux/prctl.h).

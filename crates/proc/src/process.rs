@@ -12,6 +12,7 @@ mod descriptors;
 mod error;
 mod frozen;
 mod layout;
+mod slow_memory;
 mod stat;
 mod status;
 

@@ -32,6 +32,18 @@ static inline s64 syscall4(s64 number, u64 a, u64 b, u64 c, u64 d)
 	return result;
 }
 
+static inline s64 syscall6(s64 number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)
+{
+	register u64 r10 __asm__("r10") = d;
+	register u64 r8 __asm__("r8") = e;
+	register u64 r9 __asm__("r9") = f;
+	s64 result;
+	__asm__ volatile("syscall" : "=a"(result)
+			 : "0"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+			 : "rcx", "r11", "memory");
+	return result;
+}
+
 static inline u32 thread_word(s32 offset)
 {
 	u32 value;
@@ -190,6 +202,7 @@ static void end_call(void)
 #define LEAVE_PATIENCE (1ul << 34)
 
 #define SCHED_YIELD 24
+#define USERFAULTFD 323
 #define SECCOMP 317
 #define PRCTL 157
 #define PR_SET_SECCOMP 22
@@ -202,7 +215,9 @@ static void end_call(void)
  *     prctl(PR_SET_SECCOMP), prctl(PR_SET_SYSCALL_USER_DISPATCH). No system calls from then on;
  *   - give up the time stamp counter, after which reading it is a fault: seccomp's strict mode,
  *     prctl(PR_SET_TSC, PR_TSC_SIGSEGV). Detours read it. So the probes have to be taken out
- *     before, and this function waits for that.
+ *     before, and this function waits for that;
+ *   - provide its own pages: userfaultfd(2). No page is read from then on that is not in memory: the
+ *     thread that reads may be the one that provides it.
  *
  * `known` says where the call's number and its first two arguments are (FILTER_...), as the program
  * will find them there a moment later. */
@@ -215,6 +230,8 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 	else if (known & FILTER_NUMBER_MEMORY)
 		number = READ(*(u32 *)(base + (u64)(s64)(s32)known));
 	number &= ~X32_SYSCALL_BIT;
+	if (number == USERFAULTFD)
+		WRITE(OWN->slow_memory, 1);
 	if (number != SECCOMP && number != PRCTL)
 		return;
 	u32 option = (u32)registers[known >> FILTER_OPTION_SHIFT & 15];
@@ -448,6 +465,36 @@ void capriole_locked_record(const u64 *event)
 	leave_place(&place, size);
 }
 
+#define MOVE_PAGES 279
+#define MINCORE 27
+#define ENOENT_RESULT -2
+
+/* Returns whether a page is in memory, or not mapped at all: reading it waits for nobody. */
+static u32 waits_for_nobody(u64 page)
+{
+	s32 status = 0;
+	/* Without a node to move it to, the call only says where the page is. */
+	s64 result = syscall6(MOVE_PAGES, 0, 1, (u64)&page, 0, (u64)&status, 0);
+	if (result >= 0)
+		return status != ENOENT_RESULT;
+	u8 resident = 1;
+	/* It fails if nothing is mapped there. */
+	result = syscall4(MINCORE, page, 4096, (u64)&resident, 0);
+	return result < 0 || resident & 1;
+}
+
+/* Returns how many of `size` bytes at `from` can be read without waiting for anybody. A page that is
+ * taken away just behind the question is waited for. */
+static __attribute__((noinline)) u64 ready(u64 from, u64 size)
+{
+	u64 end = from + size;
+	for (u64 page = from & ~4095ul; page < end; page += 4096) {
+		if (!waits_for_nobody(page))
+			return page > from ? page - from : 0;
+	}
+	return size;
+}
+
 __attribute__((noinline)) u64 capriole_read_memory(u64 to, u64 from, u64 size)
 {
 	if (!may_call()) {
@@ -458,14 +505,10 @@ __attribute__((noinline)) u64 capriole_read_memory(u64 to, u64 from, u64 size)
 	u64 pid = real_id();
 	if (!pid)
 		pid = (u64)syscall4(39 /* getpid */, 0, 0, 0, 0);
+	if (READ(OWN->slow_memory))
+		size = ready(from, size);
 	u64 local[2] = { to, size }, remote[2] = { from, size };
-	register u64 r10 __asm__("r10") = (u64)remote;
-	register u64 r8 __asm__("r8") = 1;
-	register u64 r9 __asm__("r9") = 0;
-	s64 result;
-	__asm__ volatile("syscall" : "=a"(result)
-			 : "0"(310 /* process_vm_readv */), "D"(pid), "S"(local), "d"(1), "r"(r10), "r"(r8), "r"(r9)
-			 : "rcx", "r11", "memory");
+	s64 result = syscall6(310 /* process_vm_readv */, pid, (u64)local, 1, (u64)remote, 1, 0);
 	end_call();
 	return result < 0 ? 0 : (u64)result;
 }

@@ -171,7 +171,8 @@ struct own {
 	u32 trap;     /* 0: SIGTRAP is the program's; 1: ours, 2: and the program has set `trap_action` since */
 	u32 trap_process; /* the process that `trap` is about */
 	u64 trap_action[4];
-	u32 pad[1010];
+	u32 slow_memory; /* not 0: a page that is not in memory may be long in coming, or never come */
+	u32 pad[1009];
 	u32 known;    /* threads' own ids are right; 0 in a forked child, until verified */
 	u32 process;  /* the id of a forked child, once getpid has returned it */
 	u32 number;   /* of the process in this session, from 1; 0: it has none yet */
@@ -184,6 +185,7 @@ AT(own, leave, OWN_LEAVE);
 AT(own, trap, OWN_TRAP);
 AT(own, trap_process, OWN_TRAP_PROCESS);
 AT(own, trap_action, OWN_TRAP_ACTION);
+AT(own, slow_memory, OWN_SLOW_MEMORY);
 AT(own, known, OWN_KNOWN);
 AT(own, number, OWN_NUMBER);
 #define OWN ((struct own *)capriole_config.own)

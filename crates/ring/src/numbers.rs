@@ -165,6 +165,9 @@ pub mod own {
         TRAP_PROCESS: usize = 20;
         /// Four u64: an action as rt_sigaction(2) has it.
         TRAP_ACTION: usize = 24;
+        /// u32: nonzero when a page of the process may be long in coming once somebody touches it, or
+        /// never come. The resident reads then only pages that are in memory.
+        SLOW_MEMORY: usize = 56;
         /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
         /// page, which the kernel clears in a forked child: there the C library may still have the
         /// parent's id.

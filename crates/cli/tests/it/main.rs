@@ -84,6 +84,7 @@ mod saved_values;
 mod several_events;
 mod short_functions;
 mod short_names;
+mod slow_memory;
 mod stacks;
 mod stat;
 mod stat_adds;

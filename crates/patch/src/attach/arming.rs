@@ -38,7 +38,9 @@ use super::code::{self, Facts, Made};
 use super::places::Place;
 use super::round::{Entry, Occupied, Part};
 use super::running::Way;
-use super::{Attached, Point, Probe, SiteError, SiteState, make_no_calls, stub_addresses};
+use super::{
+    Attached, Point, Probe, SiteError, SiteState, make_no_calls, mind_slow_memory, stub_addresses,
+};
 use crate::guards::uses_of;
 use crate::patch::Batch;
 use crate::recover;
@@ -580,6 +582,9 @@ impl Attached {
         if calls && !self.has_filters && !self.unguarded && !self.filtered {
             make_no_calls(pid, remote, &self.memory)?;
             self.unguarded = true;
+        }
+        if calls {
+            mind_slow_memory(self.process(), remote, &self.memory)?;
         }
         let writes = |probe: &Probe| probe.writes() + probe.counters.len();
         let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;

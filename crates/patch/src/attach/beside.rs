@@ -35,11 +35,13 @@ use crate::cover;
 use crate::detach::one_at_each_place;
 use crate::patch::Batch;
 use crate::recover::sharing;
+use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_proc::maps::PAGE_SIZE;
+use capriole_proc::process::Process;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -373,6 +375,20 @@ impl Attached {
         let found: Vec<Disturbance> = found.collect();
         self.disturbances.extend(&found);
         Ok(Beside::TakenOut(found))
+    }
+
+    /// Looks for memory whose pages may be long in coming, in one of the processes that share the session:
+    /// fields that lie there are not read from then on, unless their page is in memory.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn mind_slow_memory(&self, process: &Process) -> Result<(), TargetError> {
+        let mut probes = self.round.asked.probes.iter();
+        if !probes.any(|probe| probe.probe.works().any(Work::may_call)) {
+            return Ok(());
+        }
+        let memory = self.host.other(process).memory()?;
+        super::mind_slow_memory(process, &memory, &self.memory)
     }
 
     /// Returns the uprobes of other tools that were registered since the last time, in pages that
