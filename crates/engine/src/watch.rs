@@ -4,7 +4,7 @@
 use crate::executed::Executed;
 use crate::pace::Work;
 use capriole_host::TargetError;
-use capriole_patch::attach::{Attached, Beside, How, Unreached};
+use capriole_patch::attach::{Attached, Beside, How, Leave, Unreached};
 use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
 use capriole_proc::process::Process;
@@ -49,8 +49,10 @@ pub enum Ended {
     Detached,
     /// Another tool has interfered with a probe that all others depend on.
     Disturbed,
-    /// The program, or a child of it, disables the time stamp counter, which probes read.
+    /// The program disables the time stamp counter, which probes read.
     NoClock,
+    /// The program sets thread pointers itself, behind which probes find data of the C library.
+    ThreadPointer,
     /// A child with other privileges keeps session memory, and could read what is recorded.
     MemoryExposed,
 }
@@ -66,6 +68,7 @@ impl Ended {
             Ended::Detached => "detached",
             Ended::Disturbed => "disturbed",
             Ended::NoClock => "no clock",
+            Ended::ThreadPointer => "thread pointer",
             Ended::MemoryExposed => "overheard",
         }
     }
@@ -83,6 +86,10 @@ impl Ended {
             }
             Ended::MemoryExposed => {
                 "; ended there, since a child process with other rights could read the events"
+            }
+            Ended::ThreadPointer => {
+                "; ended there, since the program sets a thread pointer itself (arch_prctl, clone), by which \
+                 probes find data of the C library; it can be recorded again as soon as it has done so"
             }
             Ended::NoClock => {
                 "; ended there, since the program gives up the right to read the time stamp \
@@ -318,8 +325,10 @@ impl Watch {
         if attached.is_restored() {
             return Some(Ended::Detached);
         }
-        if attached.must_leave() {
-            return Some(Ended::NoClock);
+        match attached.must_leave() {
+            Some(Leave::Clock) => return Some(Ended::NoClock),
+            Some(Leave::ThreadPointer) => return Some(Ended::ThreadPointer),
+            None => {}
         }
         if attached.has_waiting() && Instant::now() >= self.next_round {
             self.round = (self.round * 2).min(LONGEST_ROUND);

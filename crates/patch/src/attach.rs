@@ -32,6 +32,7 @@ mod running;
 use self::beside::Watched;
 pub use self::beside::{Beside, Disturbance, How, Unreached};
 use self::code::{Code, Facts};
+pub use self::leaving::Leave;
 use self::places::Asked;
 use self::round::Round;
 pub use self::running::Running;

@@ -202,12 +202,47 @@ static void end_call(void)
 #define LEAVE_PATIENCE (1ul << 34)
 
 #define SCHED_YIELD 24
+#define CLONE 56
+#define ARCH_PRCTL 158
 #define USERFAULTFD 323
+#define CLONE3 435
+#define ARCH_SET_FS 0x1002
+#define CLONE_SETTLS 0x80000
 #define SECCOMP 317
 #define PRCTL 157
 #define PR_SET_SECCOMP 22
 #define PR_SET_TSC 26
 #define PR_SET_SYSCALL_USER_DISPATCH 59
+
+/* Waits until no byte of the process leads to a detour any more, for a reason (LEAVE_...). */
+static __attribute__((noinline, cold)) void leave(u32 reason)
+{
+	u64 begin = read_tsc();
+	/* The word that other processes can write is a hint to check the one that they cannot. */
+	__sync_lock_test_and_set(&OWN->leave, reason);
+	__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
+	while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
+		;
+}
+
+u64 capriole_read_memory(u64 to, u64 from, u64 size);
+
+/* True for a call by which the program sets a thread pointer; `any_first`: its first argument is not
+ * known. */
+static inline u32 sets_thread_pointer(u32 number, u64 first, u32 any_first)
+{
+	if (!(capriole_config.flags & (FLAG_RSEQ | FLAG_TID)))
+		return 0;
+	if (number == ARCH_PRCTL)
+		return any_first || (u32)first == ARCH_SET_FS;
+	if (number == CLONE3) {
+		u64 flags;
+		if (any_first || capriole_read_memory((u64)&flags, first, 8) != 8)
+			return 1;
+		first = flags;
+	}
+	return (number == CLONE || number == CLONE3) && (any_first || first & CLONE_SETTLS);
+}
 
 /* Called before a system call of the program by which it may
  *
@@ -216,6 +251,8 @@ static void end_call(void)
  *   - give up the time stamp counter, after which reading it is a fault: seccomp's strict mode,
  *     prctl(PR_SET_TSC, PR_TSC_SIGSEGV). Detours read it. So the probes have to be taken out
  *     before, and this function waits for that;
+ *   - set a thread pointer: arch_prctl(ARCH_SET_FS), clone(CLONE_SETTLS). Detours find the C library's
+ *     data there, as long as a C library sets it, whose calls do not come here. The same is done;
  *   - provide its own pages: userfaultfd(2). No page is read from then on that is not in memory: the
  *     thread that reads may be the one that provides it.
  *
@@ -232,19 +269,22 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 	number &= ~X32_SYSCALL_BIT;
 	if (number == USERFAULTFD)
 		WRITE(OWN->slow_memory, 1);
-	if (number != SECCOMP && number != PRCTL)
-		return;
-	u32 option = (u32)registers[known >> FILTER_OPTION_SHIFT & 15];
+	u64 first = registers[known >> FILTER_OPTION_SHIFT & 15];
 	u64 mode = registers[known >> FILTER_MODE_SHIFT & 15];
 	u32 any_option = !(known & FILTER_OPTION_REGISTER), any_mode = !(known & FILTER_MODE_REGISTER);
+	if (sets_thread_pointer(number, first, any_option))
+		leave(LEAVE_THREAD_POINTER);
+	if (number != SECCOMP && number != PRCTL)
+		return;
+	u32 option = (u32)first;
 	u32 filters = number == SECCOMP || option == PR_SET_SECCOMP
 		      || option == PR_SET_SYSCALL_USER_DISPATCH || any_option;
 	u32 leaves = number == SECCOMP ? option == 0 || any_option
 		     : any_option ? 0
 		     : option == PR_SET_SECCOMP ? mode == 1 || any_mode
 		     : option == PR_SET_TSC && (mode == 2 || any_mode);
-	u64 begin = read_tsc();
 	if (filters) {
+		u64 begin = read_tsc();
 		/* 0: no filter was installed before, so that this thread may make a system call. */
 		u32 before = __sync_lock_test_and_set(&OWN->no_calls, 1);
 		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_NO_CALLS), 1);
@@ -253,13 +293,8 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 				syscall4(SCHED_YIELD, 0, 0, 0, 0);
 		}
 	}
-	if (leaves) {
-		/* The word that other processes can write is a hint to check the one that they cannot. */
-		__sync_lock_test_and_set(&OWN->leave, 1);
-		__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
-		while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
-			;
-	}
+	if (leaves)
+		leave(LEAVE_CLOCK);
 }
 
 /* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this thread still

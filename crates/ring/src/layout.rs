@@ -63,7 +63,7 @@
 
 use crate::numbers::chain;
 pub use crate::numbers::session::{LANES, NO_PACKET, PACKET_HEADER, UNIT};
-pub use crate::numbers::{control, directory, frame, header, own, record, returns, stream};
+pub use crate::numbers::{control, directory, frame, header, leave, own, record, returns, stream};
 
 /// First word of session memory: `CAPRIOLE` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRIOLE");

@@ -37,6 +37,7 @@ macro_rules! opcodes {
 pub const ALL: &[&[(&str, u64)]] = &[
     session::C,
     header::C,
+    leave::C,
     own::C,
     stream::C,
     lock::C,
@@ -154,8 +155,7 @@ pub mod own {
         CALLING: usize = 4;
         /// u32: 1 when no patched byte of the process leads to a detour any more.
         LEFT: usize = 8;
-        /// u32: 1 when a thread waits for [`LEFT`], because it is about to disable reading of
-        /// the time stamp counter (`PR_SET_TSC`).
+        /// u32: when a thread waits for [`LEFT`], the reason, one of [`leave`](super::leave).
         LEAVE: usize = 12;
         /// u32: 0 while our handler of SIGTRAP is not installed; 1 when it is, and the program's
         /// own action is the one of the time before; 2 when the program has set another since,
@@ -176,6 +176,16 @@ pub mod own {
         NUMBER: usize = 4104;
         /// Size of this area in bytes: two pages.
         SIZE: usize = 2 * 4096;
+    }
+}
+
+/// Reasons for which a program must not have probes any more.
+pub mod leave {
+    numbers! { "LEAVE_"
+        /// It is about to disable reading of the time stamp counter (`PR_SET_TSC`).
+        CLOCK: u32 = 1;
+        /// It is about to set a thread pointer, behind which detours find data of the C library.
+        THREAD_POINTER: u32 = 2;
     }
 }
 

@@ -5,7 +5,33 @@ use crate::traces;
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
-use traces::{counted, recorder, scratch};
+use traces::{counted, counted_and_told, recorder, scratch};
+
+/// What a program will do is not in its code: the probes are out before it does it.
+#[test]
+fn probes_are_out_before_a_thread_pointer_is_set() {
+    let Some(program) = build(Compiler::Gcc, "own_storage_late.c", &[]) else {
+        return;
+    };
+    for how in ["arch_prctl", "clone", "clone3", "fork", "none"] {
+        for event in [":work n=$arg2", ":work n=$arg2 text=+0($arg1):string", ":*"] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let mut command = recorder(&trace, &["--json", "-e", event, "--"]);
+            let output = command.arg(&program).arg(how).output();
+            let output = output.expect("capriole starts");
+            assert!(output.status.success(), "{how} {event}: {}", told(&output));
+            let (counted, json) = counted_and_told(&output);
+            assert_eq!(counted, 40_000, "{how} {event}");
+            let (ended, calls) = match how {
+                "fork" | "none" => ("program ended", 40_000),
+                _ => ("thread pointer", 20_000),
+            };
+            assert_eq!(json["ended"], ended, "{how} {event}: {json}");
+            assert!(json["events"].as_u64() >= Some(calls), "{how}: {json}");
+        }
+    }
+}
 
 #[test]
 fn storage_of_its_own_stays_as_it_is() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
-use traces::{Background, counted, recorder, scratch, summary, text};
+use traces::{Background, counted, counted_and_told, recorder, scratch, summary, text};
 
 const EVENT: &str = ":work text=+0($arg1):string comm=$comm n=$arg2";
 /// Room for all records, should nobody read them for a while.
@@ -27,26 +27,13 @@ fn record(trace: &Path, arguments: &[&str], program: &Path, how: &str) -> Output
     command.output().expect("capriole starts")
 }
 
-/// Returns the number of calls from the program's output, and the recorder's JSON.
-fn said(output: &Output) -> (u64, Value) {
-    assert!(output.status.success(), "{}", told(output));
-    let said = String::from_utf8_lossy(&output.stdout);
-    let (program, json) = said.split_once('{').expect("JSON");
-    // The program may print its last line after the recorder's.
-    let json = format!("{{{json}");
-    let mut values = serde_json::Deserializer::from_str(&json).into_iter();
-    let value = values.next().expect("JSON").expect("JSON");
-    let rest = &json[values.byte_offset()..];
-    (counted(&format!("{program}{rest}")), value)
-}
-
 /// Checks that the program survives: its filter kills it for any system call but its own few.
 fn assert_lives(program: &Path, how: &str) {
     let directory = scratch();
     let trace = directory.path().join("trace");
     let arguments = [&ROOMY[..], &["-e", EVENT]].concat();
     let output = record(&trace, &arguments, program, how);
-    let (calls, told) = said(&output);
+    let (calls, told) = counted_and_told(&output);
     assert_eq!(told["lost"], 0, "{how}: {told}");
     assert!(told["events"].as_u64() >= Some(calls), "{how}: {told}");
     // A string and a name cannot be read each time; with threads the filter starts at some moment.
@@ -83,7 +70,7 @@ fn null_pointers_are_faults_with_a_filter_too() {
     let event = ":work near_null=+0($arg2):u64 far=-1($arg2):u64";
     let arguments = [&ROOMY[..], &["-e", event]].concat();
     let output = record(&trace, &arguments, &program, "prctl");
-    let (_, told) = said(&output);
+    let (_, told) = counted_and_told(&output);
     // The one before 0 is the last address of all.
     let counted = (FILTERED - 4096) + (FILTERED - 4097);
     assert_eq!(told["not_read"], counted, "{told}");
@@ -200,7 +187,7 @@ fn nobody_is_woken_when_the_buffer_is_full() {
         let directory = scratch();
         let trace = directory.path().join("trace");
         let arguments = ["--buffer-size", "64K", "-e", ":work n=$arg2"];
-        let (calls, told) = said(&record(&trace, &arguments, &program, how));
+        let (calls, told) = counted_and_told(&record(&trace, &arguments, &program, how));
         let number = |name: &str| told[name].as_u64().expect("a number");
         assert!(number("lost") > 0, "{how}: {told}");
         assert!(number("events") + number("lost") >= calls, "{how}: {told}");
@@ -217,7 +204,7 @@ fn probes_are_taken_out_before_the_clock_is_given_up() {
     for event in [EVENT, ":work n=$arg2"] {
         let directory = scratch();
         let trace = directory.path().join("trace");
-        let (calls, told) = said(&record(&trace, &["-e", event], &program, "strict"));
+        let (calls, told) = counted_and_told(&record(&trace, &["-e", event], &program, "strict"));
         assert_eq!(calls, FILTERED + 2000);
         assert_eq!(told["ended"], "no clock", "{told}");
         assert_eq!(told["events"], 2000, "{told}");
@@ -233,7 +220,7 @@ fn a_child_that_gives_the_clock_up_ends_its_own_part_only() {
     let directory = scratch();
     let trace = directory.path().join("trace");
     let output = record(&trace, &["-e", EVENT], &program, "strict-child");
-    let (calls, told) = said(&output);
+    let (calls, told) = counted_and_told(&output);
     assert_eq!(told["ended"], "program ended", "{told}");
     // The parent's calls before, during and after the child, and none of the child's.
     assert_eq!(told["events"], calls - FILTERED, "{told}");
@@ -248,7 +235,7 @@ fn what_is_added_up_is_so_without_system_calls() {
     let mut command = crate::target::own();
     let command = command.args(["stat", "--json", "-e", event, "--"]);
     let output = command.arg(&program).arg("prctl").output();
-    let (calls, told) = said(&output.expect("capriole starts"));
+    let (calls, told) = counted_and_told(&output.expect("capriole starts"));
     assert_eq!(calls, FILTERED + 2000);
     assert_eq!(told["not_read"], FILTERED, "{told}");
 }
@@ -266,7 +253,7 @@ fn return_addresses_are_replaced_as_before() {
             "-e",
             ":work%return value=$retval comm=$comm",
         ];
-        let (calls, told) = said(&record(&trace, &arguments, &program, how));
+        let (calls, told) = counted_and_told(&record(&trace, &arguments, &program, how));
         assert!(calls > FILTERED, "{how}: {told}");
     }
 }
@@ -287,7 +274,7 @@ fn the_call_that_gives_the_clock_up_returns() {
             let directory = scratch();
             let trace = directory.path().join("trace");
             let output = record(&trace, &[returns, "-e", event], &program, how);
-            let (calls, told) = said(&output);
+            let (calls, told) = counted_and_told(&output);
             assert!(calls > FILTERED, "{how} {returns}: {told}");
             // An earlier PR_SET_NO_NEW_PRIVS.
             assert!(

@@ -7,7 +7,16 @@ use capriole_host::error::TargetError;
 use capriole_host::host::Host;
 use capriole_ledger::{Ledger, MemoryAt};
 use capriole_proc::process::Process;
-use capriole_ring::layout::{State, header, own};
+use capriole_ring::layout::{State, header, leave, own};
+
+/// Reason for which a program must not have probes any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leave {
+    /// It disables reading of the time stamp counter.
+    Clock,
+    /// It sets thread pointers itself.
+    ThreadPointer,
+}
 
 impl Attached {
     /// Returns the mapping of session memory in the process.
@@ -52,35 +61,39 @@ impl Attached {
         self.memory.ledger.is_in(self.process()).unwrap_or(false)
     }
 
-    /// Returns true if a thread of the program waits until the probes are removed. A forked child
-    /// with such a thread is detached at once, and the recording continues.
+    /// Returns the reason for which a thread of the program waits until the probes are removed, if one
+    /// does. A forked child with such a thread is detached at once, and the recording continues.
     ///
     /// The word that tells that some thread waits is in memory that all processes can write; the
     /// word that tells in which process it waits is in memory private to each. So a child can end
     /// only its own part in a recording.
-    pub fn must_leave(&self) -> bool {
+    pub fn must_leave(&self) -> Option<Leave> {
         let memory = &self.memory.memory;
         if memory.load_u32(header::LEAVE) == 0 {
-            return false;
+            return None;
         }
         memory.store_u32(header::LEAVE, 0);
         let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
         let waits = |host: &dyn Host| {
-            let remote = host.memory();
-            remote.is_ok_and(|remote| remote.read_u32(word).is_ok_and(|word| word != 0))
+            let reason = host.memory().ok()?.read_u32(word).ok()?;
+            match reason {
+                0 => None,
+                leave::THREAD_POINTER => Some(Leave::ThreadPointer),
+                _ => Some(Leave::Clock),
+            }
         };
-        if waits(&*self.host) {
-            return true;
+        if let Some(reason) = waits(&*self.host) {
+            return Some(reason);
         }
         let memory = self.memory_at();
         for child in sharing(&memory, self.process().pid()) {
             let child = self.host.other(&child);
-            if waits(&*child) {
+            if waits(&*child).is_some() {
                 // If that fails the child continues by itself after some seconds.
                 let _ = detach_sharing(&*child, self.kind(), memory.inode);
             }
         }
-        false
+        None
     }
 
     /// True if another process (`capriole detach`) has removed the probes. That process records

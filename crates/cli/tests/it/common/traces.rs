@@ -137,6 +137,20 @@ pub fn counted(said: &str) -> u64 {
     number.trim().parse().expect("a number")
 }
 
+/// Returns the number of calls from the program's output, and the recorder's JSON, which share standard
+/// output.
+pub fn counted_and_told(output: &Output) -> (u64, Value) {
+    assert!(output.status.success(), "{}", told(output));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let (program, json) = said.split_once('{').expect("JSON");
+    // The program may print its last line after the recorder's.
+    let json = format!("{{{json}");
+    let mut values = serde_json::Deserializer::from_str(&json).into_iter();
+    let value = values.next().expect("JSON").expect("JSON");
+    let rest = &json[values.byte_offset()..];
+    (counted(&format!("{program}{rest}")), value)
+}
+
 /// Waits until a tracer that was just started has its probes in `pid`: their bytes are written, the
 /// stop in which that is done is over, and a recorder has put its trace in its place.
 #[track_caller]
