@@ -10,7 +10,8 @@
  *     capriole_filtering, which is not part of a probe);
  *   - system calls only between may_call and end_call, so none once the program may have
  *     installed a system call filter: process_vm_readv, and getpid for it, to read fields
- *     of an event that are in memory; prctl and gettid for the thread's name and id.
+ *     of an event that are in memory, in some processes move_pages or mincore before;
+ *     prctl and gettid for the thread's name and id.
  *     (capriole_filtering makes sched_yield while there is no filter yet.)
  *     (And rt_sigreturn, by which a signal handler ends; but see go_on.)
  *   - little stack: below 768 bytes under the detour's own (the trap handler
