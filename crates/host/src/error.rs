@@ -324,6 +324,15 @@ fn killer(signal: i32) -> &'static str {
 }
 
 impl TargetError {
+    /// True if no thread can make system calls for us at the moment, but one may be able to soon.
+    #[must_use]
+    pub fn is_momentary(&self) -> bool {
+        matches!(
+            self,
+            TargetError::NoThread { .. } | TargetError::Redirected { .. }
+        )
+    }
+
     /// Returns the error for memory of process `pid` that cannot be read at an address.
     pub fn reading(pid: i32, address: u64) -> impl FnOnce(std::io::Error) -> TargetError {
         TargetError::accessing(pid, "read", address)

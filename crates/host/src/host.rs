@@ -16,6 +16,7 @@
 
 use crate::error::TargetError;
 use crate::x86_64::registers::Registers;
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use rustix::io::Errno;
 use std::fmt::Debug;
@@ -135,7 +136,8 @@ pub trait Host: Debug + Send + Sync {
         memory: &dyn TargetMemory,
     ) -> Result<Box<dyn Caller>, TargetError>;
 
-    /// Chooses one of the stopped threads for calls; all stay stopped.
+    /// Chooses one of the stopped threads for calls; all stay stopped. `maps` are the mappings of the
+    /// process now.
     ///
     /// # Errors
     /// The errors of [`Host::choose`].
@@ -143,6 +145,7 @@ pub trait Host: Debug + Send + Sync {
         &self,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
     ) -> Result<Box<dyn Caller + 's>, TargetError>;
 
     /// Stops one thread, whichever is ready first, for calls.

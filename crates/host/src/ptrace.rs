@@ -22,6 +22,7 @@ use crate::host::{Caller, Host, StoppedThread, StoppedThreads, TargetMemory};
 use crate::x86_64::frame;
 use crate::x86_64::gadgets::{self, Gadgets};
 use agent::Agent;
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, Seccomp};
 use memory::RemoteMemory;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -135,8 +136,9 @@ impl Host for Ptrace {
         &self,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
     ) -> Result<Box<dyn Caller + 's>, TargetError> {
-        let agent = Agent::among(&self.process, stopped, memory, self.gadgets(memory)?)?;
+        let agent = Agent::among(&self.process, stopped, memory, maps, self.gadgets(memory)?)?;
         Ok(Box::new(agent))
     }
 

@@ -14,6 +14,7 @@ use crate::host::{
 };
 use crate::ptrace::memory::RemoteMemory;
 use crate::ptrace::{self, requests, tracer};
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::{Process, Seccomp};
 use rustix::io::Errno;
 use std::fmt::Debug;
@@ -243,8 +244,9 @@ impl Host for Volunteer {
         &self,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
     ) -> Result<Box<dyn Caller + 's>, TargetError> {
-        self.ptrace.choose_among(stopped, memory)
+        self.ptrace.choose_among(stopped, memory, maps)
     }
 
     fn hire(&self, memory: &dyn TargetMemory) -> Result<Box<dyn Caller>, TargetError> {

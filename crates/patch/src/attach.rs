@@ -520,9 +520,7 @@ fn examine(
         .any(|thread| process.is_filtered(thread.tid as u32) || host.may_redirect_calls(thread));
     standstill.all += stopped.elapsed();
     let agent = match Agent::choose(&**host, stopped, remote) {
-        Err(TargetError::NoThread { .. } | TargetError::Redirected { .. }) => {
-            Agent::hire(&**host, remote)?
-        }
+        Err(error) if error.is_momentary() => Agent::hire(&**host, remote)?,
         result => result?,
     };
     Ok(Examined {

@@ -229,7 +229,8 @@ impl Ready {
         Ok(None)
     }
 
-    /// Covers the next pages, and returns true if there are more.
+    /// Covers the next pages, and returns true if there are more. `maps` are the mappings of the process
+    /// now, as the kernel has them.
     ///
     /// # Errors
     /// The process is gone, or no thread of it can make calls now.
@@ -238,16 +239,16 @@ impl Ready {
         host: &dyn Host,
         stopped: &(dyn StoppedThreads + 'static),
         remote: &dyn TargetMemory,
+        maps: &[Mapping],
         (ledger, arenas): (&Ledger, &[Arena]),
     ) -> Result<bool, TargetError> {
         if self.done == self.runs.len() {
             return Ok(false);
         }
         let process = host.process();
-        let maps = process.raw_maps()?;
-        let agent = match AgentOf::among(host, stopped, remote) {
-            // All of them are about to receive signals.
-            Err(TargetError::NoThread { .. }) if self.tries < TRIES => {
+        let agent = match AgentOf::among(host, stopped, remote, maps) {
+            // All of them are about to receive signals, for instance.
+            Err(error) if error.is_momentary() && self.tries < TRIES => {
                 self.tries += 1;
                 return Ok(true);
             }
@@ -516,7 +517,7 @@ pub(crate) fn uncover(
         let Mapping { start, end, .. } = cover.mapping;
         others.meeting(start..end).next().is_none()
     };
-    let agent = AgentOf::among(host, stopped, remote)?;
+    let agent = AgentOf::among(host, stopped, remote, &maps)?;
     let ledger = &installed.ledger;
     let keeper = |m: &&Mapping| Aside::of(m).is_some_and(|aside| aside.0.start == m.start);
     let table = maps.iter().find(keeper).map(|m| m.start);

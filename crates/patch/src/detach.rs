@@ -245,7 +245,7 @@ fn uncover(
             Ok(true) => {}
             Ok(false) => return Ok(Some(stopped)),
             // All threads are about to receive signals.
-            Err(TargetError::NoThread { .. }) => return Ok(None),
+            Err(error) if error.is_momentary() => return Ok(None),
             Err(error) => return Err(error),
         }
         drop(stopped);

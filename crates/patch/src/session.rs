@@ -145,8 +145,9 @@ impl<'s> AgentOf<'s> {
         host: &dyn Host,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
     ) -> Result<Self, TargetError> {
-        host.choose_among(stopped, memory).map(AgentOf)
+        host.choose_among(stopped, memory, maps).map(AgentOf)
     }
 
     /// Has all processors that run threads of the process synchronise their instruction fetch.

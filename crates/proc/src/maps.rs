@@ -7,7 +7,7 @@ mod parse;
 use crate::files;
 use std::ffi::OsString;
 
-pub(crate) use cover::as_made;
+pub use cover::as_made;
 pub use cover::{Aside, COVER_NAME, Cover, covers};
 pub(crate) use gap::NULL_END;
 pub use gap::{GapQuery, Layout, find_gaps, free_stretches};

@@ -38,13 +38,12 @@ pub(super) struct Agent<S> {
 
 /// Returns the index of the thread that is best for calls by these instructions.
 fn best(
-    process: &Process,
     stopped: &dyn StoppedThreads,
     memory: &dyn TargetMemory,
+    maps: &[Mapping],
     gadgets: &Gadgets,
 ) -> Result<usize, TargetError> {
     let pid = stopped.pid();
-    let maps = process.maps()?;
     // Use only threads of this process: another process with the same memory may have other
     // descriptors and handlers.
     let threads = stopped.threads();
@@ -54,7 +53,7 @@ fn best(
         .collect();
     usable.sort_by_key(|index| loss(&threads[*index].registers));
     // Stacks are looked for in that order: all threads stand still meanwhile.
-    let on_stack = |index: &usize| stack_of(&maps, &threads[*index]).is_some();
+    let on_stack = |index: &usize| stack_of(maps, &threads[*index]).is_some();
     let permits = |index: &usize| redirected::permits(threads[*index].tid, gadgets, memory);
     let in_order = || usable.iter().copied().filter(permits);
     let found = in_order().find(on_stack).or_else(|| in_order().next());
@@ -90,7 +89,7 @@ impl Agent<Box<dyn StoppedThreads>> {
         memory: &dyn TargetMemory,
         gadgets: Gadgets,
     ) -> Result<Self, TargetError> {
-        let index = best(process, &*stopped, memory, &gadgets)?;
+        let index = best(&*stopped, memory, &process.maps()?, &gadgets)?;
         Agent::of(process, stopped.keep_only(index), 0, gadgets)
     }
 
@@ -135,9 +134,10 @@ impl<'s> Agent<&'s (dyn StoppedThreads + 'static)> {
         process: &Process,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
         gadgets: Gadgets,
     ) -> Result<Self, TargetError> {
-        let index = best(process, stopped, memory, &gadgets)?;
+        let index = best(stopped, memory, maps, &gadgets)?;
         Agent::of(process, stopped, index, gadgets)
     }
 }

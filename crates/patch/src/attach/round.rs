@@ -31,7 +31,7 @@ use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found};
 use capriole_ledger::counter::{Reference, ReferenceCounter};
 use capriole_ledger::{FAULTS, Kind, Ledger};
-use capriole_proc::maps::{Mapping, PAGE_SIZE};
+use capriole_proc::maps::{Mapping, PAGE_SIZE, as_made};
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
 use std::collections::{BTreeSet, HashMap};
@@ -965,11 +965,14 @@ impl Attached {
         let pid = self.process().pid() as i32;
         let ledger = self.memory.ledger;
         let mut stopped = self.host.stop()?;
+        // Read once in a stop: covers change nothing of what the program has mapped.
+        let mut maps = self.process().raw_maps()?;
         while let Some(covers) = covers
             && covers.put(
                 &*self.host,
                 &*stopped,
                 remote,
+                &maps,
                 (&ledger, &self.installed.arenas),
             )?
         {
@@ -977,7 +980,9 @@ impl Attached {
             self.standstill.all += stopped.resume();
             std::thread::sleep(BETWEEN_STOPS);
             stopped = self.host.stop()?;
+            maps = self.process().raw_maps()?;
         }
+        let maps = as_made(maps);
         if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
@@ -996,7 +1001,6 @@ impl Attached {
             // Somebody else may have detached it since it was checked.
             self.check_mapped()?;
         }
-        let maps = self.process().maps()?;
         let written =
             self.round
                 .write(&mut *stopped, remote, &maps, &mut self.installed, policy)?;

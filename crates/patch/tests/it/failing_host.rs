@@ -11,6 +11,7 @@ use capriole_host::ptrace;
 use capriole_patch::attach::attach;
 use capriole_patch::recover;
 use capriole_planner::guards;
+use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::Geometry;
 use capriole_testkit::programs::{Compiler, build};
@@ -216,8 +217,9 @@ impl Host for Failing {
         &self,
         stopped: &'s (dyn StoppedThreads + 'static),
         memory: &dyn TargetMemory,
+        maps: &[Mapping],
     ) -> Result<Box<dyn Caller + 's>, TargetError> {
-        let caller = self.inner.choose_among(stopped, memory)?;
+        let caller = self.inner.choose_among(stopped, memory, maps)?;
         Ok(Box::new(Thread(caller, self.counter.clone())))
     }
 

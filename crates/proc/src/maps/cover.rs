@@ -120,7 +120,8 @@ impl Cover {
 
 /// Returns the mappings as the program has made them: each file where it belongs, and nothing of it
 /// where it stands aside.
-pub(crate) fn as_made(maps: Vec<Mapping>) -> Vec<Mapping> {
+#[must_use]
+pub fn as_made(maps: Vec<Mapping>) -> Vec<Mapping> {
     let covers: Vec<(Cover, Vec<Mapping>)> = covers(&maps)
         .map(|cover| {
             let parts = cover.belongs(&maps);
