@@ -664,6 +664,57 @@ fn many_pages_are_covered_and_uncovered() {
     running.finish();
 }
 
+/// Probes that are added without a pause, as a program adds them to itself: their pages are covered before.
+#[test]
+fn text_is_covered_before_a_breakpoint_is_written_to_it() {
+    let Some(program) = build(Compiler::Gcc, "scattered.c", &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let copy = directory.path().join("scattered");
+    copied(&program, &copy);
+    let mut running = Running::start(&copy, &[]);
+    let process = running.process();
+    let maps = process.raw_maps().expect("maps");
+    let probes = Probes::of(&process, &[":far_1"], Reach::Best);
+    let mut recording = attach_to(&process, &probes, 1 << 20);
+    let more = Probes::of(&process, &[":far_77"], Reach::Best);
+    let address = more.probes[0].shape.site;
+    let before = bytes(&process, address);
+    let tid = process.pid() as i32;
+    let by = capriole_patch::attach::Running { tid };
+    let added = recording.attached.add_running(more.probes.clone(), &by);
+    let added = added.expect("it is added");
+    assert_eq!(bytes(&process, address)[0], 0xcc, "for now");
+    let Some(uprobe) = Uprobe::at(&copy, offset_of(&process, address)) else {
+        return;
+    };
+    call(&mut running);
+    let all: Vec<usize> = added.collect();
+    recording.attached.optimise_probes(&all).expect("a jump");
+    assert_eq!(bytes(&process, address)[0], 0xe9);
+    call(&mut running);
+    assert_eq!(uprobe.hits(), 0, "it waits");
+    recording.detach();
+    call(&mut running);
+    assert_eq!(uprobe.hits(), 1);
+    drop(uprobe);
+    assert_eq!(bytes(&process, address), before);
+    assert_text_is_the_files(&process, true);
+    assert_eq!(process.raw_maps().expect("maps").len(), maps.len());
+    running.finish();
+}
+
+/// Returns the file offset of an address.
+fn offset_of(process: &Process, address: u64) -> u64 {
+    let maps = process.maps().expect("maps");
+    let mapping = maps
+        .iter()
+        .find(|m| m.contains(address))
+        .expect("a mapping");
+    mapping.offset + (address - mapping.start)
+}
+
 /// Starts the program in a PID namespace where `vm.memfd_noexec` is set so. The first process is that of
 /// `unshare`. `None` if this machine has no such setting, or a stricter one.
 fn with_noexec(program: &Path, level: &str) -> Option<(std::process::Child, Process)> {

@@ -339,7 +339,9 @@ impl Attached {
             Way::Running(_) | Way::Paused | Way::Prepared => None,
         };
         let written = match running {
-            Some(running) => self.write_running(running, &entries, &out),
+            Some(running) => self
+                .cover(&entries)
+                .and_then(|()| self.write_running(running, &entries, &out)),
             None => self.write_change(needs_trap.then_some(&entries)),
         };
         if let Err(error) = written {

@@ -945,15 +945,26 @@ impl Attached {
     /// Covers the pages of waiting sites, stops the process and writes them, see [`Round::write`].
     pub(super) fn write(&mut self, policy: Occupied) -> Result<bool, TargetError> {
         let remote = self.host.memory()?;
-        let mut covers = self.covers(&remote)?;
+        let waiting: Vec<usize> = self.round.waiting.iter().copied().collect();
+        let mut covers = self.covers(&remote, &waiting)?;
         let written = self.write_covered(&remote, &mut covers, policy);
+        self.after_covering(covers, &remote, written)
+    }
+
+    /// Unmaps what covers do not need any more, and returns `result`.
+    fn after_covering<T>(
+        &self,
+        covers: Option<Ready>,
+        remote: &dyn TargetMemory,
+        result: Result<T, TargetError>,
+    ) -> Result<T, TargetError> {
         if let Some(covers) = covers {
-            let finished = covers.finish(&*self.host, &remote, &self.memory.ledger);
-            if written.is_ok() {
+            let finished = covers.finish(&*self.host, remote, &self.memory.ledger);
+            if result.is_ok() {
                 finished?;
             }
         }
-        written
+        result
     }
 
     fn write_covered(
@@ -963,26 +974,7 @@ impl Attached {
         policy: Occupied,
     ) -> Result<bool, TargetError> {
         let pid = self.process().pid() as i32;
-        let ledger = self.memory.ledger;
-        let mut stopped = self.host.stop()?;
-        // Read once in a stop: covers change nothing of what the program has mapped.
-        let mut maps = self.process().raw_maps()?;
-        while let Some(covers) = covers
-            && covers.put(
-                &*self.host,
-                &*stopped,
-                remote,
-                &maps,
-                (&ledger, &self.installed.arenas),
-            )?
-        {
-            // Only so many in one stop.
-            self.standstill.all += stopped.resume();
-            std::thread::sleep(BETWEEN_STOPS);
-            stopped = self.host.stop()?;
-            maps = self.process().raw_maps()?;
-        }
-        let maps = as_made(maps);
+        let (mut stopped, maps) = self.stop_covered(remote, covers)?;
         if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
@@ -1009,10 +1001,50 @@ impl Attached {
         Ok(written)
     }
 
-    /// Prepares covers for the pages that the waiting sites are in and no site was in before.
-    fn covers(&mut self, remote: &dyn TargetMemory) -> Result<Option<Ready>, TargetError> {
-        let waiting = self.round.waiting.iter();
-        let changes = waiting.flat_map(|index| self.round.entries[*index].changes());
+    /// Stops the process, with the pages covered that are to be. Returns its mappings as well, as it has
+    /// made them: they are read once in a stop.
+    fn stop_covered(
+        &mut self,
+        remote: &dyn TargetMemory,
+        covers: &mut Option<Ready>,
+    ) -> Result<(Box<dyn StoppedThreads>, Vec<Mapping>), TargetError> {
+        let ledger = self.memory.ledger;
+        loop {
+            let stopped = self.host.stop()?;
+            let maps = self.process().raw_maps()?;
+            let session = (&ledger, &self.installed.arenas[..]);
+            let put =
+                |covers: &mut Ready| covers.put(&*self.host, &*stopped, remote, &maps, session);
+            if !covers.as_mut().map_or(Ok(false), put)? {
+                return Ok((stopped, as_made(maps)));
+            }
+            // Only so many in one stop.
+            self.standstill.all += stopped.resume();
+            std::thread::sleep(BETWEEN_STOPS);
+        }
+    }
+
+    /// Covers the pages of some entries in a pause, if they are not covered yet: what is written to them
+    /// next is written while threads run.
+    pub(super) fn cover(&mut self, entries: &[usize]) -> Result<(), TargetError> {
+        let remote = self.host.memory()?;
+        let mut covers = self.covers(&remote, entries)?;
+        if covers.is_none() {
+            return Ok(());
+        }
+        let covered = self.stop_covered(&remote, &mut covers);
+        let covered = covered.map(|(stopped, _)| self.standstill.all += stopped.resume());
+        self.after_covering(covers, &remote, covered)
+    }
+
+    /// Prepares covers for the pages that some entries are in and no site was in before.
+    fn covers(
+        &mut self,
+        remote: &dyn TargetMemory,
+        entries: &[usize],
+    ) -> Result<Option<Ready>, TargetError> {
+        let entries = entries.iter();
+        let changes = entries.flat_map(|index| self.round.entries[*index].changes());
         let ends = changes.flat_map(|c| [c.address, c.address + c.len as u64 - 1]);
         let pages: BTreeSet<u64> = ends.map(|at| at / PAGE_SIZE * PAGE_SIZE).collect();
         let new: BTreeSet<u64> = pages.difference(&self.covered).copied().collect();
