@@ -223,6 +223,9 @@ HIDDEN int take_branch(struct message *message, struct site *site);
 /* return.c */
 /* For a thread that has the record of one that has ended: takes what calls that are open there used. */
 HIDDEN void forget_calls(struct thread *thread);
+/* Calls of all return probes that are open are not followed any more. Returns 0 if there are no return probes;
+ * else handlers may run until settle(). */
+HIDDEN int end_rounds(void);
 HIDDEN int is_argument_probe(const struct capriole_probe *probe);
 
 /* hit.S */

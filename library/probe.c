@@ -386,6 +386,15 @@ static size_t set_size(size_t count)
 	return sizeof(struct set) + count * sizeof(struct capriole_probe *);
 }
 
+/* True while all probes are disarmed: a site calls nothing then, and is not armed, whichever of its probes
+ * are enabled. Written under the lock. */
+static int all_disarmed;
+
+static int is_called(const struct capriole_probe *probe)
+{
+	return !all_disarmed && own(probe)->enabled;
+}
+
 /* The set of sites without enabled probes. */
 static struct set nothing = { .before = run_nothing, .after = run_nothing, .read_only = READS };
 
@@ -395,7 +404,7 @@ static int make_set(struct site *site, struct set **made)
 	size_t count = 0, pre = 0, post = 0;
 	*made = &nothing;
 	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
-		count += own(p)->enabled != 0;
+		count += is_called(p) != 0;
 	if (!count)
 		return 0;
 	struct set *set = allocate(set_size(count));
@@ -488,7 +497,7 @@ static int is_site(const struct site *site)
 static int is_used(const struct site *site)
 {
 	for (struct capriole_probe *p = site->first; p; p = own(p)->next)
-		if (own(p)->enabled)
+		if (is_called(p))
 			return 1;
 	return 0;
 }
@@ -1285,6 +1294,162 @@ HIDDEN int switch_locked(struct capriole_probe **probes, size_t count, u64 enabl
 	return failed;
 }
 
+/* All probes at once */
+
+/* Makes a list of one probe for each site that has some: of probes, then of replacements. Returns how many
+ * there are, in *made with room for one more; or less than 0. */
+static long one_of_each(struct capriole_probe ***made)
+{
+	struct site *const lists[] = { sites, replacements };
+	size_t count = 0, n = 0;
+	for (int i = 0; i < 2; i++)
+		for (struct site *site = lists[i]; site; site = site->all)
+			count += site->first != NULL;
+	*made = allocate((count + 1) * sizeof **made);
+	if (!*made)
+		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
+	for (int i = 0; i < 2; i++)
+		for (struct site *site = lists[i]; site; site = site->all)
+			if (site->first)
+				(*made)[n++] = site->first;
+	return (long)n;
+}
+
+static int are_replaced(void)
+{
+	for (struct site *site = replacements; site; site = site->all)
+		if (site->first && (is_used(site) || site->armed))
+			return 1;
+	return 0;
+}
+
+static int disarm_all(void)
+{
+	struct capriole_probe **probes;
+	/* Probes call nothing any more without a change of code; a replaced function takes a helper. */
+	int failed = are_replaced() ? start_helper() : 0;
+	if (failed)
+		return failed;
+	long listed = one_of_each(&probes);
+	if (listed < 0)
+		return (int)listed;
+	size_t count = (size_t)listed, armed = 0, room = (count + 1) * sizeof *probes;
+	struct site **some = allocate(room);
+	if (!some) {
+		release(probes, room);
+		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
+	}
+	int before = all_disarmed;
+	__atomic_store_n(&all_disarmed, 1, __ATOMIC_RELEASE);
+	/* It may fail for want of memory, before anything is changed. */
+	failed = publish_all(probes, count);
+	if (failed)
+		__atomic_store_n(&all_disarmed, before, __ATOMIC_RELEASE);
+	/* Now that no call can be entered: those that are open return unseen, by stubs as well. */
+	if (!failed && end_rounds())
+		settle();
+	wipe();
+	for (size_t i = 0; i < count && !failed; i++)
+		if (own(probes[i])->site->armed)
+			some[armed++] = own(probes[i])->site;
+	if (!failed) {
+		failed = disarm(some, armed);
+		/* Jumps that lead to nothing make no difference to the program. */
+		failed = are_replaced() ? failed : 0;
+	}
+	release(some, room);
+	release(probes, room);
+	return failed;
+}
+
+/* Arms the sites of some probes: all of them by one request; of those that cannot be armed together, as many
+ * as possible. Returns the number of those that are not; *error is the first error. */
+static size_t arm_most(struct capriole_probe **probes, size_t count, int *error)
+{
+	if (!count)
+		return 0;
+	int failed = put_in(probes, count);
+	if (!failed)
+		return 0;
+	if (!*error)
+		*error = failed;
+	if (count == 1 || !has_helper())
+		return count;
+	char first[ERROR_SIZE];
+	copy(first, error_text, ERROR_SIZE);
+	size_t half = count / 2, not_armed = arm_most(probes, half, error);
+	not_armed += arm_most(probes + half, count - half, error);
+	copy(error_text, first, ERROR_SIZE);
+	return not_armed;
+}
+
+static int arm_all(void)
+{
+	struct capriole_probe **probes;
+	long listed = one_of_each(&probes);
+	if (listed < 0)
+		return (int)listed;
+	size_t count = (size_t)listed, wanted = 0, room = (count + 1) * sizeof *probes, not_armed = 0;
+	int error = count ? start_helper() : 0;
+	if (error) {
+		release(probes, room);
+		return error;
+	}
+	int before = all_disarmed;
+	__atomic_store_n(&all_disarmed, 0, __ATOMIC_RELEASE);
+	error = publish_all(probes, count);
+	if (error) {
+		__atomic_store_n(&all_disarmed, before, __ATOMIC_RELEASE);
+		if (before)
+			publish_all(probes, count);
+		release(probes, room);
+		return error;
+	}
+	wipe();
+	for (size_t i = 0; i < count; i++) {
+		struct site *site = own(probes[i])->site;
+		if (!is_used(site) || site->armed)
+			continue;
+		/* One that the helper does not know: the program needs the original before it is armed. */
+		int failed = site->replacement && !site->id
+			? add_replacement(site, (struct capriole_replacement *)(void *)probes[i]) : 0;
+		if (failed) {
+			error = error ? error : failed;
+			not_armed++;
+		} else if (!site->armed) {
+			probes[wanted++] = probes[i];
+		}
+	}
+	not_armed += arm_most(probes, wanted, &error);
+	release(probes, room);
+	if (not_armed) {
+		char text[ERROR_SIZE], why[ERROR_SIZE];
+		size_t at = 0;
+		copy(why, error_text, ERROR_SIZE);
+		say_number(text, sizeof text, &at, not_armed);
+		say(text, sizeof text, &at, " of the places of probes cannot be armed; the first: ");
+		fail(error, text, why);
+	}
+	return error;
+}
+
+PUBLIC int capriole_disarm_all(void)
+{
+	int failed = begin();
+	return failed ? failed : end(disarm_all());
+}
+
+PUBLIC int capriole_arm_all(void)
+{
+	int failed = begin();
+	return failed ? failed : end(arm_all());
+}
+
+PUBLIC int capriole_all_disarmed(void)
+{
+	return __atomic_load_n(&all_disarmed, __ATOMIC_ACQUIRE);
+}
+
 PUBLIC int capriole_probe_disable(struct capriole_probe *probe)
 {
 	int failed = begin();
@@ -1304,8 +1469,14 @@ static int status(const struct capriole_probe *probe, char *why, size_t size)
 	size_t at = 0, long_;
 	if (!is_known(probe))
 		return CAPRIOLE_UNREGISTERED;
-	if (!own(probe)->enabled)
+	if (!own(probe)->enabled) {
+		say(why, size, &at, "the probe is disabled");
 		return CAPRIOLE_OFF;
+	}
+	if (all_disarmed) {
+		say(why, size, &at, "all probes are disarmed (capriole_disarm_all)");
+		return CAPRIOLE_OFF;
+	}
 	new_message(&message, STATUS);
 	put(&message, own(probe)->site->id);
 	int state = ask(&message);

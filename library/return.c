@@ -655,6 +655,18 @@ static struct capriole_probe **probes_of(struct inside **some, size_t count, siz
 	return all;
 }
 
+HIDDEN int end_rounds(void)
+{
+	int ended = 0;
+	for (struct inside *inside = insides; inside; inside = inside->all) {
+		if (inside->outer == &nobody)
+			continue;
+		end_round(inside);
+		ended = 1;
+	}
+	return ended;
+}
+
 static int register_returns(struct capriole_return_probe **probes, size_t count)
 {
 	int failed = check_list(probes, count);

@@ -119,6 +119,23 @@ int capriole_probes_unregister(struct capriole_probe **probes, size_t count);
 int capriole_probe_disable(struct capriole_probe *probe);
 int capriole_probe_enable(struct capriole_probe *probe);
 
+/* Disarms all probes, return probes, argument probes and replacements of the program, in one pause, as 0 in
+ * /sys/kernel/debug/kprobes/enabled does: when it returns, none of their handlers runs or will run, and the
+ * code is as it was. Calls that are going on are not followed to their ends. Until capriole_arm_all(), also
+ * over capriole_finish(), a registration checks the place of a probe and does not arm it, and enabling
+ * or disabling a probe changes what will be armed. Events and records (capriole_event_enable()) go on. After
+ * an error, calls of functions that are replaced may still come to the replacement: ENOMEM, before anything was
+ * changed, or an error of capriole_restore(); call it again. */
+int capriole_disarm_all(void);
+
+/* Arms those that are enabled, all at once. Where some cannot be armed now, the others are: returns the first
+ * error (as capriole_probe_enable()), and capriole_error() begins with the number of places that are not
+ * armed; the next call tries these again. */
+int capriole_arm_all(void);
+
+/* Returns 1 between the two, else 0. Handlers may call it. */
+int capriole_all_disarmed(void);
+
 /* Number of hits that were missed. Handlers may call it. */
 unsigned long capriole_probe_missed(const struct capriole_probe *probe);
 
@@ -129,7 +146,7 @@ enum capriole_state {
 					   its copy runs: "boosted" */
 	CAPRIOLE_WAITING = 2,		/* a breakpoint that is going to be replaced by a jump */
 	CAPRIOLE_OPTIMIZED = 3,		/* a jump */
-	CAPRIOLE_OFF = 4,		/* disabled */
+	CAPRIOLE_OFF = 4,		/* disabled, or all probes are disarmed */
 	CAPRIOLE_GONE = 5,		/* its library is unmapped, or another tool has changed the place */
 	CAPRIOLE_OCCUPIED = 6		/* registered, but not in yet: a thread is inside the bytes */
 };

@@ -435,7 +435,7 @@ static void enabled_and_disabled(void)
 {
 	struct capriole_probe a = { AT(add), .pre = pre_a, .post = post_a, .flags = CAPRIOLE_DISABLED };
 	OK(capriole_probe_register(&a));
-	is_in_state(&a, CAPRIOLE_OFF, "");
+	is_in_state(&a, CAPRIOLE_OFF, "the probe is disabled");
 	called("");
 	OK(capriole_probe_disable(&a));
 	called("");
@@ -920,6 +920,9 @@ static int calls_library(struct capriole_probe *p, struct capriole_regs *regs)
 	FAILS(capriole_probes_register(list, 1), EDEADLK, "handler");
 	FAILS(capriole_probes_unregister(list, 1), EDEADLK, "handler");
 	FAILS(capriole_probe_status(p, why, sizeof why), EDEADLK, "handler");
+	FAILS(capriole_disarm_all(), EDEADLK, "handler");
+	FAILS(capriole_arm_all(), EDEADLK, "handler");
+	IS(capriole_all_disarmed(), 0);
 	FAILS(capriole_optimization(0), EDEADLK, "handler");
 	FAILS(capriole_optimize(1), EDEADLK, "handler");
 	FAILS(capriole_list(1), EDEADLK, "handler");

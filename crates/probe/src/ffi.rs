@@ -163,6 +163,12 @@ unsafe extern "C" {
     pub fn capriole_probe_disable(probe: *mut capriole_probe) -> c_int;
     /// Resumes them.
     pub fn capriole_probe_enable(probe: *mut capriole_probe) -> c_int;
+    /// Disarms all probes.
+    pub fn capriole_disarm_all() -> c_int;
+    /// Arms those that are enabled.
+    pub fn capriole_arm_all() -> c_int;
+    /// 1 between the two.
+    pub fn capriole_all_disarmed() -> c_int;
     /// Number of hits at which no handler was called.
     pub fn capriole_probe_missed(probe: *const capriole_probe) -> c_ulong;
     /// State of a probe.

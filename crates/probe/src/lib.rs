@@ -24,7 +24,8 @@
 //! - [`ArgumentProbe`]: a handler with the parameters of the probed function
 //! - [`Replacement`]: a function in the place of another one
 //! - [`Event`], [`Record`]: records and tables without handlers
-//! - [`optimization`], [`optimize`], [`list`], [`start`], [`finish`]: all probes of the process
+//! - [`optimization`], [`optimize`], [`disarm_all`], [`arm_all`], [`list`], [`start`], [`finish`]: all probes of
+//!   the process
 //!
 //! The library in C is compiled into the crate: nothing has to be installed but the command `capriole`,
 //! which changes the program's code as its helper process. It is looked for at the path in the variable
@@ -89,7 +90,9 @@ pub use events::{Event, Record, read_records, read_records_to};
 pub use function::Function;
 pub use place::Place;
 pub use probe::{Action, Fault, Probe, Registered, State, Status};
-pub use process::{finish, list, list_to, optimization, optimize, start};
+pub use process::{
+    all_disarmed, arm_all, disarm_all, finish, list, list_to, optimization, optimize, start,
+};
 pub use registers::Registers;
 pub use replace::{Original, Replaced, Replacement};
 pub use returns::{Call, RegisteredReturn, ReturnProbe};

@@ -244,7 +244,7 @@ pub enum State {
     Waiting,
     /// By a jump.
     Optimized,
-    /// Not: it is disabled.
+    /// Not: it is disabled, or [all probes are disarmed](crate::disarm_all).
     Disabled,
     /// Not any more: its library is unmapped, or another tool has changed the place.
     Gone,

@@ -27,6 +27,33 @@ pub fn optimize(limit: Duration) -> Result<usize, Error> {
     Ok(usize::try_from(waiting).unwrap_or_default())
 }
 
+/// Disarms all probes, return probes, argument probes and replacements of the program, in one pause: when the
+/// function returns, none of their handlers runs or will run. Until [`arm_all`] a registration does not arm a probe,
+/// and enabling or disabling one changes what will be armed. Events and records go on.
+///
+/// # Errors
+/// As of capriole_disarm_all(), in capriole-probe(3).
+pub fn disarm_all() -> Result<(), Error> {
+    // SAFETY: the function takes no arguments.
+    checked(unsafe { ffi::capriole_disarm_all() }).map(drop)
+}
+
+/// Arms those that are enabled, all at once.
+///
+/// # Errors
+/// As of capriole_arm_all(), in capriole-probe(3): some cannot be armed now; the others are.
+pub fn arm_all() -> Result<(), Error> {
+    // SAFETY: the function takes no arguments.
+    checked(unsafe { ffi::capriole_arm_all() }).map(drop)
+}
+
+/// True between [`disarm_all`] and [`arm_all`]. Handlers may call it.
+#[must_use]
+pub fn all_disarmed() -> bool {
+    // SAFETY: the function may always be called.
+    unsafe { ffi::capriole_all_disarmed() != 0 }
+}
+
 /// Writes a line for each probe to a file: its address, kind, place and state.
 ///
 /// # Errors

@@ -72,6 +72,30 @@ fn a_closure_is_called_at_each_hit_until_its_guard_is_dropped() {
 }
 
 #[test]
+fn all_are_disarmed_and_armed_again() {
+    in_child("probes::all_are_disarmed_and_armed_again", || {
+        static HITS: AtomicU64 = AtomicU64::new(0);
+        let probe = Probe::at(place()).before(|_| {
+            HITS.fetch_add(1, Relaxed);
+            Action::Continue
+        });
+        let registered = unsafe { probe.register() }.unwrap();
+        assert!(!capriole_probe::all_disarmed());
+        capriole_probe::disarm_all().unwrap();
+        assert!(capriole_probe::all_disarmed());
+        called(1);
+        assert_eq!(HITS.load(Relaxed), 0);
+        let status = registered.status().unwrap();
+        assert_eq!(status.state, State::Disabled, "{status:?}");
+        assert!(status.why.contains("all probes are disarmed"), "{status:?}");
+        capriole_probe::arm_all().unwrap();
+        assert!(!capriole_probe::all_disarmed());
+        called(1);
+        assert_eq!(HITS.load(Relaxed), 1);
+    });
+}
+
+#[test]
 fn handlers_change_registers_and_skip() {
     in_child("probes::handlers_change_registers_and_skip", || {
         let changed = Probe::at(place()).before(|regs| {

@@ -3,6 +3,7 @@
 //! The library is built from its source, once for each state of that. The programs are in
 //! `tests/programs/probes_*`; each part of one is a test here, and checks itself.
 
+mod all;
 mod arguments;
 mod beside;
 mod branches;
