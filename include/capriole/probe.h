@@ -170,6 +170,13 @@ int capriole_optimize(unsigned milliseconds);
  */
 int capriole_list(int fd);
 
+/* Writes a line for each function of the process that CAPRIOLE_NOPROBE excludes from probes to a file descriptor,
+ * by address, as /sys/kernel/debug/kprobes/blacklist has them:
+ *
+ *   00005581c0d9a2a0-00005581c0d9a2c8  server:locked_section
+ */
+int capriole_list_noprobe(int fd);
+
 /* Returns the message of the calling thread's last error, in one line. It is valid until the thread
  * calls the library again. */
 const char *capriole_error(void);
@@ -305,6 +312,16 @@ void capriole_record_nothing(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, u
 /* For handlers: compiles a function so that it touches no vector or x87 register, and nothing has
  * to be saved for it. The functions that it calls must be compiled so, too. */
 #define CAPRIOLE_HANDLER __attribute__((target("general-regs-only")))
+
+/* Excludes a function from probes, as NOKPROBE_SYMBOL does: at any address in it, each kind of probe and its
+ * replacement are refused (EINVAL), and a recorder skips it. Written before its definition, in the program
+ * or a library, which need not be linked with libcapriole. The function comes into the section `capriole_noprobe`,
+ * and is not inlined; functions that it calls are not excluded. Not for inline functions and templates of C++,
+ * which need sections of their own. Files without section headers (sstrip) exclude nothing.
+ *
+ *   CAPRIOLE_NOPROBE static void with_all_signals_blocked(void)
+ */
+#define CAPRIOLE_NOPROBE __attribute__((noinline, section("capriole_noprobe")))
 
 #ifdef __cplusplus
 }

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 
 /// Serves the program at the other end of a connection, until one of both ends.
 ///

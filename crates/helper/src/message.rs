@@ -24,6 +24,7 @@ pub const ALLOW: u32 = 14;
 pub const GOODBYE: u32 = 15;
 pub const PLACE: u32 = 16;
 pub const FAULTS: u32 = 18;
+pub const EXCLUDED: u32 = 19;
 /// A system call that the program is asked for.
 pub const CALL: u32 = 1000;
 

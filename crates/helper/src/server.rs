@@ -6,7 +6,7 @@ use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::one_line::one_line;
 use crate::{VERSION, rows};
-use capriole::session::sites::{AddedSite, Pace, Reached, SiteId};
+use capriole::session::sites::{AddedSite, Excluded, Pace, Reached, SiteId};
 use capriole::{Code, EventId, ProbeOptions, Session};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_host::Host;
@@ -369,6 +369,7 @@ impl Server {
             message::ALLOW => self.allow(&mut request, tid),
             message::PLACE => self.place(&mut request),
             message::FAULTS => self.faults(),
+            message::EXCLUDED => self.excluded(),
             message::GOODBYE => self.goodbye(),
             _ => Err(Malformed.into()),
         }
@@ -508,7 +509,7 @@ impl Server {
     }
 
     /// Refuses what must never be probed.
-    fn check_place(&self, address: u64) -> Result<(), Failure> {
+    fn check_place(&mut self, address: u64) -> Result<(), Failure> {
         let (path, _) = self.file_at(address)?;
         let file = path.rsplit('/').next().unwrap_or_default();
         let is_own = |own: &Range<u64>| own.contains(&address);
@@ -522,6 +523,18 @@ impl Server {
             return Err(failure(
                 libc::EPERM,
                 format!("{address:#x} is in the dynamic loader, which handlers need"),
+            ));
+        }
+        if self.session()?.is_excluded(address)? {
+            let all = self.session()?.excluded()?;
+            let function = all.into_iter().find(|each| each.code.contains(&address));
+            let name = function.and_then(|function| function.symbol);
+            return Err(failure(
+                libc::EINVAL,
+                format!(
+                    "{address:#x} is in {}, which must not be probed: the program has excluded it (CAPRIOLE_NOPROBE)",
+                    name.as_deref().unwrap_or("a function")
+                ),
             ));
         }
         Ok(())
@@ -1126,6 +1139,28 @@ impl Server {
             Some((Some(symbol), inside)) => answer.text(&format!("{name}:{symbol}+{inside:#x}")),
             _ => answer.text(&format!("{name}:{offset:#x}")),
         };
+        Ok(answer)
+    }
+
+    /// Answers with a line for each function that must not be probed.
+    fn excluded(&mut self) -> Answered {
+        let mut text = String::new();
+        for Excluded {
+            code,
+            object,
+            symbol,
+            ..
+        } in self.session()?.excluded()?
+        {
+            let name = symbol.as_deref().unwrap_or("?");
+            let _ = writeln!(
+                text,
+                "{:016x}-{:016x}  {object}:{name}",
+                code.start, code.end
+            );
+        }
+        let mut answer = Answer::default();
+        answer.text(&text);
         Ok(answer)
     }
 

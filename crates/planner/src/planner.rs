@@ -67,6 +67,9 @@ const C_LIBRARIES: [&str; 5] = [
 const LIBRARY: &str = "libcapriole.so";
 /// Section with the code of that library, also in a program that it is linked into.
 const LIBRARY_CODE: &str = "capriole_text";
+/// Section with the functions that a program excludes from probes (`CAPRIOLE_NOPROBE` in
+/// `include/capriole/probe.h`).
+const NO_PROBE: &str = "capriole_noprobe";
 /// Prefixes of the names of functions that Go's signal handlers may run.
 const GO_RUNTIME: [&str; 6] = [
     "runtime.",
@@ -91,6 +94,13 @@ pub(crate) fn is_c_library(object: &Object) -> bool {
         .soname()
         .map_or_else(|| object.name(), str::to_owned);
     C_LIBRARIES.iter().any(|library| name.starts_with(library))
+}
+
+/// Returns the run-time addresses of the functions that an object excludes from probes, if it has some.
+#[must_use]
+pub fn excluded(object: &Object) -> Option<Range<u64>> {
+    let section = object.file().section(NO_PROBE)?;
+    Some(object.run_time(section.start)..object.run_time(section.end))
 }
 
 /// Groups objects whose detours can be placed together. The objects are in ascending order,
@@ -433,9 +443,13 @@ impl Planner {
         }
     }
 
-    /// Refuses to record code of the library by which a program probes itself: each of its probes would
-    /// hit one there. The library has probes of its own there, for records.
-    fn check_own_code(&self, site: &Site) -> Result<(), Refused> {
+    /// Refuses functions that the program excludes from probes; and to record code of the library by which a
+    /// program probes itself: each of its probes would hit one there. The library has probes of its own there,
+    /// for records.
+    fn check_excluded(&self, site: &Site) -> Result<(), Refused> {
+        if excluded(&site.object).is_some_and(|excluded| excluded.contains(&site.address)) {
+            return Err(refused(Refusal::NoProbe));
+        }
         let file = site.object.file();
         let soname = file.soname();
         let name = soname.map_or_else(|| site.object.name(), str::to_owned);
@@ -453,6 +467,7 @@ impl Planner {
     /// # Errors
     /// The reasons, one for each tactic.
     pub fn plan(&self, site: &Site) -> Planned {
+        self.check_excluded(site)?;
         let flow = self.analyse(&[site])?;
         let mut placer = self.placer(site);
         release_instruction(&mut placer, site);
@@ -465,7 +480,7 @@ impl Planner {
     /// # Errors
     /// The code of the function is not known: the reason, for each tactic.
     pub fn plan_each(&self, function: &Site, from: u64) -> Result<Vec<Planned>, Refused> {
-        self.check_own_code(function)?;
+        self.check_excluded(function)?;
         let flow = self.analyse(&[function])?;
         let placer = self.placer(function);
         let plan = |site: Site| {

@@ -183,6 +183,8 @@ unsafe extern "C" {
     pub fn capriole_optimize(milliseconds: c_uint) -> c_int;
     /// Writes a line for each probe.
     pub fn capriole_list(fd: c_int) -> c_int;
+    /// Writes a line for each function that is excluded from probes.
+    pub fn capriole_list_noprobe(fd: c_int) -> c_int;
     /// Message of the thread's last error.
     pub fn capriole_error() -> *const c_char;
     /// Starts the helper process.

@@ -69,6 +69,19 @@
 //! What is safe: everything of events and records, which call no handler; and everything of what is
 //! registered, which waits until no handler runs before memory is freed.
 //!
+//! # Excluded functions
+//!
+//! A function in the section `capriole_noprobe` cannot be probed or replaced (`EINVAL`), in whatever language it is
+//! written: in C it is declared with `CAPRIOLE_NOPROBE`, in Rust so. [`list_noprobe`] lists them.
+//!
+//! ```
+//! #[inline(never)]
+//! // SAFETY: the section has code only.
+//! #[unsafe(link_section = "capriole_noprobe")]
+//! fn with_all_signals_blocked() {}
+//! # with_all_signals_blocked();
+//! ```
+//!
 //! A shared library that contains this crate must not be unloaded while something is registered.
 
 mod arguments;
@@ -91,7 +104,8 @@ pub use function::Function;
 pub use place::Place;
 pub use probe::{Action, Fault, Probe, Registered, State, Status};
 pub use process::{
-    all_disarmed, arm_all, disarm_all, finish, list, list_to, optimization, optimize, start,
+    all_disarmed, arm_all, disarm_all, finish, list, list_noprobe, list_noprobe_to, list_to,
+    optimization, optimize, start,
 };
 pub use registers::Registers;
 pub use replace::{Original, Replaced, Replacement};

@@ -72,6 +72,25 @@ pub fn list() -> Result<String, Error> {
     events::collected(|pipe| list_to(pipe))
 }
 
+/// Writes a line for each function of the process that is [excluded from probes](crate#excluded-functions) to a file:
+/// its first address and the one after its last, and its name.
+///
+/// # Errors
+/// As of capriole_list_noprobe(), in capriole-probe(3).
+pub fn list_noprobe_to(file: impl AsFd) -> Result<(), Error> {
+    let fd = file.as_fd().as_raw_fd();
+    // SAFETY: the file is open.
+    checked(unsafe { ffi::capriole_list_noprobe(fd) }).map(drop)
+}
+
+/// Returns a line for each function of the process that is [excluded from probes](crate#excluded-functions).
+///
+/// # Errors
+/// As [`list_noprobe_to`], or no pipe can be made.
+pub fn list_noprobe() -> Result<String, Error> {
+    events::collected(|pipe| list_noprobe_to(pipe))
+}
+
 /// Starts the helper process. The first registration does so as well; a program that is going to give up
 /// rights first calls this before.
 ///

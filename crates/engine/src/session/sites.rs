@@ -9,16 +9,19 @@ use super::{Options, Place, Session};
 use crate::error::{Result, err};
 use capriole_event::Probe;
 use capriole_host::Host;
-use capriole_insn::ExitKind;
+use capriole_insn::{ExitKind, Extent};
 use capriole_ledger::Kind;
 use capriole_patch::attach::{Running, SiteState};
 use capriole_patch::other::Other;
 use capriole_patch::recover::{detach_inherited, detach_left};
+use capriole_planner::planner::excluded;
 use capriole_planner::resolve::{Body, followed, resolve};
 use capriole_proc::translator;
 use capriole_select::event::Event;
 use capriole_tactic::site::{Patch, Refusal, Tactic};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// A patch of a session: that of one or, where they share a jump, of several instructions.
@@ -39,6 +42,18 @@ pub struct Spot {
     pub plain: bool,
     /// For an exit: the reason why the exits of the function are not all known.
     pub unknown: Option<String>,
+}
+
+/// A function that the program has excluded from probes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Excluded {
+    /// Its code.
+    pub code: Range<u64>,
+    /// Name of the program or library.
+    pub object: String,
+    /// Its name; `None` if the file has no symbol for it.
+    pub symbol: Option<String>,
 }
 
 /// How a site is patched.
@@ -167,6 +182,22 @@ impl Session {
     pub fn spots(&mut self, probe: &Probe) -> Result<Vec<Spot>> {
         let probe = probe.clone();
         self.work(move |inner| inner.spots(&probe))
+    }
+
+    /// True if the program has excluded the function at an address from probes.
+    ///
+    /// # Errors
+    /// The program has ended, or its files cannot be read.
+    pub fn is_excluded(&mut self, address: u64) -> Result<bool> {
+        self.work(move |inner| inner.is_excluded(address))
+    }
+
+    /// Returns the functions that the program and its libraries have excluded from probes, by address.
+    ///
+    /// # Errors
+    /// The program has ended, or its files cannot be read.
+    pub fn excluded(&mut self) -> Result<Vec<Excluded>> {
+        self.work(Inner::excluded)
     }
 
     /// Returns the reason why the return addresses of a function must not be replaced, if there is
@@ -391,6 +422,50 @@ impl Inner {
             }
         };
         Ok(sites.map(spot).collect())
+    }
+
+    fn is_excluded(&mut self, address: u64) -> Result<bool> {
+        self.check_running()?;
+        let objects = self.known.objects(&self.process)?;
+        let code = objects
+            .containing(address)
+            .and_then(|object| excluded(object));
+        Ok(code.is_some_and(|code| code.contains(&address)))
+    }
+
+    fn excluded(&mut self) -> Result<Vec<Excluded>> {
+        self.check_running()?;
+        let mut all = Vec::new();
+        for object in self.known.objects(&self.process)?.all() {
+            let Some(section) = excluded(object) else {
+                continue;
+            };
+            let symbols = object.symbols().ok();
+            let functions = symbols.map_or(&[][..], |symbols| symbols.functions());
+            let functions = functions.iter().map(|function| {
+                let name = symbols.and_then(|symbols| symbols.display_name(function));
+                (
+                    object.run_time_extent(function.extent),
+                    name.map(Cow::into_owned),
+                )
+            });
+            let functions: Vec<_> = functions
+                .filter(|(code, _)| section.contains(&code.start))
+                .collect();
+            // Of a file without symbols, all in one piece.
+            let whole = (Extent::new(section.start, section.end), None);
+            let pieces = match functions.is_empty() {
+                true => vec![whole],
+                false => functions,
+            };
+            all.extend(pieces.into_iter().map(|(code, symbol)| Excluded {
+                code: code.start..code.end,
+                object: object.name(),
+                symbol,
+            }));
+        }
+        all.sort_unstable_by_key(|excluded| excluded.code.start);
+        Ok(all)
     }
 
     fn site(&self, site: SiteId) -> Option<SiteStatus> {

@@ -38,7 +38,7 @@ impl Planner {
         let mut functions = by_function(sites);
         let plans: Vec<OnceLock<Planned>> = sites.iter().map(|_| OnceLock::new()).collect();
         for function in &mut functions {
-            function.retain(|&index| match self.check_own_code(sites[index]) {
+            function.retain(|&index| match self.check_excluded(sites[index]) {
                 Ok(()) => true,
                 Err(refused) => {
                     let _ = plans[index].set(Err(refused));

@@ -40,6 +40,7 @@ fn kind(refusal: &Refusal) -> Option<(u8, &'static str)> {
         Refusal::Forbidden { .. } | Refusal::MarkerInside { .. } => {
             (6, "code that must not be changed")
         }
+        Refusal::NoProbe => (7, "excluded by the program (CAPRIOLE_NOPROBE)"),
         _ => return None,
     })
 }

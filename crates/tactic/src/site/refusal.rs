@@ -83,6 +83,9 @@ pub enum Refusal {
     /// The site is in libcapriole: each probe of the program would hit one there.
     #[error("this is code of libcapriole, by which the program probes itself")]
     LibraryCode,
+    /// The program has excluded the function from probes (`CAPRIOLE_NOPROBE`).
+    #[error("the program has excluded this function from probes (CAPRIOLE_NOPROBE)")]
+    NoProbe,
     /// There are no nops at the site that could hold a jump.
     #[error("no nops at the site")]
     NoReservedBytes,
@@ -232,6 +235,7 @@ impl Refusal {
             Self::ProbedByRecorder { .. } => "probed-by-recorder",
             Self::ProbedBefore { .. } => "probed-before",
             Self::LibraryCode => "library-code",
+            Self::NoProbe => "no-probe",
             Self::NoReservedBytes => "no-reserved-bytes",
             Self::NopsTooShort { .. } => "nops-too-short",
             Self::ShortInstruction { .. } => "short-instruction",

@@ -14,6 +14,7 @@ mod functions;
 mod hammered;
 mod interrupted;
 mod kinds;
+mod noprobe;
 mod records;
 mod refused;
 mod registers;
