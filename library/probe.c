@@ -1692,8 +1692,12 @@ static int list_site(struct site *site, int fd)
 	int failed = 0;
 	if (!site->first)
 		return 0;
+	const char *given = NULL;
+	for (struct capriole_probe *p = site->first; p && !given; p = own(p)->next)
+		given = p->symbol;
 	new_message(&message, PLACE);
 	put(&message, site->address);
+	put_text(&message, given);
 	if (!ask(&message))
 		name = take_text(&message, &name_size);
 	for (struct capriole_probe *p = site->first; p && !failed; p = own(p)->next) {

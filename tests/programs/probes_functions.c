@@ -750,6 +750,27 @@ static void list(void)
 	OK(capriole_list(1));
 }
 
+/* Functions of which there are several, one for each kind of processor: a C library without a symbol table does
+ * not name the one that is in use. */
+static void names_of_indirect_functions(void)
+{
+	struct capriole_probe by_name = { .object = "libc", .symbol = "memmove", .pre = count };
+	struct capriole_probe by_address = { .address = (void *)strlen, .pre = count };
+	char text[1024] = "", room[64] = "text";
+	/* For the program to choose one. */
+	memmove(room, room + (size_t)inside, 4);
+	IS(strlen(room), 3);
+	OK(capriole_probe_register(&by_name));
+	OK(capriole_probe_register(&by_address));
+	int memory = memfd_create("list", 0);
+	OK(capriole_list(memory));
+	CHECK(pread(memory, text, sizeof text - 1, 0) > 0 && !close(memory));
+	if (!strstr(text, "memmove") || !strstr(text, "strlen"))
+		BAD("%s", text);
+	OK(capriole_probe_unregister(&by_name));
+	OK(capriole_probe_unregister(&by_address));
+}
+
 static void names(void)
 {
 	struct capriole_probe at = { AT(add), .pre = pre_a };
@@ -1220,6 +1241,7 @@ int main(int argc, char **argv)
 		{ "misses_by_signals", misses_by_signals },
 		{ "list", list },
 		{ "names", names },
+		{ "names_of_indirect_functions", names_of_indirect_functions },
 		{ "errors", errors },
 		{ "bad_addresses", bad_addresses },
 		{ "dynamic_linker", dynamic_linker },

@@ -1128,15 +1128,23 @@ impl Server {
 
     fn place(&mut self, request: &mut Request) -> Answered {
         let address = request.word()?;
+        // What a probe was registered by, if it was by name.
+        let given = Some(request.text()?).filter(|name| !name.is_empty());
         let mut answer = Answer::default();
         let (path, offset) = self.file_at(address)?;
         let name = path.rsplit('/').next().unwrap_or_default();
         let probe = self.probe_at(address)?;
-        let spots = self.session()?.spots(&probe).unwrap_or_default();
-        let spot = spots.into_iter().next();
-        match spot.map(|spot| (spot.symbol, spot.offset)) {
-            Some((Some(symbol), 0)) => answer.text(&format!("{name}:{symbol}")),
-            Some((Some(symbol), inside)) => answer.text(&format!("{name}:{symbol}+{inside:#x}")),
+        let session = self.session()?;
+        let spot = session.spots(&probe).unwrap_or_default().into_iter().next();
+        let inside = spot.as_ref().map_or(0, |spot| spot.offset);
+        let mut symbol = spot.and_then(|spot| spot.symbol).or(given);
+        if symbol.is_none() {
+            let names = session.indirect_names(address).unwrap_or_default();
+            symbol = names.into_iter().next();
+        }
+        match (symbol, inside) {
+            (Some(symbol), 0) => answer.text(&format!("{name}:{symbol}")),
+            (Some(symbol), inside) => answer.text(&format!("{name}:{symbol}+{inside:#x}")),
             _ => answer.text(&format!("{name}:{offset:#x}")),
         };
         Ok(answer)

@@ -7,7 +7,7 @@
 use super::inner::{Inner, Inserted};
 use super::{Options, Place, Session};
 use crate::error::{Result, err};
-use capriole_event::Probe;
+use capriole_event::{At, Place as ProbePlace, Probe};
 use capriole_host::Host;
 use capriole_insn::{ExitKind, Extent};
 use capriole_ledger::Kind;
@@ -182,6 +182,15 @@ impl Session {
     pub fn spots(&mut self, probe: &Probe) -> Result<Vec<Spot>> {
         let probe = probe.clone();
         self.work(move |inner| inner.spots(&probe))
+    }
+
+    /// Returns the names of the indirect functions (IFUNC) for which the program has chosen the function around an
+    /// address: files without a symbol table do not name such a function itself. The first is the plainest.
+    ///
+    /// # Errors
+    /// The program has ended, or its files cannot be read.
+    pub fn indirect_names(&mut self, address: u64) -> Result<Vec<String>> {
+        self.work(move |inner| inner.indirect_names(address))
     }
 
     /// True if the program has excluded the function at an address from probes.
@@ -422,6 +431,29 @@ impl Inner {
             }
         };
         Ok(sites.map(spot).collect())
+    }
+
+    fn indirect_names(&mut self, address: u64) -> Result<Vec<String>> {
+        self.check_running()?;
+        let objects = self.known.objects(&self.process)?;
+        let Some(object) = objects.containing(address) else {
+            return Ok(Vec::new());
+        };
+        let Ok(symbols) = object.symbols() else {
+            return Ok(Vec::new());
+        };
+        let resolvers = symbols.functions().iter().filter(|each| each.is_resolver);
+        let names = resolvers.flat_map(|resolver| symbols.names(resolver));
+        let mut names: Vec<String> = names.map(|name| name.linkage.to_owned()).collect();
+        names.sort_unstable_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        names.dedup();
+        let path = object.path().to_string_lossy();
+        names.retain(|name| {
+            let probe = Probe::new(&*path, ProbePlace::function(name), At::Entry);
+            let sites = resolve(objects, &probe).unwrap_or_default();
+            sites.iter().any(|site| site.extent.contains(address))
+        });
+        Ok(names)
     }
 
     fn is_excluded(&mut self, address: u64) -> Result<bool> {

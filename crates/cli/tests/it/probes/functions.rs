@@ -25,6 +25,7 @@ parts!("probes_functions.c":
     misses_of_malloc,
     misses_by_signals,
     names,
+    names_of_indirect_functions,
     errors,
     bad_addresses,
     dynamic_linker,
