@@ -456,6 +456,53 @@ static void actions(void)
 	}
 }
 
+static void return_is_refused(const char *symbol, unsigned by_address, const char *text)
+{
+	struct capriole_return_probe q = {
+		.probe = { .object = "libc.so", .symbol = symbol }, .handler = count_return, .by_address = by_address
+	};
+	REFUSED(capriole_return_probe_register(&q), EOPNOTSUPP, text);
+}
+
+/* The table of docs/probes.md, as far as it is the same in all versions of glibc. */
+static void functions_of_the_c_library(void)
+{
+	static const char *const own[] = { "syscall", "prctl" };
+	static const char *const again[] = { "setjmp", "vfork", "getcontext" };
+	static const char *const ends[] = { "exit", "abort", "pthread_exit" };
+	for (int i = 0; i < 2; i++) {
+		struct capriole_probe p = { .object = "libc.so", .symbol = own[i], .pre = count };
+		REFUSED(capriole_probe_register(&p), EOPNOTSUPP, "here Capriole itself has a probe");
+	}
+	return_is_refused("vfork", 0, "here Capriole itself has a probe");
+	for (int i = 0; i < 3; i++) {
+		return_is_refused(again[i], 1, "it returns more than once to the same place");
+		return_is_refused(ends[i], 0, "it never returns");
+		/* The entry can be probed. */
+		struct capriole_probe p = { .object = "libc.so", .symbol = ends[i], .pre = count };
+		OK(capriole_probe_register(&p));
+		OK(capriole_probe_unregister(&p));
+	}
+	return_is_refused("dlopen", 1, "it finds its caller by its return address");
+	struct capriole_probe v = { .object = "linux-vdso.so.1", .symbol = "__vdso_time", .pre = count };
+	REFUSED(capriole_probe_register(&v), ENOENT, "no program or library");
+	/* One that ends by a jump in some versions only. */
+	static const char *const allocate[] = { "malloc", "calloc", "realloc" };
+	for (int i = 0; i < 3; i++) {
+		struct capriole_return_probe q = {
+			.probe = { .object = "libc.so", .symbol = allocate[i] }, .handler = count_return
+		};
+		int failed = capriole_return_probe_register(&q);
+		if (failed) {
+			IS(failed, -EOPNOTSUPP);
+			has("leaves by a jump to another function");
+			q.by_address = 1;
+			OK(capriole_return_probe_register(&q));
+		}
+		OK(capriole_return_probe_unregister(&q));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -470,6 +517,7 @@ int main(int argc, char **argv)
 		{ "other_helper", other_helper },
 		{ "address_space", address_space },
 		{ "held_in_the_c_library", held_in_the_c_library },
+		{ "functions_of_the_c_library", functions_of_the_c_library },
 		{ "actions", actions },
 		{ NULL, NULL },
 	};

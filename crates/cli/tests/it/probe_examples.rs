@@ -142,6 +142,16 @@ fn mallocs_are_counted_and_sized() {
 }
 
 #[test]
+fn blocks_in_use_are_known_by_allocations_and_frees() {
+    let Some(output) = run("heap_profile") else {
+        return;
+    };
+    let expected = "malloc: 200 calls, calloc: 100, realloc: 100\n\
+                    in use: 30 blocks, 53000 bytes\n";
+    assert_eq!(output, expected);
+}
+
+#[test]
 fn arguments_are_those_of_the_function() {
     let Some(output) = run("argument_probe") else {
         return;

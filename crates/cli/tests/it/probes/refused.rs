@@ -15,6 +15,7 @@ parts!("probes_refused.c":
     other_helper,
     address_space,
     held_in_the_c_library,
+    functions_of_the_c_library,
     actions,
 );
 
