@@ -14,9 +14,9 @@
  * address is: then it was left. Calls that were left take no more room than there are such places; if
  * that is too much, those that are further down are given up, and counted as missed.
  *
- * Disabling or unregistering a return probe ends a round: calls of earlier rounds are not followed any
- * more. Such calls still name their `struct inside`, so that is never freed, but used again by return
- * probes with as many exits, in later rounds.
+ * Disabling or unregistering a return probe ends a round, after its handlers at the entry were replaced: calls
+ * of earlier rounds are not followed any more. Such calls still name their `struct inside`, so that is never
+ * freed, but used again by return probes with as many exits, in later rounds.
  */
 #include "internal.h"
 
@@ -756,12 +756,13 @@ static int unregister_returns(struct capriole_return_probe **probes, size_t coun
 		release(some, (count ? count : 1) * sizeof *some);
 		return failed;
 	}
-	/* Calls that are open are not followed any more, also by stubs: unregister_locked() waits for
-	 * handlers that run. */
-	for (size_t i = 0; i < count; i++)
-		end_round(some[i]);
 	failed = unregister_locked(all, number);
 	release(all, number * sizeof *all);
+	/* Now that no call can be entered: those that are open are not followed any more, also by stubs. */
+	for (size_t i = 0; i < count && !failed; i++)
+		end_round(some[i]);
+	if (!failed && count)
+		settle();
 	for (size_t i = 0; i < count && !own(&some[i]->probes[0])->site; i++) {
 		probes[i]->private_[0] = NULL;
 		forget_known(probes[i]);
@@ -783,10 +784,16 @@ static int switch_return(struct capriole_return_probe *probe, u64 enabled)
 	release(some, sizeof *some);
 	if (!all)
 		return fail(-ENOMEM, "there is no memory for a list of probes", NULL);
-	/* Also those that are open when it is enabled: they may have returned unseen. */
-	if (own(all[0])->enabled != enabled)
+	/* Those that are open when it is enabled may have returned unseen. When it is disabled, those that have
+	 * come to the probe before are entered until it returns. */
+	int changes = own(all[0])->enabled != enabled;
+	if (changes && enabled)
 		end_round(inside);
 	failed = switch_locked(all, number, enabled);
+	if (changes && !enabled && !failed) {
+		end_round(inside);
+		settle();
+	}
 	release(all, number * sizeof *all);
 	return failed;
 }

@@ -883,6 +883,93 @@ IN_BOTH(come_and_go)
 	CHECK(returns > 0);
 }
 
+/* A thread has come to a probe, and enters the call only when all later hits miss it: the handlers are
+ * replaced, and whoever has replaced them waits for this thread. The call is not followed to its end. */
+static __thread int is_late;
+static int is_held, may_enter, is_taken_out;
+static long late_entries, late_returns;
+
+PROBED long late(long a)
+{
+	if (is_late)
+		UNTIL(__atomic_load_n(&is_taken_out, __ATOMIC_ACQUIRE));
+	return a + 1;
+}
+
+static int holds_late(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p, (void)regs;
+	if (is_late) {
+		__atomic_store_n(&is_held, 1, __ATOMIC_RELEASE);
+		UNTIL(__atomic_load_n(&may_enter, __ATOMIC_ACQUIRE));
+	}
+	return 0;
+}
+
+static int enters_late(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	late_entries += !is_late;
+	return 0;
+}
+
+static int returns_late(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	if (is_late)
+		BAD("the handler is called when its probe is out");
+	late_returns++;
+	return 0;
+}
+
+static void *calls_late(void *nothing)
+{
+	is_late = 1;
+	IS(late(1), 2);
+	return nothing;
+}
+
+static void *lets_enter(void *nothing)
+{
+	long before;
+	do {
+		before = late_entries;
+		IS(late(1), 2);
+	} while (late_entries != before);
+	__atomic_store_n(&may_enter, 1, __ATOMIC_RELEASE);
+	return nothing;
+}
+
+static void entered_while_taken_out(void)
+{
+	/* The handlers of one place are called in the order of registration. */
+	static struct capriole_probe first = { .address = (void *)late, .pre = holds_late };
+	static struct capriole_return_probe probe = {
+		.probe = { .address = (void *)late }, .entry = enters_late, .handler = returns_late, .by_address = 1
+	};
+	for (int way = 0; way < 3; way++) {
+		pthread_t thread, other;
+		is_held = may_enter = is_taken_out = 0;
+		OK(capriole_probe_register(&first));
+		OK(capriole_return_probe_register(&probe));
+		late_entries = late_returns = 0;
+		IS(late(1), 2);
+		IS(late_entries, 1);
+		IS(late_returns, 1);
+		CHECK(!pthread_create(&thread, NULL, calls_late, NULL));
+		UNTIL(__atomic_load_n(&is_held, __ATOMIC_ACQUIRE));
+		CHECK(!pthread_create(&other, NULL, lets_enter, NULL));
+		OK(way == 0 ? capriole_return_probe_disable(&probe)
+			    : way == 1 ? capriole_return_probe_unregister(&probe) : capriole_disarm_all());
+		__atomic_store_n(&is_taken_out, 1, __ATOMIC_RELEASE);
+		CHECK(!pthread_join(thread, NULL));
+		CHECK(!pthread_join(other, NULL));
+		if (way != 1)
+			OK(capriole_return_probe_unregister(&probe));
+		OK(capriole_probe_unregister(&first));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
@@ -905,6 +992,7 @@ int main(int argc, char **argv)
 		{ "errors", errors },
 		{ "misses", misses },
 		{ "come_and_go", come_and_go },
+		{ "entered_while_taken_out", entered_while_taken_out },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

@@ -23,6 +23,7 @@ parts!("probes_returns.c":
     errors,
     misses,
     come_and_go,
+    entered_while_taken_out,
 );
 
 #[test]
