@@ -63,6 +63,20 @@ pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
+/// True if one of `signals` is pending for a thread that does not block it.
+pub fn is_pending(tid: i32, signals: &[i32]) -> bool {
+    let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
+        return false;
+    };
+    let set = |field: &str| {
+        let line = status.lines().find_map(|l| l.strip_prefix(field));
+        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
+    };
+    let (pending, blocked) = (set("SigPnd:").unwrap_or(0), set("SigBlk:").unwrap_or(0));
+    let waits = |signal: &i32| (pending & !blocked) >> (signal - 1) & 1 == 1;
+    signals.iter().any(waits)
+}
+
 /// Returns the one offset from the thread pointer at which every thread has its thread id.
 fn tid_offset(stopped: &dyn StoppedThreads, memory: &dyn TargetMemory) -> Option<i32> {
     let threads: Vec<(u64, u32)> = stopped

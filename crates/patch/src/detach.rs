@@ -37,10 +37,10 @@ use capriole_host::error::TargetError;
 use capriole_host::host::{Host, Routines, StoppedThread, StoppedThreads, TargetMemory};
 use capriole_host::stacks::{self, is_above};
 use capriole_host::steps::step;
+use capriole_host::survey::is_pending;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_ledger::remains::{Remains, Save};
 use capriole_ledger::{Arena, Ledger};
-use capriole_proc::files;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
@@ -543,20 +543,6 @@ fn behind_breakpoint(installed: &Installed, rip: u64) -> bool {
 /// True if a SIGTRAP is pending for a thread that does not block it.
 pub(crate) fn sigtrap_pending(tid: i32) -> bool {
     is_pending(tid, &[libc::SIGTRAP])
-}
-
-/// True if one of `signals` is pending for a thread that does not block it.
-pub(crate) fn is_pending(tid: i32, signals: &[i32]) -> bool {
-    let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
-        return false;
-    };
-    let set = |field: &str| {
-        let line = status.lines().find_map(|l| l.strip_prefix(field));
-        line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok())
-    };
-    let (pending, blocked) = (set("SigPnd:").unwrap_or(0), set("SigBlk:").unwrap_or(0));
-    let waits = |signal: &i32| (pending & !blocked) >> (signal - 1) & 1 == 1;
-    signals.iter().any(waits)
 }
 
 /// Moves every thread out of the arenas. Returns `false` if one stays, for example because it has

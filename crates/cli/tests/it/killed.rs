@@ -288,6 +288,20 @@ fn jumps_across_pages_killed_at_each_step() {
     victim.finish();
 }
 
+/// The program has faults, and sets other handlers of them, all the time.
+#[test]
+fn handlers_of_faults_killed_at_each_step() {
+    let Some(program) = build(Compiler::Gcc, "actions.c", &[]) else {
+        return;
+    };
+    let mut victim = Victim::new(&program, &[], &[":load from=$arg1", ":work"]);
+    victim.check = |running, _| running.turns(1024);
+    let steps = victim.killed_recorders(few);
+    let detach_steps = victim.killed_detachers(few);
+    println!("{steps} steps of record, {detach_steps} of detach, with handlers of faults");
+    victim.finish();
+}
+
 /// The agent is a thread that waits in the kernel: its call must continue.
 #[test]
 fn a_recorder_of_sleepers_killed_at_each_step() {

@@ -6,6 +6,7 @@ use crate::ptrace::inject::Injector;
 use crate::ptrace::threads::Stopped;
 use crate::ptrace::{redirected, requests};
 use crate::stacks::own_stack;
+use crate::survey::is_pending;
 use crate::x86_64::frame::frame_size;
 use crate::x86_64::gadgets::Gadgets;
 use crate::x86_64::registers::{Loss, loss};
@@ -22,6 +23,16 @@ const FIRST_PAUSE: Duration = Duration::from_micros(100);
 /// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
 /// when each of them is about to receive a timer's signal.
 const PAUSES: u32 = 13;
+
+/// Signals that an instruction raises.
+const FAULTS: [i32; 6] = [
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+];
 
 /// Number of threads that are looked at before one of them is stopped.
 const LOOKED_AT: usize = 64;
@@ -55,11 +66,14 @@ fn best(
     // Stacks are looked for in that order: all threads stand still meanwhile.
     let on_stack = |index: &usize| stack_of(maps, &threads[*index]).is_some();
     let permits = |index: &usize| redirected::permits(threads[*index].tid, gadgets, memory);
-    let in_order = || usable.iter().copied().filter(permits);
+    // One whose instruction has just faulted is about to receive a signal, too. If we died with the
+    // registers set for a call, the program's handler would be told that it had faulted there.
+    let goes_on = |index: &usize| !is_pending(threads[*index].tid, &FAULTS);
+    let in_order = || usable.iter().copied().filter(permits).filter(goes_on);
     let found = in_order().find(on_stack).or_else(|| in_order().next());
-    found.ok_or(match usable.first() {
-        Some(_) => TargetError::Redirected { pid },
-        None => TargetError::NoThread { pid },
+    found.ok_or_else(|| match usable.iter().any(goes_on) {
+        true => TargetError::Redirected { pid },
+        false => TargetError::NoThread { pid },
     })
 }
 
