@@ -172,7 +172,8 @@ struct action {
 static struct action before[4];
 /* Handlers of the session that stand before those, and give them the addresses of displaced
  * instructions. The kernel's answer is as if they did not exist: see capriole_action() in
- * crates/resident. */
+ * crates/resident. They are called from here only if the session may make no system calls, because of
+ * a filter: otherwise it puts them before the library's. */
 static u64 session_handlers[4];
 static int watching[4];	/* for each signal: ours is there, or another one that may call it */
 

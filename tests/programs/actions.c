@@ -1,7 +1,7 @@
 /*
  * A program that has handlers for its own faults, looks at them all the time, puts others in
- * their place, and calls what it found there: never anything but its own. With "steady" it leaves
- * them there, and they are told where the program stood: in its own code.
+ * their place, and calls what it found there: never anything but its own. All of them are told where the
+ * program stood: in its own code. With "steady" it leaves the first ones there.
  *
  *   actions [steady | prctl]
  *
@@ -47,7 +47,7 @@ static int step(siginfo_t *info, greg_t *at)
 	uint64_t into = (uint64_t)*at - (uint64_t)(uintptr_t)loads;
 	if (info->si_addr == (void *)8)
 		return 0;
-	if (steady && into != (info->si_addr == (void *)32 ? 2 : 0))
+	if (into != (info->si_addr == (void *)32 ? 2 : 0))
 		BAD("a fault of %p at %llx, not in loads() at %p", info->si_addr,
 		    (unsigned long long)*at, (void *)loads);
 	*at += 2;
@@ -63,7 +63,7 @@ static void first(int signal, siginfo_t *info, void *context)
 		return;
 	if (signal == SIGSEGV && info->si_addr != (void *)8)
 		BAD("a fault at %p", info->si_addr);
-	if (steady && into >= 16)
+	if (into >= 16)
 		BAD("a fault at %llx, not in load() at %p", (unsigned long long)*at, (void *)load);
 	faults[0]++;
 	siglongjmp(back, 1);

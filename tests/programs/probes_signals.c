@@ -1,4 +1,4 @@
-/* Breakpoints in a program that sets actions of SIGTRAP of its own. */
+/* Probes in a program that sets actions of its own, of SIGTRAP and for faults. */
 #include "probes.h"
 
 #include <pthread.h>
@@ -190,12 +190,102 @@ static void faults(void)
 	OK(capriole_probes_unregister(list, FAULTING));
 }
 
+static struct sigaction chained;
+static volatile long chains;
+
+/* Calls the handler that was there before. */
+static void chain(int signal, siginfo_t *info, void *context)
+{
+	chains++;
+	chained.sa_sigaction(signal, info, context);
+}
+
+static int at_fault(struct capriole_probe *probe, struct capriole_regs *regs, int signal)
+{
+	(void)probe, (void)regs, (void)signal;
+	return 0;
+}
+
+static void faults_at(struct capriole_probe *probe)
+{
+	long (*function)(long *) = (long (*)(long *))(uintptr_t)probe->address;
+	long before = hits;
+	fault = 0;
+	IS(function(NULL), 77);
+	IS(fault, probe->address);
+	IS(hits, before + 1);
+}
+
+/* So do handlers that it sets after the registration: its first one, the next ones, one that stands before
+ * or behind the library's own, and calls the one before. */
+static void faults_later(void)
+{
+	static struct capriole_probe probes[2];
+	struct sigaction own = { .sa_sigaction = on_fault, .sa_flags = SA_SIGINFO }, old;
+	struct sigaction chaining = { .sa_sigaction = chain, .sa_flags = SA_SIGINFO | SA_NODEFER };
+	for (int i = 0; i < 2; i++) {
+		probes[i].address = (void *)(uintptr_t)(faulting + FAULTING_BYTES * i);
+		probes[i].pre = at_work;
+		OK(capriole_probe_register(&probes[i]));
+		if (i)
+			optimize(&probes[i]);
+	}
+	for (int round = 0; round < 3; round++) {
+		CHECK(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
+		CHECK(sigaction(SIGSEGV, &own, &old) == 0);
+		CHECK(old.sa_handler == SIG_DFL);
+		for (int i = 0; i < 2; i++)
+			faults_at(&probes[i]);
+		CHECK(sigaction(SIGSEGV, &chaining, &chained) == 0);
+		CHECK(chained.sa_sigaction == on_fault && chained.sa_flags & SA_SIGINFO);
+		for (int i = 0; i < 2; i++)
+			faults_at(&probes[i]);
+		IS(chains, 2 * round + 2);
+		CHECK(sigaction(SIGSEGV, &own, &old) == 0);
+		CHECK(old.sa_sigaction == chain && old.sa_flags & SA_NODEFER);
+	}
+	/* The library puts one of its own before the program's. */
+	struct capriole_probe watched = { .address = (void *)work, .pre = at_work, .fault = at_fault };
+	OK(capriole_probe_register(&watched));
+	IS(work(5), 6);
+	for (int i = 0; i < 2; i++)
+		faults_at(&probes[i]);
+	CHECK(sigaction(SIGSEGV, &chaining, &chained) == 0);
+	CHECK(chained.sa_sigaction != on_fault);
+	long before = chains;
+	for (int i = 0; i < 2; i++)
+		faults_at(&probes[i]);
+	IS(chains, before + 2);
+	CHECK(sigaction(SIGSEGV, &chained, NULL) == 0);
+	pid_t child = fork();
+	if (!child) {
+		CHECK(sigaction(SIGSEGV, &own, NULL) == 0);
+		for (int i = 0; i < 2; i++)
+			faults_at(&probes[i]);
+		_exit(0);
+	}
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && !status);
+	for (int i = 0; i < 2; i++) {
+		faults_at(&probes[i]);
+		OK(capriole_probe_unregister(&probes[i]));
+	}
+	OK(capriole_probe_unregister(&watched));
+	OK(capriole_finish());
+	CHECK(sigaction(SIGSEGV, NULL, &old) == 0);
+	CHECK(old.sa_sigaction == on_fault);
+	fault = 0;
+	IS(((long (*)(long *))(uintptr_t)probes[0].address)(NULL), 77);
+	IS(fault, probes[0].address);
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
 		{ "actions", actions },
 		{ "meanwhile", meanwhile },
 		{ "faults", faults },
+		{ "faults_later", faults_later },
 		{ NULL, NULL },
 	};
 	return run_parts(parts, argc, argv);

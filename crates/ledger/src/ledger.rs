@@ -153,7 +153,8 @@ pub mod header {
     /// u32: arenas in use, at most [`MAX_ARENAS`].
     pub const ARENAS_LEN: usize = 68;
     /// u32: a bit for each of [`FAULTS`], followed by one for SIGTRAP, set from before the
-    /// resident's handler for that signal is installed until after it is removed.
+    /// resident's handler for that signal is installed, or may be by the resident itself, until after
+    /// it is removed.
     pub const ACTIONS_INSTALLED: usize = 72;
     /// u64: inode of the memory that stubs are mapped from; 0: there are none. An extension may have
     /// more in [`MORE_STUBS`].
@@ -290,7 +291,8 @@ pub struct Action {
     pub signal: i32,
     /// Our handler.
     pub handler: u64,
-    /// The program's `struct kernel_sigaction`.
+    /// The program's `struct kernel_sigaction`; zeros if the handler stands before none that the program
+    /// had when the session began.
     pub old: [u64; 4],
 }
 

@@ -36,6 +36,7 @@ pub use self::leaving::Leave;
 use self::places::Asked;
 use self::round::Round;
 pub use self::running::Running;
+use crate::actions;
 use crate::detach;
 use crate::guards::{Guarded, Guards};
 use crate::installed::Installed;
@@ -466,7 +467,7 @@ fn attach_living(
                 std::thread::sleep(Duration::from_millis(1 << occupied));
             }
             None => {
-                let less = guards.with_less(handles_faults(process)?);
+                let less = guards.with_less(catches_faults(process)?);
                 guards = less.ok_or(TargetError::Occupied {
                     pid: process.pid() as i32,
                 })?;
@@ -687,7 +688,9 @@ fn prepare_and_write(
     code.write(pid, &remote, &traps, new.unwinding)?;
     let stubs = code.stubs();
     let is_free = other.is_none_or(|other| !other.handles(&FAULTS));
-    let handles_faults = is_free && guards.have_actions() && handles_faults(process)?;
+    let follows_faults = is_free && guards.have_actions() && code.has_resident();
+    let follows_faults = follows_faults && code.note_faults(&remote, &memory)?;
+    let handles_faults = follows_faults && catches_faults(process)?;
     if !stubs.rows.is_empty() {
         let agent = Agent::hire(&**host, &remote)?;
         let batch = (!filtered).then(|| code.batch(code.table_room()));
@@ -695,7 +698,7 @@ fn prepare_and_write(
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
-    if handles_faults {
+    if follows_faults {
         code.write_copies(pid, &remote, probes)?;
     }
     let noted = memory.ledger.header(&remote)?;
@@ -756,8 +759,12 @@ fn prepare_and_write(
             code.install_faults(&agent, &remote, memory)?;
         }
         attached.standstill.one += agent.dismiss();
-        attached.installed.actions = memory.ledger.header(&remote)?.actions();
     }
+    if follows_faults && !handles_faults {
+        // From the moment on when the guards are there.
+        actions::follow(pid, &remote, attached.memory.own(), &FAULTS, true)?;
+    }
+    attached.installed.actions = attached.memory.ledger.header(&remote)?.actions();
     if calls {
         mind_slow_memory(process, &remote, &attached.memory)?;
     }
@@ -765,6 +772,14 @@ fn prepare_and_write(
     attached.since = Instant::now();
     if host.can_stop() && !attached.write(round::Occupied::Wait)? {
         return Ok(None);
+    }
+    if follows_faults && !handles_faults && catches_faults(process)? {
+        // It has set one before the guards were there.
+        let agent = Agent::hire(&**host, &remote)?;
+        let (memory, code) = (&attached.memory, &attached.round.code);
+        code.install_faults(&agent, &remote, memory)?;
+        attached.standstill.one += agent.dismiss();
+        attached.installed.actions = attached.memory.ledger.header(&remote)?.actions();
     }
     if attached.round.wants_stand_ins() {
         attached.stand_in()?;
@@ -777,7 +792,7 @@ fn prepare_and_write(
 }
 
 /// Returns true if the program has a handler for a signal that a faulting instruction raises.
-fn handles_faults(process: &Process) -> Result<bool, TargetError> {
+fn catches_faults(process: &Process) -> Result<bool, TargetError> {
     let caught = process.status()?.caught;
     Ok(FAULTS.iter().any(|signal| caught.contains(*signal)))
 }
@@ -790,7 +805,7 @@ fn mind_slow_memory(
     remote: &dyn TargetMemory,
     memory: &SessionMemory,
 ) -> Result<(), TargetError> {
-    let address = memory.base + (memory.geometry.own_offset() + own::SLOW_MEMORY) as u64;
+    let address = memory.own() + own::SLOW_MEMORY as u64;
     let is_minded = remote.read_u32(address).is_ok_and(|word| word != 0);
     match is_minded || !process.has_slow_memory() {
         true => Ok(()),
@@ -804,7 +819,7 @@ fn make_no_calls(
     remote: &dyn TargetMemory,
     memory: &SessionMemory,
 ) -> Result<(), TargetError> {
-    let address = memory.base + (memory.geometry.own_offset() + own::NO_CALLS) as u64;
+    let address = memory.own() + own::NO_CALLS as u64;
     write(pid, remote, address, &1u32.to_le_bytes())?;
     memory.memory.store_u32(header::NO_CALLS, 1);
     Ok(())

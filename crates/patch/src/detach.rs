@@ -29,6 +29,7 @@
 //! memfd mapped is detached as well, each by its own ledger. After `exec` all mappings are
 //! gone, and nothing is written.
 
+use crate::actions;
 use crate::cover;
 use crate::installed::Installed;
 use crate::patch::Batch;
@@ -38,9 +39,9 @@ use capriole_host::host::{Host, Routines, StoppedThread, StoppedThreads, TargetM
 use capriole_host::stacks::{self, is_above};
 use capriole_host::steps::step;
 use capriole_host::survey::is_pending;
+use capriole_ledger::Arena;
 use capriole_ledger::change::{Change, Found, INT3};
 use capriole_ledger::remains::{Remains, Save};
-use capriole_ledger::{Arena, Ledger};
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
 use capriole_ring::layout::{State, header, own};
@@ -182,7 +183,7 @@ fn detach_ours(
         // No byte leads into the detours any more, so no thread can enter them that way; but a foreign
         // SIGTRAP still enters our handler. So the handler is removed first, and then the threads are
         // checked again.
-        if !installed.actions.is_empty() && !is_kept {
+        if !is_kept && handlers_stand(pid, &remote, installed)? {
             restore_actions(host, &remote, installed, stopped)?;
             // Meanwhile a thread may have entered the handler once more.
             stopped = host.stop()?;
@@ -719,24 +720,25 @@ fn restore_actions(
     installed.ledger.forget_actions(remote)
 }
 
-/// Returns the action of SIGTRAP that the program has set since ours was installed, and has the resident
-/// keep none from then on.
-fn trap_set_since(
+/// Makes the resident put its handlers before no further actions of the program. Returns true if one may
+/// be there; else no action has to be restored. All threads are stopped.
+fn handlers_stand(
     pid: i32,
     remote: &dyn TargetMemory,
-    ledger: &Ledger,
-) -> Result<Option<[u64; 4]>, TargetError> {
-    let Some(own) = ledger.header(remote)?.own() else {
-        return Ok(None);
-    };
-    let at = own + own::TRAP as u64;
-    let mut bytes = [0; 40];
-    let read = remote.read(at, &mut bytes);
-    read.map_err(TargetError::reading(pid, at))?;
-    write(pid, remote, at, &0u32.to_le_bytes())?;
-    let word = |i: usize| std::array::from_fn(|byte| bytes[8 + 8 * i + byte]);
-    let words = std::array::from_fn(|i| u64::from_le_bytes(word(i)));
-    Ok((bytes[0] == 2).then_some(words))
+    installed: &Installed,
+) -> Result<bool, TargetError> {
+    if installed.actions.is_empty() {
+        return Ok(false);
+    }
+    let ledger = &installed.ledger;
+    actions::end(pid, remote, ledger)?;
+    step("signal actions not followed");
+    let own = ledger.header(remote)?.own();
+    if !actions::replaced(pid, remote, own, &installed.actions)?.is_empty() {
+        return Ok(true);
+    }
+    ledger.forget_actions(remote)?;
+    Ok(false)
 }
 
 fn restore_actions_of(
@@ -744,16 +746,13 @@ fn restore_actions_of(
     remote: &dyn TargetMemory,
     installed: &Installed,
 ) -> Result<(), TargetError> {
-    let ledger = &installed.ledger;
-    for action in &installed.actions {
-        let set_since = match action.signal {
-            libc::SIGTRAP => trap_set_since(agent.pid(), remote, ledger)?,
-            _ => None,
-        };
+    let (pid, ledger) = (agent.pid(), &installed.ledger);
+    let own = ledger.header(remote)?.own();
+    for action in actions::replaced(pid, remote, own, &installed.actions)? {
         let current = agent.signal_action(remote, ledger, action.signal, None)?;
         // The program may have installed a handler of its own meanwhile: keep it.
         if current[0] == action.handler {
-            let own = set_since.unwrap_or(action.old);
+            let own = actions::newest(pid, remote, own, &action)?;
             agent.signal_action(remote, ledger, action.signal, Some(own))?;
             step("signal handler removed");
         }

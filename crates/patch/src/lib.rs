@@ -8,7 +8,7 @@
 //! - [`recover`], [`detach`]: probes out, also after the tracer was killed
 //! - `cover`: private memory in the place of text that probes are written to
 //! - [`other`]: the session of another kind beside one
-//! - `installed`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
+//! - `installed`, `actions`, [`returns`], `states`, [`session`]: everything that a session has in a process, and
 //!   the system calls that put it there
 //! - [`stubs`], [`patch`]: pages of stubs, and the bytes of sites
 //!
@@ -17,6 +17,7 @@
 //! Only [`patch`] writes instruction bytes of a program.
 #![forbid(unsafe_code)]
 
+mod actions;
 pub mod attach;
 mod cover;
 pub mod detach;

@@ -40,6 +40,7 @@
 //! **Return addresses** are replaced by one of them only: a recorder refuses to replace any beside the
 //! library's session, and the library while a recorder does.
 
+use crate::actions;
 use crate::ranges::Ranges;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
@@ -62,7 +63,7 @@ pub struct Other {
     pub owner: Owner,
     /// The bytes that it claims. None has a number of its own.
     claims: Ranges,
-    /// The signal actions that it has replaced, or is just about to.
+    /// The signal actions that it has replaced, or may at any time, with the program's newest.
     actions: Vec<Action>,
     /// True if it has probes through which the program sees its own signal actions.
     guards_actions: bool,
@@ -145,7 +146,13 @@ impl Other {
             let is_it = |p: &Process| p.start_time() == started && p.is_alive();
             let alive = Process::open(owner).is_ok_and(|p| is_it(&p));
             other.owner.tracer = other.owner.tracer.or(alive.then_some(owner));
-            other.actions.extend(header.actions());
+            let own = header.own();
+            other
+                .actions
+                .extend(header.actions().into_iter().map(|action| Action {
+                    old: actions::newest(pid, remote, own, &action).unwrap_or(action.old),
+                    ..action
+                }));
             other.follows |= header.returns() != 0;
             header.journal(remote, |entry| {
                 if let Entry::Change(change) = entry {
@@ -173,14 +180,14 @@ impl Other {
         self.claims_in(bytes).next().is_some()
     }
 
-    /// True if it has replaced the action of one of these signals, or is just about to.
+    /// True if it has replaced the action of one of these signals, or may at any time.
     #[must_use]
     pub fn handles(&self, signals: &[i32]) -> bool {
         let mut actions = self.actions.iter();
         actions.any(|action| signals.contains(&action.signal))
     }
 
-    /// Returns the action of a signal that it has replaced, or is just about to.
+    /// Returns the action of a signal that it has replaced, or may at any time, with the program's newest.
     #[must_use]
     pub fn action(&self, signal: i32) -> Option<&Action> {
         let mut actions = self.actions.iter();

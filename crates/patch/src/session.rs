@@ -55,6 +55,13 @@ pub struct SessionMemory {
     pub ledger: Ledger,
 }
 
+impl SessionMemory {
+    /// Returns the address, in the target, of the words that are private to each process.
+    pub(crate) fn own(&self) -> u64 {
+        self.base + self.geometry.own_offset() as u64
+    }
+}
+
 /// The resident's code for a batch of system calls, and memory for their arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {

@@ -14,7 +14,8 @@
 //! packet, but never lose or tear one.
 //!
 //! **Faults.** A displaced instruction may fault. If the program handles SIGILL, SIGBUS, SIGFPE
-//! or SIGSEGV when Capriole attaches, the resident's handler is installed before the program's:
+//! or SIGSEGV, the resident's handler is installed before the program's, by the tracer before those
+//! that are there when Capriole attaches, and by the resident before those that are set later:
 //! it passes the original address as program counter (Go turns such a fault into a panic with a
 //! traceback), and if the handler returns to that address, the copy is tried again. A handler
 //! that moves the program counter by a few bytes steps over the instruction; its target is
@@ -94,8 +95,7 @@ pub struct Entries {
     /// Address of the program's own signal actions: those of `FAULTS` of the ledger, then of
     /// SIGTRAP, four words each.
     pub actions: u64,
-    /// Location of the address of the table of copies; the program's own fault handlers follow it,
-    /// in the order of `FAULTS` of the ledger.
+    /// Location of the address of the table of copies.
     pub copies: u64,
     /// Location of the address of the table of breakpoints.
     pub traps: u64,

@@ -11,7 +11,7 @@
  *   - system calls only between may_call and end_call, so none once the program may have
  *     installed a system call filter: process_vm_readv, and getpid for it, to read fields
  *     of an event that are in memory, in some processes move_pages or mincore before;
- *     prctl and gettid for the thread's name and id.
+ *     prctl and gettid for the thread's name and id; rt_sigaction behind one of the program's.
  *     (capriole_filtering makes sched_yield while there is no filter yet.)
  *     (And rt_sigreturn, by which a signal handler ends; but see go_on.)
  *   - little stack: below 768 bytes under the detour's own (the trap handler
@@ -1376,6 +1376,9 @@ void capriole_run(const u64 *registers, const struct program *program, u32 event
 #define UCONTEXT_SIGMASK(context) UCONTEXT_WORD(context, 296)
 #define SI_KERNEL 0x80
 
+/* Of SIGTRAP, in `config.actions`. */
+#define TRAP_INDEX (OWN_SIGNALS - 1)
+
 /* What the kernel writes into uc_flags in a 64-bit program: UC_FP_XSTATE, UC_SIGCONTEXT_SS,
  * UC_STRICT_RESTORE_SS. */
 #define USUAL_UC_FLAGS 7
@@ -1404,10 +1407,29 @@ extern const u8 capriole_breakpoint[] __attribute__((visibility("hidden")));
 /* In entry.S. */
 __attribute__((noreturn)) void capriole_go_on(u64 *registers);
 
-/* Returns the program's own action of SIGTRAP. */
-static __attribute__((noinline, cold)) const u64 *own_trap(void)
+/* Returns the number of a signal in `config.actions`; OWN_SIGNALS for any other. */
+static inline u32 index_of(u32 signal)
 {
-	return READ(OWN->trap) == 2 ? OWN->trap_action : capriole_config.actions[4];
+	switch (signal) {
+	case 4: return 0;
+	case 7: return 1;
+	case 8: return 2;
+	case 11: return 3;
+	case 5: return TRAP_INDEX;
+	default: return OWN_SIGNALS;
+	}
+}
+
+/* Returns the action that was set as number `number`; 0: the one that the tracer has replaced. */
+static inline const u64 *action_of(u32 index, u32 number)
+{
+	return number ? OWN->kept[index][number % OWN_KEPT_ACTIONS] : capriole_config.actions[index];
+}
+
+/* Returns the program's own action, which our handler stands before. */
+static __attribute__((noinline, cold)) const u64 *own_action(u32 index)
+{
+	return action_of(index, READ(OWN->newest[index]));
 }
 
 /* Leads a thread back from the handler of SIGTRAP without rt_sigreturn(2), which takes a fifth of
@@ -1438,7 +1460,7 @@ static inline void go_on(void *context)
 {
 	const u8 *state = (const u8 *)UCONTEXT_FPSTATE(context);
 	u64 segments = UCONTEXT_SEGMENTS(context), shadow_stack = 0;
-	u64 added = READ(own_trap()[3]) & ~(1ul << (5 - 1));
+	u64 added = READ(own_action(TRAP_INDEX)[3]) & ~(1ul << (5 - 1));
 	if (UCONTEXT_FLAGS(context) != USUAL_UC_FLAGS ||
 	    UCONTEXT_STACK_FLAGS(context) & ~USUAL_STACK_FLAGS ||
 	    UCONTEXT_EFLAGS(context) & ~USUAL_EFLAGS ||
@@ -1492,7 +1514,7 @@ void capriole_trap(int signal, void *info, void *context)
 			}
 		}
 	}
-	u64 handler = READ(own_trap()[0]);
+	u64 handler = READ(own_action(TRAP_INDEX)[0]);
 	if (handler > 1) {
 		((void (*)(int, void *, void *))handler)(signal, info, context);
 		return;
@@ -1578,8 +1600,7 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 			SIGINFO_ADDRESS(info) = original;
 	}
 	u64 from = UCONTEXT_RIP(context);
-	u64 index = signal == 4 ? 0 : signal == 7 ? 1 : signal == 8 ? 2 : 3;
-	u64 handler = capriole_config.old_faults[index];
+	u64 handler = READ(own_action(index_of((u32)signal))[0]);
 	if (!original && !is_near_copies(table, from)) {
 		/* A jump, as nothing has to be done behind it: unwinders that start in the handler,
 		 * for a backtrace or an exception, find the kernel's frame there and none of ours. */
@@ -1600,38 +1621,60 @@ __attribute__((cold)) void capriole_fault(int signal, void *info, void *context)
 #define SA_ONSTACK 0x08000000ul
 #define SA_RESTART 0x10000000ul
 #define SA_NODEFER 0x40000000ul
+#define SA_RESETHAND 0x80000000ul
+
+#define SIGACTION 13
 
 /* In entry.S. */
 extern const u8 capriole_restorer[] __attribute__((visibility("hidden")));
 
-/* After a system call that may have been rt_sigaction(2), number 13: the program never gets
- * to see a handler of ours, which it could call or put back after detach, but its own action, which
- * ours stands in for. The kernel has just written there, so it can be written; if the number is not
- * known, the kernel reads it first. */
-static inline void show_action(const u64 *registers, u64 number)
+/* Returns our handler of a signal. */
+static inline u64 handler_of(u32 index)
 {
-	u32 signal = (u32)registers[7], index;
-	u64 *old = (u64 *)registers[2];
-	u64 handler = (u64)capriole_fault, seen = 0;
-	switch (signal) {
-	case 4: index = 0; break;
-	case 7: index = 1; break;
-	case 8: index = 2; break;
-	case 11: index = 3; break;
-	case 5: index = 4; handler = (u64)capriole_trap; break;
-	default: return;
-	}
-	if (registers[0] || !old)
-		return;
-	if (number == 13)
-		seen = READ(*old);
-	else if (registers[10] != 8 || capriole_read_memory((u64)&seen, (u64)old, 8) != 8)
-		return;
-	if (seen != handler)
-		return;
-	const u64 *own = index == 4 ? own_trap() : capriole_config.actions[index];
+	return index == TRAP_INDEX ? (u64)capriole_trap : (u64)capriole_fault;
+}
+
+static inline void copy_action(u64 *to, const u64 *from)
+{
 	for (u32 i = 0; i < 4; i++)
-		WRITE(old[i], READ(own[i]));
+		WRITE(to[i], READ(from[i]));
+}
+
+static int is_same(const u64 *one, const u64 *other)
+{
+	for (u32 i = 0; i < 4; i++)
+		if (one[i] != other[i])
+			return 0;
+	return 1;
+}
+
+/* Copies the program's own action. One that is set meanwhile is copied instead of it. */
+static void copy_own_action(u64 *to, u32 index)
+{
+	u32 number;
+	do {
+		number = READ(OWN->newest[index]);
+		copy_action(to, action_of(index, number));
+		barrier();
+	} while (READ(OWN->newest[index]) != number);
+}
+
+/* After a system call that may have been rt_sigaction(2): the program never gets to see a handler of
+ * ours, which it could call or put back after detach, but its own action, which ours stands in for. The
+ * kernel has just written there, so it can be written; if the number is not known, the kernel reads it
+ * first. */
+static inline void show_action(const u64 *registers, u64 number, u32 index)
+{
+	u64 *old = (u64 *)registers[2];
+	u64 seen = 0;
+	if (!old)
+		return;
+	if (number == SIGACTION)
+		seen = READ(*old);
+	else if (capriole_read_memory((u64)&seen, (u64)old, 8) != 8)
+		return;
+	if (seen == handler_of(index))
+		copy_own_action(old, index);
 }
 
 /* True in a process that was forked, which has memory and actions of its own, as its parent had them. In a
@@ -1647,35 +1690,107 @@ static int is_forked(u32 process)
 	return READ(OWN->known) && READ(OWN->process) == process;
 }
 
-/* Called after rt_sigaction(2): shows the program its own action, and puts our handler of SIGTRAP back if
- * the program has set another: that one gets what is not ours, as the one before did. A breakpoint that
- * a thread hits between the call and here is the program's affair.
+static inline s64 sigaction(u32 signal, const u64 *new, u64 *old)
+{
+	return syscall4(SIGACTION, signal, (u64)new, (u64)old, 8);
+}
+
+/* True if ours is to stand before an action of the program: before all of SIGTRAP, and before handlers of
+ * faults, but not before one that the kernel removes as it calls it. */
+static int is_preceded(u32 index, const u64 *action)
+{
+	return index == TRAP_INDEX || (action[0] > 1 && !(action[1] & SA_RESETHAND));
+}
+
+/* Makes the action that stands before `own`, as the tracer installs it. */
+static void make_ours(u64 *ours, u32 index, const u64 *own)
+{
+	ours[0] = handler_of(index);
+	ours[1] = own[1] | SA_SIGINFO | SA_RESTORER;
+	ours[2] = (u64)capriole_restorer;
+	ours[3] = own[3];
+	if (index == TRAP_INDEX) {
+		ours[1] = (own[1] & (SA_ONSTACK | SA_RESTART)) | SA_SIGINFO | SA_NODEFER | SA_RESTORER;
+		ours[3] &= ~(1ul << (5 - 1));
+	}
+}
+
+/* Sets the program's own action again in place of ours. If the program has set another one meanwhile,
+ * that one stays. */
+static void put_back(u32 signal, u32 index, const u64 *own)
+{
+	u64 put[4], last[4] = { 0 }, was[4];
+	copy_action(put, own);
+	for (u32 tries = 0; tries < ATTEMPTS; tries++) {
+		if (sigaction(signal, put, was) || was[0] == handler_of(index) || is_same(was, last))
+			return;
+		copy_action(last, put);
+		copy_action(put, was);
+	}
+}
+
+/* Puts our handler before the one that the program has set. Several threads may be here at once, also
+ * one in a handler of a signal that has interrupted another one here, so nobody waits: the kernel
+ * knows which action was set last, and who sees that something else happened meanwhile looks again.
+ *
+ * An action is first kept, then ours is put in its place. So whenever ours is there, it finds the
+ * program's. */
+static void follow(u32 signal, u32 index)
+{
+	for (u32 tries = 0; tries < ATTEMPTS && READ(OWN->followed) >> index & 1; tries++) {
+		u32 newest = READ(OWN->newest[index]);
+		u64 now[4], own[4], ours[4], was[4];
+		if (sigaction(signal, 0, now))
+			return;
+		int is_ours = now[0] == handler_of(index);
+		if (is_ours) {
+			copy_own_action(own, index);
+		} else if (!is_preceded(index, now)) {
+			return;
+		} else {
+			u32 number = __sync_add_and_fetch(&OWN->numbered[index], 1);
+			copy_action(own, now);
+			copy_action(OWN->kept[index][number % OWN_KEPT_ACTIONS], own);
+			/* If another thread was here, maybe with a newer one: look again. */
+			if (!__sync_bool_compare_and_swap(&OWN->newest[index], newest, number))
+				continue;
+		}
+		make_ours(ours, index, own);
+		if (is_ours && is_same(now, ours))
+			return; /* another thread has seen to it */
+		if (sigaction(signal, ours, was))
+			return;
+		if (!(READ(OWN->followed) >> index & 1)) {
+			/* The tracer takes our handlers away, and may have looked before. */
+			put_back(signal, index, was[0] == ours[0] ? own : was);
+			return;
+		}
+		if (was[0] != ours[0] && !is_same(was, now))
+			put_back(signal, index, was); /* set in between: again, with that one */
+		else if (!is_ours && is_same(was, now))
+			return;
+	}
+}
+
+/* Called after a system call that may have been rt_sigaction(2), number 13: shows the program its own
+ * action, and puts our handler back if the program has set another one: that one gets what is not ours, as
+ * the one before did. A breakpoint or fault that a thread runs into between the call and here is the
+ * program's affair.
  *
  * A child of vfork(2) or posix_spawn(3), which sets actions of its own before it executes another
  * program, has the same memory: it is told apart by its process id. */
 __attribute__((cold)) void capriole_action(const u64 *registers, u64 number)
 {
-	show_action(registers, number);
-	const u64 *new = (const u64 *)registers[6];
-	if (number != 13 || registers[0] || !new || (u32)registers[7] != 5 || !READ(OWN->trap))
+	u32 signal = (u32)registers[7], index = index_of(signal);
+	if (registers[0] || index == OWN_SIGNALS || (number != SIGACTION && registers[10] != 8))
 		return;
-	if (!may_call())
+	show_action(registers, number, index);
+	if (!registers[6] || !(READ(OWN->followed) >> index & 1) || !may_call())
 		return;
 	u32 process = (u32)syscall4(39 /* getpid */, 0, 0, 0, 0);
-	if (process != READ(OWN->trap_process) && is_forked(process))
-		WRITE(OWN->trap_process, process);
-	if (process == READ(OWN->trap_process) && READ(new[0]) != (u64)capriole_trap) {
-		for (u32 i = 0; i < 4; i++)
-			WRITE(OWN->trap_action[i], READ(new[i]));
-		WRITE(OWN->trap, 2);
-		/* As the tracer installs it. */
-		u64 ours[4] = {
-			(u64)capriole_trap,
-			(READ(new[1]) & (SA_ONSTACK | SA_RESTART)) | SA_SIGINFO | SA_NODEFER | SA_RESTORER,
-			(u64)capriole_restorer,
-			READ(new[3]) & ~(1ul << (5 - 1)),
-		};
-		syscall4(13 /* rt_sigaction */, 5, (u64)ours, 0, 8);
-	}
+	if (process != READ(OWN->followed_process) && is_forked(process))
+		WRITE(OWN->followed_process, process);
+	if (process == READ(OWN->followed_process))
+		follow(signal, index);
 	end_call();
 }

@@ -91,7 +91,7 @@ struct config {
 	u32 limit;       /* no record of any stream ends behind this position */
 	u32 clock_step;  /* for tests: step of the time stamp counter; 0: unchanged */
 	u64 copies;      /* address of a struct traps: (start of a copy, the original) */
-	u64 old_faults[4]; /* the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV */
+	u64 pad2[4];
 	u64 directories; /* address of the tables' directories */
 	u64 counters;    /* address of the counters of CPU 0 */
 	u32 counter_stride; /* bytes to those of the next CPU; the shared ones follow the last */
@@ -100,7 +100,7 @@ struct config {
 	u32 frame_shift; /* log2 of the bytes of a slot */
 	u32 pkru;        /* offset of PKRU in an XSAVE area; 0: the processor has none */
 	u64 own;         /* address of this process's own words, a struct own */
-	u64 actions[5][4]; /* the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
+	u64 actions[OWN_SIGNALS][4]; /* the program's own actions of SIGILL, SIGBUS, SIGFPE, SIGSEGV,
 	                      SIGTRAP (struct kernel_sigaction), where they were replaced */
 	u64 unwinding;   /* address of a struct unwinding; 0: there is none */
 	u64 windows;     /* address of the memory for copies of the stack, CHAIN_WINDOW for each lane */
@@ -122,7 +122,6 @@ AT(config, old_flags, CONFIG_OLD_FLAGS);
 AT(config, limit, CONFIG_LIMIT);
 AT(config, clock_step, CONFIG_CLOCK_STEP);
 AT(config, copies, CONFIG_COPIES);
-AT(config, old_faults, CONFIG_OLD_FAULTS);
 AT(config, directories, CONFIG_DIRECTORIES);
 AT(config, counters, CONFIG_COUNTERS);
 AT(config, counter_stride, CONFIG_COUNTER_STRIDE);
@@ -168,11 +167,14 @@ struct own {
 	u32 calling;  /* threads that are in a system call of the resident, or about to be */
 	u32 left;     /* no byte leads to a detour any more */
 	u32 leave;    /* a thread waits for `left` */
-	u32 trap;     /* 0: SIGTRAP is the program's; 1: ours, 2: and the program has set `trap_action` since */
-	u32 trap_process; /* the process that `trap` is about */
-	u64 trap_action[4];
+	u32 followed; /* a bit for each of `config.actions`: ours is put before each action that is set */
+	u32 followed_process; /* the process whose actions these are */
 	u32 slow_memory; /* not 0: a page that is not in memory may be long in coming, or never come */
-	u32 pad[1009];
+	u32 newest[OWN_SIGNALS]; /* number of the action that ours is before; 0: that of the config */
+	u32 numbered[OWN_SIGNALS]; /* the last number given out */
+	u32 pad;
+	u64 kept[OWN_SIGNALS][OWN_KEPT_ACTIONS][4]; /* at the place number % OWN_KEPT_ACTIONS */
+	u32 pad2[686];
 	u32 known;    /* threads' own ids are right; 0 in a forked child, until verified */
 	u32 process;  /* the id of a forked child, once getpid has returned it */
 	u32 number;   /* of the process in this session, from 1; 0: it has none yet */
@@ -182,10 +184,12 @@ AT(own, no_calls, OWN_NO_CALLS);
 AT(own, calling, OWN_CALLING);
 AT(own, left, OWN_LEFT);
 AT(own, leave, OWN_LEAVE);
-AT(own, trap, OWN_TRAP);
-AT(own, trap_process, OWN_TRAP_PROCESS);
-AT(own, trap_action, OWN_TRAP_ACTION);
+AT(own, followed, OWN_FOLLOWED);
+AT(own, followed_process, OWN_FOLLOWED_PROCESS);
 AT(own, slow_memory, OWN_SLOW_MEMORY);
+AT(own, newest, OWN_NEWEST);
+AT(own, numbered, OWN_NUMBERED);
+AT(own, kept, OWN_KEPT);
 AT(own, known, OWN_KNOWN);
 AT(own, number, OWN_NUMBER);
 #define OWN ((struct own *)capriole_config.own)

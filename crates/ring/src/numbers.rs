@@ -157,17 +157,28 @@ pub mod own {
         LEFT: usize = 8;
         /// u32: when a thread waits for [`LEFT`], the reason, one of [`leave`](super::leave).
         LEAVE: usize = 12;
-        /// u32: 0 while our handler of SIGTRAP is not installed; 1 when it is, and the program's
-        /// own action is the one of the time before; 2 when the program has set another since,
-        /// which is [`TRAP_ACTION`].
-        TRAP: usize = 16;
-        /// u32: the process whose handler that is, by its id in its own namespace.
-        TRAP_PROCESS: usize = 20;
-        /// Four u64: an action as rt_sigaction(2) has it.
-        TRAP_ACTION: usize = 24;
+        /// u32, written only by the tracer: a bit for each signal of [`config::ACTIONS`](super::config::ACTIONS).
+        /// While it is set, the resident puts its handler before each one that the program sets.
+        FOLLOWED: usize = 16;
+        /// u32: the process whose actions these are, by its id in its own namespace.
+        FOLLOWED_PROCESS: usize = 20;
         /// u32: nonzero when a page of the process may be long in coming once somebody touches it, or
         /// never come. The resident reads then only pages that are in memory.
-        SLOW_MEMORY: usize = 56;
+        SLOW_MEMORY: usize = 24;
+        /// A u32 for each of these signals: number of the action before which the resident last put
+        /// its handler; 0: none that the program has set since the session began. The action is in
+        /// place number modulo [`KEPT_ACTIONS`].
+        NEWEST: usize = 28;
+        /// A u32 for each of these signals: the last such number that was given out.
+        NUMBERED: usize = 48;
+        /// For each of these signals, [`KEPT_ACTIONS`] actions, each four u64 as rt_sigaction(2) has
+        /// them.
+        KEPT: usize = 72;
+        /// Number of actions kept for each signal: a thread that writes one shares its place with no
+        /// thread that reads or writes another one at the same time.
+        KEPT_ACTIONS: usize = 8;
+        /// Number of signals.
+        SIGNALS: usize = 5;
         /// u32: 1 when the ids that threads hold for themselves are known to be correct. On its own
         /// page, which the kernel clears in a forked child: there the C library may still have the
         /// parent's id.
@@ -552,8 +563,6 @@ pub mod config {
         CLOCK_STEP: usize = 92;
         /// u64: address of the table of copies.
         COPIES: usize = 96;
-        /// 4 × u64: the program's own handlers of SIGILL, SIGBUS, SIGFPE, SIGSEGV.
-        OLD_FAULTS: usize = 104;
         /// u64: address of the tables' directories.
         DIRECTORIES: usize = 136;
         /// u64: address of the counters of CPU 0.

@@ -56,6 +56,7 @@ mod kernel_fields;
 mod kernel_grammar;
 mod killed;
 mod kinds;
+mod later_handlers;
 mod main_thread;
 mod mark;
 mod markers;

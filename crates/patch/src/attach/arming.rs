@@ -41,6 +41,7 @@ use super::running::Way;
 use super::{
     Attached, Point, Probe, SiteError, SiteState, make_no_calls, mind_slow_memory, stub_addresses,
 };
+use crate::actions;
 use crate::guards::uses_of;
 use crate::patch::Batch;
 use crate::recover;
@@ -52,7 +53,7 @@ use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
 use capriole_ledger::{FAULTS, Identity, MAX_ARENAS, MAX_ENTRIES, MAX_STUBS};
-use capriole_ring::layout::State;
+use capriole_ring::layout::{State, own};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -623,19 +624,32 @@ impl Attached {
         Ok((made, part))
     }
 
-    /// True if the resident's handlers of faults stand before the program's own.
+    /// True if the resident's handlers of faults stand before the program's own, or will once it sets
+    /// some.
     fn handles_faults(&self) -> bool {
         let mut actions = self.installed.actions.iter();
         actions.any(|action| FAULTS.contains(&action.signal))
     }
 
     /// Returns the resident's handler of a signal that a fault raises, and the program's own handler that
-    /// it stands before and calls. `None` if it did not stand there when the session began.
+    /// it stands before and calls. `None` if it stands before none, or puts itself before each handler
+    /// that the program sets.
     #[must_use]
     pub fn fault_handler(&self, signal: i32) -> Option<(u64, u64)> {
         let mut actions = self.installed.actions.iter();
         let action = actions.find(|action| action.signal == signal)?;
-        Some((action.handler, action.old[0]))
+        let (pid, own) = (self.process().pid() as i32, self.memory.own());
+        let remote = self.host.memory().ok()?;
+        // It does so by system calls.
+        let may_call = |word| word == 0;
+        if remote
+            .read_u32(own + own::NO_CALLS as u64)
+            .is_ok_and(may_call)
+        {
+            return None;
+        }
+        let newest = actions::newest(pid, &remote, Some(own), action).ok()?;
+        actions::is_preceded(&newest).then_some((action.handler, newest[0]))
     }
 
     /// Maps the stubs of probes at new places; drops the probes for whose stubs there is no room. At

@@ -3,8 +3,9 @@
 
 use super::CLUSTER;
 use super::{Point, Probe, SiteError, counters};
+use crate::actions;
 use crate::guards::{Guarded, bytes_of};
-use crate::other::check_action;
+use crate::other::{Other, check_action};
 use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory, write};
 use crate::stubs::{Row, Stubs};
@@ -15,12 +16,13 @@ use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
 use capriole_host::host::TargetMemory;
 use capriole_host::steps::step;
-use capriole_host::survey::{Survey, own_tid};
+use capriole_host::survey::Survey;
 use capriole_insn::liveness::Live;
 use capriole_ledger::change::{Change, INT3, Uses};
 use capriole_ledger::counter;
 use capriole_ledger::counter::Reference;
 use capriole_ledger::{Action, Arena, FAULTS, journal};
+use capriole_proc::process::Process;
 use capriole_resident as resident;
 use capriole_tactic::site::{JUMP, Patch, Placed, Shape, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
@@ -345,15 +347,7 @@ impl Traps {
         let flags = old[1] & keep | (libc::SA_SIGINFO | libc::SA_NODEFER) as u64 | SA_RESTORER;
         let mask = old[3] & !(1 << (libc::SIGTRAP - 1));
         // From here on an action that the program sets is kept apart from ours.
-        let own = memory.base + memory.geometry.own_offset() as u64;
-        let pid = own_tid(agent.pid(), agent.pid()).unwrap_or(0);
-        let words = [1u32.to_le_bytes(), pid.to_le_bytes()].concat();
-        write(
-            agent.pid(),
-            remote,
-            own + capriole_ring::layout::own::TRAP as u64,
-            &words,
-        )?;
+        actions::follow(agent.pid(), remote, memory.own(), &[libc::SIGTRAP], true)?;
         agent.signal_action(
             remote,
             ledger,
@@ -781,6 +775,11 @@ impl Code {
         traps
     }
 
+    /// True if the resident is in the process, which is if there are probes or guards.
+    pub(super) fn has_resident(&self) -> bool {
+        !self.images.is_empty()
+    }
+
     /// Returns the resident's entries in the first arena.
     pub(super) fn entries(&self) -> resident::Entries {
         resident::entries(self.images[0].arena.start)
@@ -990,71 +989,105 @@ impl Code {
         Ok(())
     }
 
+    /// Notes that the resident's handlers of faults may stand before the program's from now on: those
+    /// that it has, and those that it sets later. Returns false, and notes nothing, if the other session
+    /// of the process handles faults.
+    pub(super) fn note_faults(
+        &self,
+        remote: &dyn TargetMemory,
+        memory: &SessionMemory,
+    ) -> Result<bool, TargetError> {
+        let ledger = &memory.ledger;
+        for signal in FAULTS {
+            ledger.note_action(remote, &self.fault_action(signal, [0; 4]))?;
+        }
+        let process = Process::open(ledger.pid as u32)?;
+        let other = Other::find(&process, remote, ledger.kind)?;
+        if other.is_some_and(|other| other.handles(&FAULTS)) {
+            for signal in FAULTS {
+                ledger.forget_action(remote, signal)?;
+            }
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    fn fault_action(&self, signal: i32, old: [u64; 4]) -> Action {
+        Action {
+            signal,
+            handler: self.entries().fault,
+            old,
+        }
+    }
+
     /// Installs the resident's handlers for faults in front of the program's own, so that these see
-    /// the fault of a displaced instruction at its original address.
+    /// the fault of a displaced instruction at its original address; and makes the resident do the same
+    /// with those that the program sets later.
+    ///
+    /// While the tracer installs handlers, the resident installs none.
     pub(super) fn install_faults(
         &self,
         agent: &Agent,
         remote: &dyn TargetMemory,
         memory: &SessionMemory,
     ) -> Result<(), TargetError> {
-        let ledger = &memory.ledger;
-        for (index, signal) in FAULTS.into_iter().enumerate() {
-            // Keep the default action and SIG_IGN, and a handler that runs only once.
-            let once = libc::SA_RESETHAND as u64;
-            let is_kept = |old: &[u64; 4]| old[0] <= 1 || old[1] & once == once;
-            let mut old = agent.signal_action(remote, ledger, signal, None)?;
-            for _ in 0..ACTION_TRIES {
-                if is_kept(&old) {
-                    break;
+        let (pid, own) = (agent.pid(), memory.own());
+        for tries in 0.. {
+            let mut missing = false;
+            for (index, signal) in FAULTS.into_iter().enumerate() {
+                let old = agent.signal_action(remote, &memory.ledger, signal, None)?;
+                if old[0] == self.entries().fault || !actions::is_preceded(&old) {
+                    continue;
                 }
-                let was = self.install_fault(agent, remote, memory, (index, signal), &old)?;
-                if was == old {
-                    break;
+                if !missing {
+                    actions::follow(pid, remote, own, &FAULTS, false)?;
                 }
-                // Another thread has set an action in between.
-                old = was;
-                if is_kept(&old) {
-                    agent.signal_action(remote, ledger, signal, Some(old))?;
-                    ledger.forget_action(remote, signal)?;
-                }
+                missing = true;
+                self.install_fault(agent, remote, memory, (index, signal), old)?;
+            }
+            actions::follow(pid, remote, own, &FAULTS, true)?;
+            // The program may have set one just before.
+            if !missing || tries == ACTION_TRIES {
+                break;
             }
         }
         Ok(())
     }
 
-    /// Installs the resident's handler of one fault, number `index`, in front of the action `old`; returns
-    /// the action that it has replaced.
+    /// Installs the resident's handler of one fault, number `index`, in front of the action `old`.
     fn install_fault(
         &self,
         agent: &Agent,
         remote: &dyn TargetMemory,
         memory: &SessionMemory,
         (index, signal): (usize, i32),
-        old: &[u64; 4],
-    ) -> Result<[u64; 4], TargetError> {
+        mut old: [u64; 4],
+    ) -> Result<(), TargetError> {
         let pid = agent.pid();
         let entries = self.entries();
         let ledger = &memory.ledger;
-        {
-            let place = entries.copies + 8 + index as u64 * 8;
-            write(pid, remote, place, &old[0].to_le_bytes())?;
+        for _ in 0..ACTION_TRIES {
             let words: Vec<u8> = old.iter().flat_map(|w| w.to_le_bytes()).collect();
             write(pid, remote, entries.actions + index as u64 * 32, &words)?;
-            let action = Action {
-                signal,
-                handler: entries.fault,
-                old: *old,
-            };
-            ledger.note_action(remote, &action)?;
+            ledger.note_action(remote, &self.fault_action(signal, old))?;
             check_action(ledger, remote, signal)?;
+            actions::forget_newest(pid, remote, memory.own(), signal)?;
             // Keep the stack, the mask and the restarting of calls as the program set them.
             let flags = old[1] | libc::SA_SIGINFO as u64 | SA_RESTORER;
             let new = [entries.fault, flags, entries.restorer, old[3]];
             let was = agent.signal_action(remote, ledger, signal, Some(new))?;
             step("fault handler installed");
-            Ok(was)
+            if was == old {
+                break;
+            }
+            // Another thread has set an action in between.
+            old = was;
+            if !actions::is_preceded(&old) {
+                agent.signal_action(remote, ledger, signal, Some(old))?;
+                break;
+            }
         }
+        Ok(())
     }
 
     /// Tells the resident the previous action for SIGTRAP.

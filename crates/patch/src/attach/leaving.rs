@@ -73,7 +73,7 @@ impl Attached {
             return None;
         }
         memory.store_u32(header::LEAVE, 0);
-        let word = self.memory.base + (self.memory.geometry.own_offset() + own::LEAVE) as u64;
+        let word = self.memory.own() + own::LEAVE as u64;
         let waits = |host: &dyn Host| {
             let reason = host.memory().ok()?.read_u32(word).ok()?;
             match reason {

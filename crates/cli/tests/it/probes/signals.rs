@@ -1,4 +1,4 @@
-//! Programs that set actions of SIGTRAP while breakpoints are in them.
+//! Programs that set actions of SIGTRAP, and handlers of faults, while probes are in them.
 
 use super::parts;
 
@@ -6,4 +6,5 @@ parts!("probes_signals.c":
     actions,
     meanwhile,
     faults,
+    faults_later,
 );
