@@ -7,6 +7,7 @@ mod all;
 mod arguments;
 mod beside;
 mod branches;
+mod debugged;
 mod dlopen;
 mod documents;
 mod environments;

@@ -1,0 +1,80 @@
+/*
+ * A program that probes itself and is debugged then: `probes_debugged jumps | breakpoints`. It goes on until
+ * a debugger, or SIGTERM, sets `stop_asked`; then it checks its results.
+ */
+#include "probes.h"
+
+PROBED long probed(long number, const char *text)
+{
+	long result = number + text[0];
+	__asm__ volatile("nopw 0x0(%%rax,%%rax,1)" : "+r"(result));
+	return result;
+}
+
+PROBED long inner(long number)
+{
+	long result = probed(number, "text");
+	return 2 * result;
+}
+
+PROBED long outer(long number)
+{
+	long first = inner(number);
+	long second = inner(number + 1);
+	long result = first + second;
+	return result;
+}
+
+static volatile long hits, entries, returns, wrong;
+
+PROBED int pre(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	(void)p;
+	hits++;
+	wrong += regs->si == 0;
+	return 0;
+}
+
+PROBED int entered(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	entries++;
+	return 0;
+}
+
+PROBED int returned(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call, (void)regs;
+	returns++;
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	CHECK(argc == 2);
+	int jumps = !strcmp(argv[1], "jumps");
+	static struct capriole_probe probe = { .address = (void *)probed, .pre = pre };
+	static struct capriole_return_probe call = { .entry = entered, .handler = returned };
+	call.probe.address = (void *)inner;
+	probe.flags = jumps ? 0 : CAPRIOLE_NO_OPTIMIZE;
+	OK(capriole_probe_register(&probe));
+	OK(capriole_return_probe_register(&call));
+	IS(capriole_optimize(PATIENCE), 0);
+	stop_on_sigterm();
+	ready();
+	long calls = 0;
+	for (; !stop_asked; calls++) {
+		IS(outer(calls), 4 * (calls + 't') + 2);
+		usleep(1000);
+	}
+	IS(hits, 2 * calls);
+	IS(entries, 2 * calls);
+	IS(returns, 2 * calls);
+	IS(wrong, 0);
+	CHECK(calls);
+	OK(capriole_probe_unregister(&probe));
+	OK(capriole_return_probe_unregister(&call));
+	IS(outer(1), 4 * (1 + 't') + 2);
+	puts("ok");
+	return 0;
+}
