@@ -886,8 +886,22 @@ static void refused(void *address, int code, const char *text)
 	is_in_state(&p, CAPRIOLE_UNREGISTERED, "");
 }
 
+/* Immediate operands that are a return, and one with 16 bits. */
+extern char in_the_middle[];
+__asm__(".pushsection .text\n.balign 16\n.globl in_the_middle\n.type in_the_middle, @function\nin_the_middle:\n"
+	"	movl $0xc3c3c3c3, %eax\n	movl $0x9090c366, %eax\n	ret\n"
+	".size in_the_middle, . - in_the_middle\n.popsection\n");
+
 static void bad_addresses(void)
 {
+	for (int i = 0; i < 2; i++) {
+		char *at = in_the_middle + 5 * i + 1;
+		refused(at, EILSEQ, "no instruction starts at");
+		struct capriole_probe after = { .address = at, .post = count_post };
+		FAILS(capriole_probe_register(&after), EILSEQ, "no instruction starts at");
+		struct capriole_probe both = { .address = at, .pre = count, .post = count_post };
+		FAILS(capriole_probe_register(&both), EILSEQ, "no instruction starts at");
+	}
 	refused(&some_data, EFAULT, "not executable");
 	refused((char *)"text", EFAULT, "not executable");
 	void *heap = malloc(100);

@@ -606,7 +606,16 @@ impl Server {
             self.check_place(address)?;
             let probe = self.probe_at(address)?;
             let branch = match kind {
-                AFTER => self.branch(address)?,
+                AFTER => match self.branch(address) {
+                    Ok(branch) => branch,
+                    // Bytes that look like this may be the middle of an instruction.
+                    Err(reason) => match self.session()?.check_site(&probe) {
+                        Err(error) if error.code() == Code::NotABoundary => {
+                            return Err(error.into());
+                        }
+                        _ => return Err(reason),
+                    },
+                },
                 _ => None,
             };
             branches.push(branch);

@@ -283,27 +283,23 @@ impl Inner {
         }
     }
 
-    /// Plans events, and inserts their probes: by an attach, in a pause, if they are the first. The
-    /// events with the indices `breakpoints` get breakpoints.
-    pub(super) fn plan_and_insert(
+    /// Plans events that are to be added. The events with the indices `breakpoints` get breakpoints.
+    pub(super) fn plan(
         &mut self,
         events: &[Event],
-        pace: Pace,
         breakpoints: &BTreeSet<usize>,
-    ) -> Result<Inserted> {
+    ) -> Result<Planned> {
         self.check_running()?;
         self.give_back();
-        let first = self.next;
-        let number = self.added;
         let request = Request {
             entries: false,
             events,
             options: &self.options.probes,
             mode: Mode {
                 returns: self.options.returns,
-                first_id: first,
+                first_id: self.next,
                 areas: self.areas,
-                addition: number as u32,
+                addition: self.added as u32,
             },
             messages: false,
             keys: Keys {
@@ -313,11 +309,22 @@ impl Inner {
             breakpoints: Some(breakpoints),
             clock: Some(&self.clock),
         };
+        let objects = self.known.objects(&self.process)?;
+        let of = (self.kind, self.active.is_none());
+        Planned::of(objects, &self.process, &request, of, self.maps.clone())
+    }
+
+    /// Plans events, and inserts their probes: by an attach, in a pause, if they are the first. The
+    /// events with the indices `breakpoints` get breakpoints.
+    pub(super) fn plan_and_insert(
+        &mut self,
+        events: &[Event],
+        pace: Pace,
+        breakpoints: &BTreeSet<usize>,
+    ) -> Result<Inserted> {
+        let planned = self.plan(events, breakpoints)?;
+        let (first, number) = (self.next, self.added);
         let process = self.process.clone();
-        let objects = self.known.objects(&process)?;
-        let guarded = self.active.is_none();
-        let of = (self.kind, guarded);
-        let planned = Planned::of(objects, &process, &request, of, self.maps.clone())?;
         if !self.host.can_stop() {
             let more = planned.written_in_stops();
             if !more.is_subset(breakpoints) {

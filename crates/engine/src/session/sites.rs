@@ -175,6 +175,15 @@ impl Session {
         self.work(move |inner| inner.add_sites(&probes, pace))
     }
 
+    /// Checks that a probe can be planned. Nothing is added.
+    ///
+    /// # Errors
+    /// As [`Session::add`].
+    pub fn check_site(&mut self, probe: &Probe) -> Result<()> {
+        let event = Event::from(probe.clone());
+        self.work(move |inner| inner.plan(&[event], &BTreeSet::new()).map(drop))
+    }
+
     /// Finds the places of a probe, without copies of functions that compilers have made.
     ///
     /// # Errors
