@@ -8,6 +8,7 @@
 #include "common.h"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 
 #define BEGIN(name) \
@@ -83,10 +84,14 @@ static void let_child_call(void)
 		BAD("the child has ended");
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	char line[64];
 	pthread_t thread;
+	static char locked;
+	/* Text of a program that has locked memory is not covered. */
+	if (argc > 1 && !strcmp(argv[1], "locked"))
+		CHECK(!mlock(&locked, 1));
 	ready();
 	while (fgets(line, sizeof line, stdin)) {
 		if (strcmp(line, "call\n") == 0) {

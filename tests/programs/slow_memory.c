@@ -2,9 +2,10 @@
  * A program that provides pages of its own memory: the thread that does so passes a pointer into the page
  * that is missing, and whoever reads there waits for that very thread.
  *
- *   slow_memory uffd|device|fuse [late]
+ *   slow_memory uffd|device|apart|fuse [late]
  *
- * uffd: by userfaultfd(2); device: by /dev/userfaultfd; fuse: of a file in a file system of its own (root
+ * uffd: by userfaultfd(2); device: by /dev/userfaultfd; apart: so, but another process has the descriptor and
+ * provides the pages, and who is about to touch one passes the pointer; fuse: of a file in a file system of its own (root
  * only). It says "skip" if that is not possible here. With "late" it begins at the line "begin" (or ends
  * before), and answers "begun". At each line "call" it touches 16 pages, verifies them, and answers "called".
  */
@@ -18,6 +19,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #define PAGE 4096ul
@@ -45,9 +47,13 @@ static void fill(char *page, uint64_t number)
 	snprintf(page, PAGE, "page %lu", (unsigned long)number);
 }
 
+static int is_apart;
+
 static void will_provide(uint64_t number)
 {
 	char *page = region + number * PAGE;
+	if (is_apart)
+		return;
 	if (provide(page, number) != mix((uint64_t)page) + number)
 		BAD("provide() gave something else");
 	provided++;
@@ -86,6 +92,18 @@ static int begin_uffd(int by_device)
 	CHECK(region != MAP_FAILED);
 	struct uffdio_register whole = { { (uint64_t)region, PAGES * PAGE }, UFFDIO_REGISTER_MODE_MISSING, 0 };
 	CHECK(!ioctl(device, UFFDIO_REGISTER, &whole));
+	if (is_apart) {
+		pid_t parent = getpid(), child = fork();
+		CHECK(child >= 0);
+		if (!child) {
+			prctl(PR_SET_PDEATHSIG, SIGKILL);
+			if (getppid() == parent)
+				provides(0);
+			_exit(0);
+		}
+		close(device);
+		return 1;
+	}
 	pthread_t thread;
 	CHECK(!pthread_create(&thread, 0, provides, 0));
 	return 1;
@@ -200,6 +218,7 @@ int main(int argc, char **argv)
 {
 	CHECK(argc > 1);
 	const char *how = argv[1];
+	is_apart = !strcmp(how, "apart");
 	char line[64];
 	uint64_t next = 0;
 	if (argc < 3)
@@ -214,6 +233,9 @@ int main(int argc, char **argv)
 				const char *page = region + next * PAGE;
 				char text[32];
 				snprintf(text, sizeof text, "page %lu", (unsigned long)next);
+				if (is_apart && provide(page, next) != mix((uint64_t)page) + next)
+					BAD("provide() gave something else");
+				provided += is_apart;
 				if (strcmp(page, text))
 					BAD("page %lu holds something else", (unsigned long)next);
 				if (seen(page, next) != mix(next) + 'p')

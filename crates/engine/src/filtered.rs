@@ -31,8 +31,8 @@ impl Filtered {
     pub fn message(self) -> Option<String> {
         let count = capriole_text::units::counted(self.not_read, "time", "times");
         let text = format!(
-            "memory or a thread's name was NOT READ {count}, since the program has installed a \
-             seccomp filter, or tried to; some of the pointers may have been invalid as well"
+            "memory or a thread's name was NOT READ {count}, since the program filters its system \
+             calls (seccomp, or PR_SET_SYSCALL_USER_DISPATCH), or tried to; some of the pointers may have been invalid as well"
         );
         (self.not_read > 0 && !self.from_start).then_some(text)
     }

@@ -351,7 +351,7 @@ impl Watch {
         if Instant::now() >= self.next_memory_check {
             let work = Work::begin();
             self.check_memory(attached);
-            let delay = SECOND.max(work.spent() * TOOL_CHECK_SHARE);
+            let delay = TOOL_CHECK_INTERVAL.max(work.spent() * TOOL_CHECK_SHARE);
             self.next_memory_check = Instant::now() + delay;
         }
         if self.second.elapsed() < SECOND {

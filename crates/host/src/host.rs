@@ -456,7 +456,7 @@ pub(crate) const PERMITTED: [i64; 10] = [
     libc::SYS_munmap,       // the same at the end
     libc::SYS_mremap,       // covered text
     libc::SYS_mprotect,     // of text that is no longer covered
-    libc::SYS_madvise,      // of open calls
+    libc::SYS_madvise,      // of open calls; session memory is not for core dumps
     libc::SYS_memfd_create, // session memory, stubs, covers
     libc::SYS_close,        // their descriptors
     libc::SYS_rt_sigaction, // handlers of SIGTRAP and of faults

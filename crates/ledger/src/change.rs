@@ -68,6 +68,12 @@ pub enum Found {
 }
 
 impl Change {
+    /// Returns the pages that it changes bytes of: one, or two.
+    pub fn pages(&self) -> impl Iterator<Item = u64> + use<> {
+        let ends = [self.address, self.address + self.len as u64 - 1];
+        ends.into_iter().map(|at| at / PAGE_SIZE * PAGE_SIZE)
+    }
+
     /// Returns the bytes that no other session may change while this change is in a journal.
     #[must_use]
     pub fn claim(&self) -> Range<u64> {

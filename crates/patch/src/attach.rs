@@ -95,6 +95,12 @@ pub enum SiteError {
     /// The stub's address, which the bytes of the program prescribe, is already mapped.
     #[error("the program has mapped something where the jump would lead")]
     StubTaken,
+    /// The jump would cover several instructions of a page that is not covered, since it holds something
+    /// else than its file.
+    #[error(
+        "only a jump over several instructions is possible here, and another tool has a uprobe in the same page (or the program has changed it): one more, at this function, would make the program execute the middle of that jump"
+    )]
+    Uncovered,
     /// The other session of the process has a probe there.
     #[error("{0} has a probe there, which changes some of the same bytes or relies on them")]
     Claimed(Owner),
@@ -606,6 +612,8 @@ fn prepare_and_write(
 
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
+    let reads = probes.iter().any(|probe| probe.works().any(Work::may_call));
+    let is_registered = reads && process.has_registered_memory();
     let mut standstill = Standstill::default();
     let unguarded = Guards::default();
     let (examined, guards) = match host.can_stop() {
@@ -766,7 +774,7 @@ fn prepare_and_write(
     }
     attached.installed.actions = attached.memory.ledger.header(&remote)?.actions();
     if calls {
-        mind_slow_memory(process, &remote, &attached.memory)?;
+        mind_slow_memory(process, &remote, &attached.memory, is_registered)?;
     }
     attached.round.guarded.part(probes);
     attached.since = Instant::now();
@@ -799,15 +807,16 @@ fn catches_faults(process: &Process) -> Result<bool, TargetError> {
 
 /// Has the resident read only pages that are in memory from now on, in a process that shares a session,
 /// if others may be long in coming. (A process that provides pages itself from now on is noticed by the
-/// resident.)
+/// resident.) `is_known`: it has such memory.
 fn mind_slow_memory(
     process: &Process,
     remote: &dyn TargetMemory,
     memory: &SessionMemory,
+    is_known: bool,
 ) -> Result<(), TargetError> {
     let address = memory.own() + own::SLOW_MEMORY as u64;
     let is_minded = remote.read_u32(address).is_ok_and(|word| word != 0);
-    match is_minded || !process.has_slow_memory() {
+    match is_minded || !(is_known || process.has_slow_memory()) {
         true => Ok(()),
         false => write(process.pid() as i32, remote, address, &1u32.to_le_bytes()),
     }

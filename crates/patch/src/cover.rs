@@ -56,6 +56,8 @@ const TRIES: u32 = 100;
 const REFUSALS: usize = 8;
 /// Attempts to reserve addresses, between which the program may have mapped something there.
 const ATTEMPTS: usize = 3;
+/// Mappings that are left to the process in any case.
+const RESERVE: usize = 4096;
 /// Mappings that a run of covered pages may take: the rest of the mapping behind it, the cover, and what
 /// stands aside.
 const MAPPINGS: usize = 3;
@@ -94,8 +96,16 @@ impl Run {
     }
 }
 
-/// Returns the pages among these that hold what their files hold, joined to ranges.
-fn coverable(process: &Process, pages: &BTreeSet<u64>) -> Result<Vec<Run>, TargetError> {
+/// Returns the pages among these that hold what their files hold, joined to ranges, and those that hold
+/// something else.
+fn coverable(
+    process: &Process,
+    pages: &BTreeSet<u64>,
+) -> Result<(Vec<Run>, BTreeSet<u64>), TargetError> {
+    if process.has_locked_memory() {
+        // Text that is locked in memory would be no more after its moves, and counted as if.
+        return Ok((Vec::new(), BTreeSet::new()));
+    }
     let maps = process.raw_maps()?;
     let device = memfd::device();
     let mapping_of = |page: u64| {
@@ -114,6 +124,7 @@ fn coverable(process: &Process, pages: &BTreeSet<u64>) -> Result<Vec<Run>, Targe
     let addresses: Vec<u64> = pages.iter().map(|(page, _)| *page).collect();
     let own = process.has_own_copies(&addresses)?;
     let mut runs: Vec<Run> = Vec::new();
+    let mut altered = BTreeSet::new();
     let mut file: Option<(u64, Option<File>)> = None;
     for ((page, mapping), own) in pages.into_iter().zip(own) {
         if own {
@@ -123,6 +134,7 @@ fn coverable(process: &Process, pages: &BTreeSet<u64>) -> Result<Vec<Run>, Targe
             let file = file.as_ref().and_then(|(_, file)| file.as_ref());
             let is_files = |file| is_as_in(file, process, page, mapping).unwrap_or(false);
             if !file.is_some_and(is_files) {
+                altered.insert(page);
                 continue;
             }
         }
@@ -136,10 +148,21 @@ fn coverable(process: &Process, pages: &BTreeSet<u64>) -> Result<Vec<Run>, Targe
             }),
         }
     }
-    // Half of what the process may still map stays its own.
-    let room = max_map_count().saturating_sub(maps.len()) / 2 / MAPPINGS;
+    // Half of what the process may still map stays its own, and a reserve.
+    let free = max_map_count().saturating_sub(maps.len());
+    let room = free.saturating_sub(RESERVE) / 2 / MAPPINGS;
     runs.truncate(room);
-    Ok(runs)
+    Ok((runs, altered))
+}
+
+/// Returns those of some pages that are not covered.
+pub(crate) fn uncovered(maps: &[Mapping], pages: BTreeSet<u64>) -> BTreeSet<u64> {
+    let is_covered = |page: &u64| {
+        let mut covers = covers(maps);
+        covers.any(|cover| cover.mapping.contains(*page))
+    };
+    let uncovered = pages.into_iter().filter(|page| !is_covered(page));
+    uncovered.collect()
 }
 
 /// Opens the file of a mapping.
@@ -173,7 +196,7 @@ fn is_as_in(file: &File, process: &Process, page: u64, mapping: &Mapping) -> Opt
 
 impl Ready {
     /// Prepares covers for those of some pages that can have one, while the program runs. `None` if
-    /// there are none.
+    /// there are none. Returns the pages as well that cannot, since they hold something else than their file.
     ///
     /// # Errors
     /// The process is gone, or no thread of it can make calls.
@@ -182,12 +205,23 @@ impl Ready {
         remote: &dyn TargetMemory,
         ledger: &Ledger,
         pages: &BTreeSet<u64>,
+    ) -> Result<(Option<Ready>, BTreeSet<u64>), TargetError> {
+        let process = host.process();
+        let (runs, altered) = coverable(process, pages)?;
+        let ready = match runs.is_empty() {
+            true => None,
+            false => Ready::of(host, remote, ledger, runs)?,
+        };
+        Ok((ready, altered))
+    }
+
+    fn of(
+        host: &dyn Host,
+        remote: &dyn TargetMemory,
+        ledger: &Ledger,
+        mut runs: Vec<Run>,
     ) -> Result<Option<Ready>, TargetError> {
         let process = host.process();
-        let mut runs = coverable(process, pages)?;
-        if runs.is_empty() {
-            return Ok(None);
-        }
         // The first page covers nothing: it keeps the addresses.
         let mut len = PAGE_SIZE;
         let mut bytes = Vec::new();
@@ -202,6 +236,7 @@ impl Ready {
             bytes.extend(read);
         }
         let agent = Agent::hire(host, remote)?;
+        release_unused(&agent, process, remote, ledger)?;
         for _ in 0..ATTEMPTS {
             // In the middle of nowhere: the neighbourhood of text is for jumps.
             let free = free_stretches(&process.maps()?, &Layout::of(process));
@@ -288,7 +323,8 @@ impl Ready {
         agent.with(remote, place, |i| {
             let mut moves: Vec<Move> = runs.iter().flat_map(|run| self.moves(run)).collect();
             while refused < REFUSALS
-                && let Some(at) = agent.move_mappings(i, remote, ledger, &moves, batch.as_ref())?
+                && let Some(at) =
+                    agent.move_mappings(i, remote, ledger, (&moves, true), batch.as_ref())?
             {
                 refused += 1;
                 if at % 2 == 1 {
@@ -300,7 +336,7 @@ impl Ready {
                         to: from,
                         len,
                     };
-                    agent.move_mappings(i, remote, ledger, &[back], None)?;
+                    agent.move_mappings(i, remote, ledger, (&[back], true), None)?;
                 }
                 moves.drain(..(at / 2 + 1) * 2);
             }
@@ -433,6 +469,38 @@ fn map(i: &mut dyn Calls, aside: &Aside, fd: u64) -> Result<bool, TargetError> {
     Ok(mapped.is_ok())
 }
 
+/// Unmaps the ranges of covers that have all gone since, as those of a library that was unloaded have:
+/// what stood aside of it would otherwise stay until the session ends.
+fn release_unused(
+    agent: &Agent,
+    process: &Process,
+    remote: &dyn TargetMemory,
+    ledger: &Ledger,
+) -> Result<(), TargetError> {
+    let maps = process.raw_maps()?;
+    let mut asides: Vec<Aside> = Vec::new();
+    for mapping in &maps {
+        asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
+    }
+    // Where nothing stands aside, the other session is just about to cover pages.
+    let is_used = |aside: &Aside| {
+        let mut inside = maps.iter().filter(|m| aside.0.contains(&m.start));
+        inside.any(|m| Aside::of(m).is_none())
+    };
+    let is_needed = |aside: &Aside| covers(&maps).any(|cover| cover.aside == *aside);
+    asides.retain(|aside| is_used(aside) && !is_needed(aside));
+    if asides.is_empty() {
+        return Ok(());
+    }
+    agent.with(remote, agent.scratch(ledger), |i| {
+        for aside in &asides {
+            // What cannot be unmapped now stays until the end.
+            let _ = release(i, &maps, aside)?;
+        }
+        Ok(())
+    })
+}
+
 /// Unmaps the range where covered mappings stood aside, and the spare one behind it, if no cover is left
 /// that needs them.
 fn release(
@@ -446,11 +514,14 @@ fn release(
     if is_needed || !keepers.any(|m| m.start == aside.0.start) {
         return Ok(Ok(()));
     }
-    // Without what the program may have mapped there, if it has unmapped a part.
-    let spare = maps.iter().filter(is_its);
-    let spare = spare.filter(|m| aside.spare().contains(&m.start));
-    let mut unused = vec![aside.0.clone()];
-    for mapping in spare {
+    // Without what the program may have mapped there, if it has unmapped a part, or nothing was left there.
+    let is_left = |m: &&Mapping| aside.0.contains(&m.start) && m.is_file() && !m.perms.write;
+    let is_spare = |m: &&Mapping| aside.spare().contains(&m.start) && is_its(m);
+    let is_keeper = |m: &&Mapping| aside.0.contains(&m.start) && is_its(m);
+    let all = maps.iter();
+    let all = all.filter(|m| is_left(m) || is_spare(m) || is_keeper(m));
+    let mut unused: Vec<Range<u64>> = Vec::new();
+    for mapping in all {
         match unused.last_mut() {
             Some(last) if last.end == mapping.start => last.end = mapping.end,
             _ => unused.push(mapping.start..mapping.end),
@@ -519,6 +590,9 @@ pub(crate) fn uncover(
     };
     let agent = AgentOf::among(host, stopped, remote, &maps)?;
     let ledger = &installed.ledger;
+    // A move that leaves something behind takes address space, and the kernel unmaps what is in the place
+    // before it refuses that (RLIMIT_AS).
+    let leaves = !process.is_beyond_address_space();
     let keeper = |m: &&Mapping| Aside::of(m).is_some_and(|aside| aside.0.start == m.start);
     let table = maps.iter().find(keeper).map(|m| m.start);
     agent.with(remote, agent.scratch(ledger), |i| {
@@ -534,7 +608,7 @@ pub(crate) fn uncover(
         for moves in moves.chunks(2 * AT_ONCE) {
             let table = table.and_then(|at| batch(process, remote, &installed.arenas, at));
             let batch = table.as_ref();
-            let moved = agent.move_mappings(i, remote, ledger, moves, batch)?;
+            let moved = agent.move_mappings(i, remote, ledger, (moves, leaves), batch)?;
             if moved.is_some() {
                 return Err(agent.refused("put covered text back")(Errno::NOMEM));
             }

@@ -288,6 +288,9 @@ impl<'s> AgentOf<'s> {
             step("session memory mapped");
             let _ = i.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
             let base = base.map_err(self.refused("map shared memory"))?;
+            // A core dump would hold all of it, used or not. What refuses that does no harm.
+            let advice = [base, size as u64, libc::MADV_DONTDUMP as u64, 0, 0, 0];
+            let _ = i.call(libc::SYS_madvise, advice)?;
             mapped.borrow_mut().push((base, size as u64));
             let at = MemoryAt {
                 base,
@@ -709,18 +712,19 @@ impl<'s> AgentOf<'s> {
         }
     }
 
-    /// Moves mappings, one after the other, and leaves one of the same file, without pages, where each
-    /// was. Returns the index of the first that the kernel does not move; those behind it stay where
+    /// Moves mappings, one after the other, and `leaves` one of the same file, without pages, where each
+    /// was, or nothing. Returns the index of the first that the kernel does not move; those behind it stay where
     /// they are.
     pub(crate) fn move_mappings(
         &self,
         i: &mut dyn Calls,
         remote: &dyn TargetMemory,
         ledger: &Ledger,
-        moves: &[Move],
+        (moves, leaves): (&[Move], bool),
         batch: Option<&Batch>,
     ) -> Result<Option<usize>, TargetError> {
-        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        let flags = flags | if leaves { libc::MREMAP_DONTUNMAP } else { 0 };
         let batch = batch.filter(|_| moves.len() > 2 && self.makes_batches());
         let Some(batch) = batch else {
             for (index, Move { from, to, len }) in moves.iter().enumerate() {

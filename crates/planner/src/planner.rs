@@ -35,8 +35,11 @@ type Breakpoints = LazyLock<Result<(), Refusal>, Box<dyn FnOnce() -> Result<(), 
 pub struct Planner {
     breakpoints: Breakpoints,
     shadow_stack: bool,
-    /// True to prefer changing one instruction over changing several.
+    /// True to prefer changing one instruction over changing several, everywhere.
     one_instruction: bool,
+    /// The process, of which pages cannot be covered that hold something else than their file: there,
+    /// changing one instruction is preferred, too. `None` for files.
+    process: Option<Process>,
     trusted: bool,
     /// Addresses available for stubs; `None` for a file, which is treated as if it were loaded
     /// alone.
@@ -240,6 +243,7 @@ impl Planner {
             kind,
             shadow_stack: has_shadow_stack(process),
             one_instruction: false,
+            process: Some(process.clone()),
             trusted: false,
             space: Some(space_of(process)),
         }
@@ -251,6 +255,7 @@ impl Planner {
             breakpoints: Breakpoints::new(Box::new(|| Ok(()))),
             shadow_stack: false,
             one_instruction: false,
+            process: None,
             trusted: false,
             space: None,
             other: None,

@@ -261,6 +261,36 @@ impl Process {
         status.is_ok_and(|status| status.seccomp != Seccomp::Off)
     }
 
+    /// True if the process has mapped more than its limit for that (`RLIMIT_AS`) allows by now. False if that
+    /// cannot be found out.
+    #[must_use]
+    pub fn is_beyond_address_space(&self) -> bool {
+        let read = |file| self.read_of_deputy(file).unwrap_or_default();
+        let (limits, sizes) = (read("limits"), read("statm"));
+        let (limits, sizes) = (
+            String::from_utf8_lossy(&limits),
+            String::from_utf8_lossy(&sizes),
+        );
+        let mut lines = limits.lines();
+        let limit = lines.find_map(|line| line.strip_prefix("Max address space"));
+        let limit = limit.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let pages = sizes.split_whitespace().next();
+        let pages = pages.and_then(|pages| pages.parse::<u64>().ok());
+        limit
+            .zip(pages)
+            .is_some_and(|(limit, pages)| pages * PAGE_SIZE > limit)
+    }
+
+    /// True if the process keeps some of its memory from being swapped out (mlock(2), mlockall(2)).
+    #[must_use]
+    pub fn has_locked_memory(&self) -> bool {
+        let status = self.read_of_deputy("status").unwrap_or_default();
+        let status = String::from_utf8_lossy(&status);
+        let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        let locked = locked.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        locked.is_some_and(|kib| kib > 0)
+    }
+
     /// Returns the processes that a thread has forked and that still exist; none if the kernel was
     /// built without such lists (`CONFIG_PROC_CHILDREN`).
     #[must_use]

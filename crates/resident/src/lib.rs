@@ -376,7 +376,7 @@ mod tests {
         // getpid and process_vm_readv, and before that, where a page may be long in coming, move_pages and
         // mincore; prctl and gettid; in a forked child gettid and getpid; and sched_yield before a filter.
         // Behind the program's rt_sigaction getpid, in a child gettid, and rt_sigaction.
-        assert_eq!(syscalls, 16);
+        assert_eq!(syscalls, 18);
         assert_eq!(loads.len(), 1, "{loads:x?}");
         assert_leads_back(loads[0]);
     }

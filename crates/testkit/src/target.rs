@@ -720,11 +720,6 @@ impl OwnText {
         }
     }
 
-    /// Writes the file's bytes again in a child that has inherited the changed ones.
-    pub fn restore_in(&self, child: &Process) {
-        self.write(child, |byte| byte);
-    }
-
     /// Writes the file's bytes again.
     pub fn restore(self) {
         self.write(&self.process, |byte| byte);

@@ -1,8 +1,8 @@
 //! Kernel uprobes that appear at places with probes, and go away again, in every order relative
 //! to the end of the recording. The program verifies its own answers.
 //!
-//! Text that is covered has no uprobes. Where it cannot be, because the program has changed it itself, a
-//! uprobe writes over the probe.
+//! Text that is covered has no uprobes. Where it is not, because the program has locked memory, a uprobe
+//! writes over the probe.
 
 use crate::programs::{Compiler, build, copied};
 use crate::target::{
@@ -111,9 +111,8 @@ fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
         return;
     };
     let trace = directory.path().join("t");
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let several = places(&process)[1].1;
     let before = bytes(&process, several);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
@@ -130,7 +129,6 @@ fn a_uprobe_that_comes_is_made_way_for_and_told_of() {
     assert_eq!(bytes(&process, several), before);
     call(&mut running);
     let told = recorder.end();
-    own.restore();
     assert_text_is_the_files(&process, true);
     assert_no_session(&process);
     call(&mut running);
@@ -164,9 +162,8 @@ fn a_uprobe_may_stay_longer_than_the_recording() {
         return;
     };
     let trace = directory.path().join("t");
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     let Some(uprobes) = uprobes(&program, &process, &COMING) else {
         return;
@@ -182,7 +179,6 @@ fn a_uprobe_may_stay_longer_than_the_recording() {
     }
     drop(uprobes);
     call(&mut running);
-    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -195,9 +191,8 @@ fn the_program_may_run_what_lies_within_one_instruction() {
         return;
     };
     let trace = directory.path().join("t");
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     running.say("hot");
     assert_eq!(running.line(), "called");
@@ -212,7 +207,6 @@ fn the_program_may_run_what_lies_within_one_instruction() {
     running.say("cool");
     assert_eq!(running.line(), "called");
     recorder.end();
-    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -225,9 +219,8 @@ fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
         return;
     };
     let trace = directory.path().join("t");
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let words = EVENTS.iter().flat_map(|event| ["-e", event]);
     let words: Vec<&str> = std::iter::once("--one-instruction").chain(words).collect();
     let recorder = Background::attach_with(&trace, running.pid, &words);
@@ -248,7 +241,6 @@ fn one_instruction_is_enough_for_functions_that_begin_with_short_ones() {
         assert_ne!(site["tactic"], "region", "{site}");
     }
     assert_eq!(told["taken_out"], 4, "{told}");
-    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -261,9 +253,8 @@ fn detach_leaves_no_half_of_a_jump() {
         return;
     };
     for (goes_first, by_command) in [(true, false), (false, false), (true, true), (false, true)] {
-        let mut running = Running::start(&program, &[]);
+        let mut running = Running::start(&program, &["locked"]);
         let process = running.process();
-        let own = OwnText::of(&process, &program);
         let recording = recording(&running);
         let Some(uprobes) = uprobes(&program, &process, &COMING) else {
             return;
@@ -298,7 +289,6 @@ fn detach_leaves_no_half_of_a_jump() {
             }
         }
         call(&mut running);
-        own.restore();
         assert_text_is_the_files(&process, true);
         running.finish();
     }
@@ -311,9 +301,8 @@ fn a_look_takes_out_what_a_uprobe_left() {
     let Some(program) = program(&directory) else {
         return;
     };
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let mut recording = recording(&running);
     assert_eq!(
         recording.attached.look().expect("a look"),
@@ -346,7 +335,6 @@ fn a_look_takes_out_what_a_uprobe_left() {
     );
     let calls = recording.detach().expect("nothing is lost");
     assert_eq!(calls.len(), 200, "of the two that are left");
-    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -358,9 +346,8 @@ fn a_look_takes_it_out_of_children_too() {
     let Some(program) = program(&directory) else {
         return;
     };
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let mut recording = recording(&running);
     running.say("fork");
     assert_eq!(running.line(), "called");
@@ -384,8 +371,6 @@ fn a_look_takes_it_out_of_children_too() {
     call(&mut running);
     let calls = recording.detach().expect("nothing is lost");
     assert_eq!(calls.len(), 2 * 400 + 2 * 200);
-    own.restore_in(&child);
-    own.restore();
     for process in [&child, &process] {
         assert_text_is_the_files(process, true);
     }
@@ -441,9 +426,8 @@ fn bpftrace_comes_and_goes() {
         return;
     }
     let trace = directory.path().join("t");
-    let mut running = Running::start(&program, &[]);
+    let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
-    let own = OwnText::of(&process, &program);
     let several = places(&process)[1].1;
     let recorder = Background::attach(&trace, running.pid, &EVENTS);
     let script = format!("uprobe:{}:several {{ @ = count(); }}", program.display());
@@ -477,7 +461,6 @@ fn bpftrace_comes_and_goes() {
     }
     call(&mut running);
     assert_eq!(recorder.end()["taken_out"], 1);
-    own.restore();
     assert_text_is_the_files(&process, true);
     running.finish();
 }
@@ -660,6 +643,103 @@ fn many_pages_are_covered_and_uncovered() {
     assert_eq!(calls.len(), 150);
     assert_eq!(process.raw_maps().expect("maps"), maps);
     call(&mut running);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// A page with a uprobe cannot be covered. So that another one does no harm there, jumps in it lie within one
+/// instruction.
+#[test]
+fn a_page_with_a_uprobe_gets_no_jump_over_several_instructions() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let Some(first) = uprobes(&program, &process, &["nop"]) else {
+        return;
+    };
+    let recorder = Background::attach(&trace, running.pid, &[":several"]);
+    let Some(second) = uprobes(&program, &process, &["several"]) else {
+        return;
+    };
+    for _ in 0..20 {
+        call(&mut running);
+    }
+    drop((first, second));
+    let told = recorder.end();
+    let site = &told["sites"][0];
+    assert_ne!(site["tactic"], "region", "{told}");
+    call(&mut running);
+    assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// Returns the lines of a file of a process.
+fn lines_of(process: &Process, file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(process.proc_path(file)).expect("a file");
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Text that the program has locked in memory stays so, and session memory is in no core dump.
+#[test]
+fn locked_text_stays_locked_and_session_memory_is_not_dumped() {
+    let Some(program) = build(Compiler::Gcc, "beside.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["locked"]);
+    let process = running.process();
+    let locked = |process| {
+        let mut lines = lines_of(process, "status").into_iter();
+        lines.find(|line| line.starts_with("VmLck:"))
+    };
+    let (before, maps) = (locked(&process), process.raw_maps().expect("maps"));
+    let recording = recording(&running);
+    let during = process.raw_maps().expect("maps");
+    assert!(capriole_proc::maps::covers(&during).next().is_none());
+    let smaps = lines_of(&process, "smaps");
+    let names = (0..smaps.len()).filter(|at| smaps[*at].contains("/memfd:capriole"));
+    let flags = names.filter_map(|at| smaps[at..].iter().find(|l| l.starts_with("VmFlags:")));
+    let has = |flags: &str, flag| flags.split_whitespace().any(|f| f == flag);
+    let shared: Vec<&String> = flags.filter(|flags| has(flags, "sh")).collect();
+    assert!(!shared.is_empty(), "{smaps:#?}");
+    assert!(shared.iter().all(|flags| has(flags, "dd")), "{shared:?}");
+    call(&mut running);
+    recording.detach();
+    assert_eq!(locked(&process), before);
+    assert_eq!(process.raw_maps().expect("maps"), maps);
+    running.finish();
+}
+
+/// The program has lowered its limit for address space below what it has mapped.
+#[test]
+fn covers_go_where_nothing_more_may_be_mapped() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+    let Some(program) = build(Compiler::Gcc, "scattered.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let maps = process.raw_maps().expect("maps");
+    let probes = Probes::of(&process, &[":far_1*"], Reach::Best);
+    let recording = attach_to(&process, &probes, 1 << 20);
+    let limit = |current| {
+        let limit = Rlimit {
+            current,
+            maximum: None,
+        };
+        let pid = Pid::from_raw(process.pid() as i32);
+        prlimit(pid, Resource::As, limit).map(|_| ())
+    };
+    if limit(Some(4096)).is_err() {
+        return println!("skipped: no limit can be set for a child");
+    }
+    recording.detach();
+    call(&mut running);
+    limit(None).expect("it can be taken back");
+    assert_eq!(process.raw_maps().expect("maps"), maps);
     assert_text_is_the_files(&process, true);
     running.finish();
 }

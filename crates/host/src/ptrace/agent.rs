@@ -18,11 +18,12 @@ use std::ops::Deref;
 use std::time::Duration;
 
 /// Pause before the second attempt to get a thread that is not about to receive a signal; it is
-/// doubled before each further one.
+/// doubled before each further one, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_micros(100);
-/// Number of such pauses, 0.8 s in all. At one instant all threads may be unusable, for example
-/// when each of them is about to receive a timer's signal.
-const PAUSES: u32 = 13;
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+/// Number of such pauses, 1.5 s in all. At one instant all threads may be unusable, for example
+/// when each of them is about to receive a timer's signal; one that faults all the time is at most instants.
+const PAUSES: u32 = 300;
 
 /// Signals that an instruction raises.
 const FAULTS: [i32; 6] = [
@@ -117,7 +118,8 @@ impl Agent<Box<dyn StoppedThreads>> {
         let mut why = TargetError::NoThread { pid };
         for attempt in 0..=PAUSES {
             if attempt > 0 {
-                std::thread::sleep(FIRST_PAUSE * (1 << (attempt - 1)));
+                let doubled = FIRST_PAUSE * (1 << (attempt - 1).min(16));
+                std::thread::sleep(doubled.min(LONGEST_PAUSE));
             }
             let mut tids: Vec<i32> = process.threads()?.into_iter().map(|t| t as i32).collect();
             let len = tids.len().max(1);

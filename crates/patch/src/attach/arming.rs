@@ -587,7 +587,7 @@ impl Attached {
             self.unguarded = true;
         }
         if calls {
-            mind_slow_memory(self.process(), remote, &self.memory)?;
+            mind_slow_memory(self.process(), remote, &self.memory, false)?;
         }
         let writes = |probe: &Probe| probe.writes() + probe.counters.len();
         let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;

@@ -388,7 +388,7 @@ impl Attached {
             return Ok(());
         }
         let memory = self.host.other(process).memory()?;
-        super::mind_slow_memory(process, &memory, &self.memory)
+        super::mind_slow_memory(process, &memory, &self.memory, false)
     }
 
     /// Returns the uprobes of other tools that were registered since the last time, in pages that

@@ -14,7 +14,7 @@
 use super::code::{Code, Made, Traps};
 use super::places::{Asked, AskedProbe};
 use super::{Attached, Probe, Site, SiteError, SiteState};
-use crate::cover::Ready;
+use crate::cover::{self, Ready};
 use crate::detach::sigtrap_pending;
 use crate::guards::Guarded;
 use crate::installed::Installed;
@@ -32,7 +32,7 @@ use capriole_ledger as ledger;
 use capriole_ledger::change::{Change, Found};
 use capriole_ledger::counter::{Reference, ReferenceCounter};
 use capriole_ledger::{FAULTS, Kind, Ledger};
-use capriole_proc::maps::{Mapping, PAGE_SIZE, as_made};
+use capriole_proc::maps::{Mapping, as_made};
 use capriole_proc::process::Seccomp;
 use capriole_tactic::site::Shape;
 use std::collections::{BTreeSet, HashMap};
@@ -1044,16 +1044,33 @@ impl Attached {
         remote: &dyn TargetMemory,
         entries: &[usize],
     ) -> Result<Option<Ready>, TargetError> {
-        let entries = entries.iter();
-        let changes = entries.flat_map(|index| self.round.entries[*index].changes());
-        let ends = changes.flat_map(|c| [c.address, c.address + c.len as u64 - 1]);
-        let pages: BTreeSet<u64> = ends.map(|at| at / PAGE_SIZE * PAGE_SIZE).collect();
-        let new: BTreeSet<u64> = pages.difference(&self.covered).copied().collect();
-        self.covered.extend(&new);
-        match new.is_empty() || !self.host.can_stop() {
-            true => Ok(None),
-            false => Ready::prepare(&*self.host, remote, &self.memory.ledger, &new),
+        let changes = entries
+            .iter()
+            .flat_map(|index| self.round.entries[*index].changes());
+        let pages: BTreeSet<u64> = changes.flat_map(Change::pages).collect();
+        let mut new: BTreeSet<u64> = pages.difference(&self.covered).copied().collect();
+        if new.len() < pages.len() {
+            // A library may have been unloaded since, and loaded again.
+            let maps = self.process().raw_maps()?;
+            new = cover::uncovered(&maps, pages);
         }
+        self.covered.extend(&new);
+        if new.is_empty() || !self.host.can_stop() {
+            return Ok(None);
+        }
+        let (ready, altered) = Ready::prepare(&*self.host, remote, &self.memory.ledger, &new)?;
+        for index in entries {
+            let entry = &self.round.entries[*index];
+            let changes = entry.changes().iter();
+            let mut pages = changes.flat_map(|change| change.pages());
+            let is_open = entry.shape.tactic.is_wide() && pages.any(|page| altered.contains(&page));
+            // Without a guard everything would be refused.
+            if is_open && !self.round.guarded.guards.contains(index) {
+                self.round.fail(*index, SiteError::Uncovered);
+                self.round.waiting.remove(index);
+            }
+        }
+        Ok(ready)
     }
 
     /// Has breakpoints handled at those sites of some entries that have one, or may get one.

@@ -6,13 +6,44 @@
 use super::together::{covers_any, own_bytes, shared_jumps, wants_placing};
 use super::{Planned, Planner, plan_of};
 use crate::resolve::Site;
+use capriole_proc::maps::{PAGE_SIZE, covers};
 use capriole_tactic::place::Placer;
 use capriole_tactic::site::choose_one_instruction;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+
+/// Returns the pages that a plan changes at its site; none without a plan.
+fn pages(plan: &Planned) -> impl Iterator<Item = u64> {
+    let covered = plan.iter().map(|plan| plan.shape.covered);
+    let ends = covered.flat_map(|covered| [covered.start, covered.end.max(1) - 1]);
+    ends.map(|address| address / PAGE_SIZE * PAGE_SIZE)
+}
 
 impl Planner {
+    /// Returns those pages of jumps over several instructions of which the process has a copy of its own,
+    /// as it has where another tool has a uprobe.
+    fn altered_pages(&self, plans: &[Planned]) -> BTreeSet<u64> {
+        let wide = plans
+            .iter()
+            .filter(|plan| plan.as_ref().is_ok_and(|p| p.shape.tactic.is_wide()));
+        let all: BTreeSet<u64> = wide.flat_map(pages).collect();
+        let all: Vec<u64> = all.into_iter().collect();
+        let process = self.process.as_ref();
+        let own = process.and_then(|process| process.has_own_copies(&all).ok());
+        let own = all.into_iter().zip(own.unwrap_or_default());
+        let own: BTreeSet<u64> = own.filter(|(_, own)| *own).map(|(page, _)| page).collect();
+        let maps = match own.is_empty() {
+            true => Vec::new(),
+            false => process
+                .and_then(|process| process.raw_maps().ok())
+                .unwrap_or_default(),
+        };
+        let is_covered = |page: &u64| covers(&maps).any(|cover| cover.mapping.contains(*page));
+        own.into_iter().filter(|page| !is_covered(page)).collect()
+    }
+
     /// Runs after the first pass. Sites whose own, unshared jump covers several instructions are
-    /// planned again with a jump in one instruction where possible, and otherwise left unchanged.
+    /// planned again with a jump in one instruction where possible, and otherwise left unchanged: all of
+    /// them if that was asked for, else those in pages that cannot be covered, since another tool is there.
     pub(super) fn narrow(
         &self,
         sites: &[&Site],
@@ -35,10 +66,25 @@ impl Planner {
             })
         };
         let is_wide = |plan: &Planned| plan.as_ref().is_ok_and(|plan| plan.shape.tactic.is_wide());
+        let altered = match self.one_instruction {
+            true => BTreeSet::new(),
+            false => self.altered_pages(plans),
+        };
+        let is_open = |plan: &Planned| {
+            self.one_instruction || pages(plan).any(|page| altered.contains(&page))
+        };
         let candidates: Vec<bool> = plans
             .iter()
-            .map(|plan| is_wide(plan) && is_alone(plan) && !covers_any(plan, wanted, &shared))
+            .map(|plan| {
+                is_wide(plan)
+                    && is_open(plan)
+                    && is_alone(plan)
+                    && !covers_any(plan, wanted, &shared)
+            })
             .collect();
+        if !candidates.contains(&true) {
+            return;
+        }
         // No jump may rely on bytes that other sites change or will need.
         for (index, plan) in plans.iter().enumerate() {
             match plan {

@@ -89,9 +89,7 @@ impl Planner {
         wanted.sort_unstable();
         wanted.dedup();
         let mut placer = self.placer_of(first, sites);
-        if self.one_instruction {
-            self.narrow(sites, &functions, &mut plans, &mut placer, &wanted);
-        }
+        self.narrow(sites, &functions, &mut plans, &mut placer, &wanted);
         self.place_rest(sites, &functions, &mut plans, placer, &wanted);
         plans
     }

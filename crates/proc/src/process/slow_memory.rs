@@ -3,11 +3,17 @@
 //! program, too (FUSE), or does not answer (NFS).
 
 use super::Process;
-use crate::maps::{Device, Mapping};
+use crate::maps::{Device, Mapping, PAGE_SIZE};
 use std::collections::BTreeSet;
 
 /// The kernel's name of a descriptor of userfaultfd(2).
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
+
+/// Flags of mappings that are registered for it: pages that are missing, write-protected, or not mapped
+/// yet (proc_pid_smaps(5)).
+const REGISTERED: [&str; 3] = ["um", "uw", "ui"];
+/// Resident memory beyond which smaps takes too long, bytes.
+const LARGE: u64 = 4 << 30;
 
 /// Types of file systems whose files a server has (filesystems(5)), without what may follow a dot.
 const SERVED: [&str; 18] = [
@@ -23,6 +29,30 @@ impl Process {
         let descriptors = self.descriptors().unwrap_or_default();
         let provides = descriptors.iter().any(|(_, name)| name == USERFAULTFD);
         provides || self.maps_served_files()
+    }
+
+    /// True if a part of its memory is registered for userfaultfd(2): another process may have the
+    /// descriptor alone. The kernel looks at every page for that, so in a process with more than
+    /// 4 GiB of memory nobody looks. False if that cannot be found out.
+    #[must_use]
+    pub fn has_registered_memory(&self) -> bool {
+        let pages = self.read_of_deputy("statm").unwrap_or_default();
+        let pages = String::from_utf8_lossy(&pages);
+        let resident = pages.split_whitespace().nth(1);
+        let resident = resident.and_then(|pages| pages.parse::<u64>().ok());
+        if resident.is_none_or(|pages| pages * PAGE_SIZE > LARGE) {
+            return false;
+        }
+        let smaps = self.read_of_deputy("smaps").unwrap_or_default();
+        let smaps = String::from_utf8_lossy(&smaps);
+        let mut flags = smaps
+            .lines()
+            .filter_map(|line| line.strip_prefix("VmFlags:"));
+        flags.any(|flags| {
+            flags
+                .split_whitespace()
+                .any(|flag| REGISTERED.contains(&flag))
+        })
     }
 
     fn maps_served_files(&self) -> bool {
