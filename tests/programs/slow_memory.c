@@ -2,12 +2,13 @@
  * A program that provides pages of its own memory: the thread that does so passes a pointer into the page
  * that is missing, and whoever reads there waits for that very thread.
  *
- *   slow_memory uffd|device|apart|fuse [late]
+ *   slow_memory uffd|device|apart|fuse|code [late]
  *
  * uffd: by userfaultfd(2); device: by /dev/userfaultfd; apart: so, but another process has the descriptor and
- * provides the pages, and who is about to touch one passes the pointer; fuse: of a file in a file system of its own (root
- * only). It says "skip" if that is not possible here. With "late" it begins at the line "begin" (or ends
- * before), and answers "begun". At each line "call" it touches 16 pages, verifies them, and answers "called".
+ * provides the pages, and who is about to touch one passes the pointer; fuse: of a file in a file system of
+ * its own (root only); code: so, and the file may be executed. It says "skip" if that is not possible here.
+ * With "late" it begins at the line "begin" (or ends before), and answers "begun". At each line "call" it
+ * touches 16 pages, verifies them, and answers "called".
  */
 #include "common.h"
 
@@ -47,7 +48,7 @@ static void fill(char *page, uint64_t number)
 	snprintf(page, PAGE, "page %lu", (unsigned long)number);
 }
 
-static int is_apart;
+static int is_apart, is_code;
 
 static void will_provide(uint64_t number)
 {
@@ -199,7 +200,7 @@ static int begin_fuse(void)
 	snprintf(path, sizeof path, "%s/file", directory);
 	int file = open(path, O_RDONLY | O_CLOEXEC);
 	CHECK(file >= 0);
-	region = mmap(0, PAGES * PAGE, PROT_READ, MAP_PRIVATE, file, 0);
+	region = mmap(0, PAGES * PAGE, is_code ? PROT_READ | PROT_EXEC : PROT_READ, MAP_PRIVATE, file, 0);
 	CHECK(region != MAP_FAILED && !madvise(region, PAGES * PAGE, MADV_RANDOM));
 	close(file);
 	/* It is mounted as long as this process lives; the directory stays. */
@@ -208,7 +209,7 @@ static int begin_fuse(void)
 
 static void begin(const char *how)
 {
-	if (!strcmp(how, "fuse") ? begin_fuse() : begin_uffd(how[0] == 'd'))
+	if (!strcmp(how, "fuse") || is_code ? begin_fuse() : begin_uffd(how[0] == 'd'))
 		return;
 	puts("skip");
 	exit(0);
@@ -219,6 +220,7 @@ int main(int argc, char **argv)
 	CHECK(argc > 1);
 	const char *how = argv[1];
 	is_apart = !strcmp(how, "apart");
+	is_code = !strcmp(how, "code");
 	char line[64];
 	uint64_t next = 0;
 	if (argc < 3)

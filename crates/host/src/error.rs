@@ -250,6 +250,14 @@ pub enum TargetError {
         /// The process.
         pid: i32,
     },
+    /// The program may have to provide its own code.
+    #[error(
+        "process {pid} executes code of a network or FUSE file system, and serves one itself: while it is stopped, it could not be read"
+    )]
+    ServesItsCode {
+        /// The process.
+        pid: i32,
+    },
     /// Session memory is inconsistent.
     #[error(
         "the session memory of process {pid} is damaged ({what}); its probes cannot be taken out safely, restart the program when you can"

@@ -585,6 +585,9 @@ fn prepare_and_write(
     recover::clear_the_way(&**host, new.kind)?;
     let kept = Kept::find(&**host, new.kind)?;
     host.check_calls()?;
+    if process.may_serve_its_code() {
+        return Err(TargetError::ServesItsCode { pid });
+    }
     let remote = host.memory()?;
     // Planned before, maybe, than the other session was made.
     let guards = &match Other::find(process, &remote, new.kind)? {
@@ -671,6 +674,12 @@ fn prepare_and_write(
         arenas.push(arena);
     }
     standstill.one += agent.dismiss();
+    if process.has_less_memory_than_we() {
+        // Who touches a page first pays for it.
+        let size = rustix::fs::fstat(&memory.file).map_or(0, |file| file.st_size as u64);
+        let none = rustix::fs::FallocateFlags::empty();
+        let _ = rustix::fs::fallocate(&memory.file, none, 0, size);
+    }
     if let Some(first) = arenas.first() {
         guarded.place(probes, &capriole_resident::entries(first.start));
     }

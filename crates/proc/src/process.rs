@@ -8,10 +8,12 @@
 //! `/proc/PID` shows neither memory nor files, and those of another thread are read: see [`deputy`].
 
 mod auxv;
+mod control_groups;
 mod descriptors;
 mod error;
 mod frozen;
 mod layout;
+mod memory_limit;
 mod slow_memory;
 mod stat;
 mod status;

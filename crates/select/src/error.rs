@@ -498,6 +498,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Filtered { .. }
         | TargetError::Sandboxed { .. }
         | TargetError::Redirected { .. }
+        | TargetError::ServesItsCode { .. }
         | TargetError::TraceFiltered { .. } => Code::Sandboxed,
         TargetError::Refused { errno, .. } | TargetError::Share { errno, .. }
             if *errno == Errno::NOMEM =>

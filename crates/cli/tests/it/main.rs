@@ -62,6 +62,7 @@ mod mark;
 mod markers;
 mod markers_constant;
 mod markers_real;
+mod memory_limit;
 mod messages;
 mod namesakes;
 mod network;

@@ -2,7 +2,7 @@
 //! good.
 
 use crate::programs::{Compiler, build};
-use crate::target::{Running, assert_no_session, assert_text_is_the_files};
+use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
 use crate::traces::{Background, events, scratch, until_looked};
 use serde_json::Value;
 use std::process::{Command, Stdio};
@@ -78,6 +78,31 @@ fn waits_for_nobody(how: &str) {
         assert_eq!(of("seen", "text"), there.collect::<Vec<_>>(), "{how}");
         std::fs::remove_dir_all(&trace).expect("a trace");
     }
+}
+
+/// While the program is stopped, nobody could read its code.
+#[test]
+fn one_that_may_serve_its_own_code_is_refused() {
+    let Some(program) = build(Compiler::Gcc, "slow_memory.c", &["-pthread"]) else {
+        return;
+    };
+    let directory = scratch();
+    if !can(&program, "code", directory.path()) {
+        return;
+    }
+    let mut command = Command::new(&program);
+    let command = command.arg("code").env("TMPDIR", directory.path());
+    let mut running = Running::of(command);
+    let before = running.process().raw_maps().expect("maps");
+    let pid = running.pid.to_string();
+    let output = capriole(&["stat", "-p", &pid, "-e", ":seen", "--duration", "10ms"]);
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("serves one itself"), "{said}");
+    assert_eq!(running.process().raw_maps().expect("maps"), before);
+    running.say("call");
+    assert_eq!(running.line(), "called");
+    running.finish();
 }
 
 #[test]

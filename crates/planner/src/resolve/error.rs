@@ -361,7 +361,9 @@ fn definer_help(symbol: &str, defined_in: Option<&str>) -> String {
 
 fn indirect_cause(running: bool) -> &'static str {
     match running {
-        true => "this process has not chosen an implementation yet, because nothing has called it",
+        true => {
+            "this process has not chosen an implementation yet, because nothing has called it (or it is one in the vDSO, such as of `time`, where nothing can be probed)"
+        }
         false => "a process chooses the implementation",
     }
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 /// The kernel's name of a descriptor of userfaultfd(2).
 const USERFAULTFD: &str = "anon_inode:[userfaultfd]";
 
+/// The device through which a process serves a file system.
+const FUSE: &str = "/dev/fuse";
 /// Flags of mappings that are registered for it: pages that are missing, write-protected, or not mapped
 /// yet (proc_pid_smaps(5)).
 const REGISTERED: [&str; 3] = ["um", "uw", "ui"];
@@ -55,10 +57,26 @@ impl Process {
         })
     }
 
+    /// True if the process serves a file system (FUSE), and executes code of one that has a server: that may
+    /// be itself, and while it is stopped nobody can read what is not in memory. False if that cannot be
+    /// found out.
+    #[must_use]
+    pub fn may_serve_its_code(&self) -> bool {
+        let serves = || {
+            let descriptors = self.descriptors().unwrap_or_default();
+            descriptors.iter().any(|(_, name)| name == FUSE)
+        };
+        self.maps_served(|m| m.perms.execute) && serves()
+    }
+
     fn maps_served_files(&self) -> bool {
+        self.maps_served(|_| true)
+    }
+
+    fn maps_served(&self, is_it: impl Fn(&Mapping) -> bool) -> bool {
         let mounts = self.read_of_deputy("mountinfo").unwrap_or_default();
         let served = served(&String::from_utf8_lossy(&mounts));
-        let is_served = |m: &Mapping| m.inode != 0 && served.contains(&m.dev);
+        let is_served = |m: &Mapping| m.inode != 0 && served.contains(&m.dev) && is_it(m);
         !served.is_empty() && self.raw_maps().unwrap_or_default().iter().any(is_served)
     }
 }
