@@ -474,7 +474,8 @@ fn restore_bytes(
 
 /// Returns true if no unwinder is between reading a replaced return address from a stack and
 /// looking it up. After the lookup it has the original address; before that it is in its own
-/// code, and the lookup would fail once no probe answers any more.
+/// code, and the lookup would fail once no probe answers any more. The address is in a register first,
+/// and then on the unwinder's own stack.
 fn asked(
     stopped: &dyn StoppedThreads,
     remote: &dyn TargetMemory,
@@ -494,10 +495,14 @@ fn asked(
         .map(|m| m.start..m.end)
         .collect();
     let is_between = |thread: &StoppedThread| {
-        let inside = own.iter().any(|code| code.contains(&thread.pc()));
-        let stack = || remote.read_some(thread.sp() & !7, UNWINDER_STACK);
-        inside
-            && stack().is_ok_and(|stack| {
+        if !own.iter().any(|code| code.contains(&thread.pc())) {
+            return false;
+        }
+        // Between the load from the stack and the store to where the unwinder keeps it.
+        let is_loaded = |register: &u64| region.is_copy(remote, u64::MAX, *register);
+        let stack = remote.read_some(thread.sp() & !7, UNWINDER_STACK);
+        thread.general_registers().iter().any(is_loaded)
+            || stack.is_ok_and(|stack| {
                 let words = stack.as_chunks().0.iter();
                 let mut words = words.zip((thread.sp() & !7..).step_by(8));
                 words.any(|(word, at)| region.is_copy(remote, at, u64::from_le_bytes(*word)))

@@ -19,6 +19,15 @@ impl StoppedThread {
         self.registers.rsp
     }
 
+    /// Returns the general registers, in no particular order, without the stack pointer.
+    pub fn general_registers(&self) -> [u64; 15] {
+        let r = &self.registers;
+        [
+            r.rax, r.rbx, r.rcx, r.rdx, r.rsi, r.rdi, r.rbp, r.r8, r.r9, r.r10, r.r11, r.r12,
+            r.r13, r.r14, r.r15,
+        ]
+    }
+
     /// Returns the thread pointer, from which thread-local variables have their offsets.
     pub fn thread_pointer(&self) -> u64 {
         self.registers.fs_base
