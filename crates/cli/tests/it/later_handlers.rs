@@ -28,6 +28,11 @@ fn recorded(program: &Path, first: &[&str], trace: &Path) -> (Running, Backgroun
     (running, recording)
 }
 
+fn detach(running: &Running) {
+    let output = capriole(&["detach", &running.pid.to_string()]);
+    assert!(output.status.success(), "{}", told(&output));
+}
+
 const ALL: &[&str] = &[
     "one", "faults", "two", "faults", "two", "one", "faults", "default", "check", "two", "faults",
     "ignore", "check", "once", "one", "faults", "raw", "faults", "fork", "vfork", "threads", "one",
@@ -106,8 +111,7 @@ fn after_a_recorder_was_killed() {
             &mut running,
             &["faults", "check", "one", "faults", "two", "faults"],
         );
-        let output = capriole(&["detach", &running.pid.to_string()]);
-        assert!(output.status.success(), "{}", told(&output));
+        detach(&running);
         does(&mut running, &["check", "faults", "end", "one", "faults"]);
         assert_no_session(&running.process());
         running.finish();
@@ -131,8 +135,7 @@ fn a_handler_that_runs_at_the_end_returns() {
     running.say("leave");
     assert_eq!(running.line(), "done");
     does(&mut running, &["check", "two", "faults"]);
-    let output = capriole(&["detach", &running.pid.to_string()]);
-    assert!(output.status.success(), "{}", told(&output));
+    detach(&running);
     does(&mut running, &["check", "faults"]);
     assert_no_session(&running.process());
     running.finish();

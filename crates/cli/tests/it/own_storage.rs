@@ -7,7 +7,7 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use traces::{counted, counted_and_told, recorder, scratch};
 
-/// What a program will do is not in its code: the probes are out before it does it.
+/// Probes are removed before the program sets a thread pointer by a system call whose number is not in its code.
 #[test]
 fn probes_are_out_before_a_thread_pointer_is_set() {
     let Some(program) = build(Compiler::Gcc, "own_storage_late.c", &[]) else {

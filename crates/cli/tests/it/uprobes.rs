@@ -608,6 +608,13 @@ fn come_and_go(rounds: usize) {
     running.finish();
 }
 
+/// Attaches to the functions of an event. Returns the mappings from before as well.
+fn attached_to(process: &Process, event: &str) -> (Vec<capriole_proc::maps::Mapping>, Recording) {
+    let maps = process.raw_maps().expect("maps");
+    let probes = Probes::of(process, &[event], Reach::Best);
+    (maps, attach_to(process, &probes, 1 << 20))
+}
+
 /// More pages than are covered, or uncovered, in one stop.
 #[test]
 fn many_pages_are_covered_and_uncovered() {
@@ -616,9 +623,7 @@ fn many_pages_are_covered_and_uncovered() {
     };
     let mut running = Running::start(&program, &[]);
     let process = running.process();
-    let maps = process.raw_maps().expect("maps");
-    let probes = Probes::of(&process, &[":far_*"], Reach::Best);
-    let recording = attach_to(&process, &probes, 1 << 20);
+    let (maps, recording) = attached_to(&process, ":far_*");
     let covered = process.raw_maps().expect("maps");
     let of_the_program: Vec<_> = capriole_proc::maps::covers(&covered)
         .filter(|cover| {
@@ -722,9 +727,7 @@ fn covers_go_where_nothing_more_may_be_mapped() {
     };
     let mut running = Running::start(&program, &[]);
     let process = running.process();
-    let maps = process.raw_maps().expect("maps");
-    let probes = Probes::of(&process, &[":far_1*"], Reach::Best);
-    let recording = attach_to(&process, &probes, 1 << 20);
+    let (maps, recording) = attached_to(&process, ":far_1*");
     let limit = |current| {
         let limit = Rlimit {
             current,
@@ -755,9 +758,7 @@ fn text_is_covered_before_a_breakpoint_is_written_to_it() {
     copied(&program, &copy);
     let mut running = Running::start(&copy, &[]);
     let process = running.process();
-    let maps = process.raw_maps().expect("maps");
-    let probes = Probes::of(&process, &[":far_1"], Reach::Best);
-    let mut recording = attach_to(&process, &probes, 1 << 20);
+    let (maps, mut recording) = attached_to(&process, ":far_1");
     let more = Probes::of(&process, &[":far_77"], Reach::Best);
     let address = more.probes[0].shape.site;
     let before = bytes(&process, address);
