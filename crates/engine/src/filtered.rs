@@ -32,7 +32,8 @@ impl Filtered {
         let count = capriole_text::units::counted(self.not_read, "time", "times");
         let text = format!(
             "memory or a thread's name was NOT READ {count}, since the program filters its system \
-             calls (seccomp, or PR_SET_SYSCALL_USER_DISPATCH), or tried to; some of the pointers may have been invalid as well"
+             calls (seccomp, or PR_SET_SYSCALL_USER_DISPATCH), or tried to; some of the pointers may \
+             have been invalid as well"
         );
         (self.not_read > 0 && !self.from_start).then_some(text)
     }

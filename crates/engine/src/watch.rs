@@ -121,7 +121,7 @@ const TOOL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Limits these checks, and those of memory, to one part in this many of a processor's time.
 const TOOL_CHECK_SHARE: u32 = 100;
 
-/// Returns the delay before the next check for other tools, after one that took so much processor
+/// Returns the delay before the next check for other tools, or of memory, after one that took so much processor
 /// time. If it found one, that may be about to write to other sites as well.
 fn tool_check_delay(found: bool, spent: Duration) -> Duration {
     match found {
@@ -294,8 +294,11 @@ impl Watch {
         }
     }
 
-    /// Looks for memory whose pages may be long in coming.
+    /// Looks for memory whose pages may be long in coming, if a probe reads memory at all.
     fn check_memory(&mut self, attached: &Attached) {
+        if !attached.may_call() {
+            return;
+        }
         // One that ends or executes another program meanwhile needs nothing more.
         let _ = attached.mind_slow_memory(&self.process);
         for process in self.family.members(attached) {
@@ -351,8 +354,7 @@ impl Watch {
         if Instant::now() >= self.next_memory_check {
             let work = Work::begin();
             self.check_memory(attached);
-            let delay = TOOL_CHECK_INTERVAL.max(work.spent() * TOOL_CHECK_SHARE);
-            self.next_memory_check = Instant::now() + delay;
+            self.next_memory_check = Instant::now() + tool_check_delay(false, work.spent());
         }
         if self.second.elapsed() < SECOND {
             return None;

@@ -615,8 +615,8 @@ fn prepare_and_write(
 
     // Search now; while threads are stopped, only the result is checked.
     host.prepare(&remote);
-    let reads = probes.iter().any(|probe| probe.works().any(Work::may_call));
-    let is_registered = reads && process.has_registered_memory();
+    let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
+    let is_registered = calls && process.has_registered_memory();
     let mut standstill = Standstill::default();
     let unguarded = Guards::default();
     let (examined, guards) = match host.can_stop() {
@@ -652,7 +652,6 @@ fn prepare_and_write(
     if let Some(region) = region {
         guarded.answer(probes, region);
     }
-    let calls = probes.iter().any(|probe| probe.works().any(Work::may_call));
     let unguarded = calls && !guards.have_filters();
     if filtered || unguarded {
         make_no_calls(pid, &remote, &memory)?;

@@ -38,7 +38,8 @@ use capriole_host::steps::step;
 use capriole_ledger::change::{Change, INT3};
 use capriole_ledger::{Arena, Entry, Ledger};
 use capriole_proc::maps::{
-    Aside, Cover, Layout, Mapping, PAGE_SIZE, covers, free_stretches, max_map_count,
+    Aside, Cover, Layout, Mapping, PAGE_SIZE, asides, covers, free_stretches, is_covered,
+    max_map_count,
 };
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
@@ -157,12 +158,8 @@ fn coverable(
 
 /// Returns those of some pages that are not covered.
 pub(crate) fn uncovered(maps: &[Mapping], pages: BTreeSet<u64>) -> BTreeSet<u64> {
-    let is_covered = |page: &u64| {
-        let mut covers = covers(maps);
-        covers.any(|cover| cover.mapping.contains(*page))
-    };
-    let uncovered = pages.into_iter().filter(|page| !is_covered(page));
-    uncovered.collect()
+    let pages = pages.into_iter();
+    pages.filter(|page| !is_covered(maps, *page)).collect()
 }
 
 /// Opens the file of a mapping.
@@ -478,10 +475,7 @@ fn release_unused(
     ledger: &Ledger,
 ) -> Result<(), TargetError> {
     let maps = process.raw_maps()?;
-    let mut asides: Vec<Aside> = Vec::new();
-    for mapping in &maps {
-        asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
-    }
+    let mut asides = asides(&maps);
     // Where nothing stands aside, the other session is just about to cover pages.
     let is_used = |aside: &Aside| {
         let mut inside = maps.iter().filter(|m| aside.0.contains(&m.start));
@@ -516,10 +510,9 @@ fn release(
     }
     // Without what the program may have mapped there, if it has unmapped a part, or nothing was left there.
     let is_left = |m: &&Mapping| aside.0.contains(&m.start) && m.is_file() && !m.perms.write;
-    let is_spare = |m: &&Mapping| aside.spare().contains(&m.start) && is_its(m);
-    let is_keeper = |m: &&Mapping| aside.0.contains(&m.start) && is_its(m);
-    let all = maps.iter();
-    let all = all.filter(|m| is_left(m) || is_spare(m) || is_keeper(m));
+    let whole = aside.0.start..aside.spare().end;
+    let is_own = |m: &&Mapping| whole.contains(&m.start) && is_its(m);
+    let all = maps.iter().filter(|m| is_left(m) || is_own(m));
     let mut unused: Vec<Range<u64>> = Vec::new();
     for mapping in all {
         match unused.last_mut() {
@@ -576,10 +569,7 @@ pub(crate) fn uncover(
 ) -> Result<bool, TargetError> {
     let process = host.process();
     let maps = process.raw_maps()?;
-    let mut asides: Vec<Aside> = Vec::new();
-    for mapping in &maps {
-        asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
-    }
+    let asides = asides(&maps);
     if asides.is_empty() {
         return Ok(false);
     }

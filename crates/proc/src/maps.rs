@@ -7,8 +7,7 @@ mod parse;
 use crate::files;
 use std::ffi::OsString;
 
-pub use cover::as_made;
-pub use cover::{Aside, COVER_NAME, Cover, covers};
+pub use cover::{Aside, COVER_NAME, Cover, as_made, asides, covers, is_covered};
 pub(crate) use gap::NULL_END;
 pub use gap::{GapQuery, Layout, find_gaps, free_stretches};
 pub use parse::{MapsError, parse_maps};

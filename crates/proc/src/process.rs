@@ -267,12 +267,7 @@ impl Process {
     /// cannot be found out.
     #[must_use]
     pub fn is_beyond_address_space(&self) -> bool {
-        let read = |file| self.read_of_deputy(file).unwrap_or_default();
-        let (limits, sizes) = (read("limits"), read("statm"));
-        let (limits, sizes) = (
-            String::from_utf8_lossy(&limits),
-            String::from_utf8_lossy(&sizes),
-        );
+        let (limits, sizes) = (self.text_of_deputy("limits"), self.text_of_deputy("statm"));
         let mut lines = limits.lines();
         let limit = lines.find_map(|line| line.strip_prefix("Max address space"));
         let limit = limit.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
@@ -286,8 +281,7 @@ impl Process {
     /// True if the process keeps some of its memory from being swapped out (mlock(2), mlockall(2)).
     #[must_use]
     pub fn has_locked_memory(&self) -> bool {
-        let status = self.read_of_deputy("status").unwrap_or_default();
-        let status = String::from_utf8_lossy(&status);
+        let status = self.text_of_deputy("status");
         let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
         let locked = locked.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         locked.is_some_and(|kib| kib > 0)
@@ -524,6 +518,12 @@ impl Process {
                 bytes => return bytes,
             }
         }
+    }
+
+    /// Returns the text of such a file; empty if it cannot be read.
+    fn text_of_deputy(&self, file: &str) -> String {
+        let bytes = self.read_of_deputy(file).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     fn error(&self, file: &str, source: io::Error) -> ProcessError {

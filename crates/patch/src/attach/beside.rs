@@ -377,16 +377,19 @@ impl Attached {
         Ok(Beside::TakenOut(found))
     }
 
+    /// True if a probe may read memory, or make another system call, in the program.
+    #[must_use]
+    pub fn may_call(&self) -> bool {
+        let mut probes = self.round.asked.probes.iter();
+        probes.any(|probe| probe.probe.works().any(Work::may_call))
+    }
+
     /// Looks for memory whose pages may be long in coming, in one of the processes that share the session:
     /// fields that lie there are not read from then on, unless their page is in memory.
     ///
     /// # Errors
     /// The process is gone.
     pub fn mind_slow_memory(&self, process: &Process) -> Result<(), TargetError> {
-        let mut probes = self.round.asked.probes.iter();
-        if !probes.any(|probe| probe.probe.works().any(Work::may_call)) {
-            return Ok(());
-        }
         let memory = self.host.other(process).memory()?;
         super::mind_slow_memory(process, &memory, &self.memory, false)
     }

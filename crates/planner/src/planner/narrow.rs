@@ -6,7 +6,7 @@
 use super::together::{covers_any, own_bytes, shared_jumps, wants_placing};
 use super::{Planned, Planner, plan_of};
 use crate::resolve::Site;
-use capriole_proc::maps::{PAGE_SIZE, covers};
+use capriole_proc::maps::{PAGE_SIZE, is_covered};
 use capriole_tactic::place::Placer;
 use capriole_tactic::site::choose_one_instruction;
 use std::collections::{BTreeSet, HashMap};
@@ -37,8 +37,9 @@ impl Planner {
                 .and_then(|process| process.raw_maps().ok())
                 .unwrap_or_default(),
         };
-        let is_covered = |page: &u64| covers(&maps).any(|cover| cover.mapping.contains(*page));
-        own.into_iter().filter(|page| !is_covered(page)).collect()
+        own.into_iter()
+            .filter(|page| !is_covered(&maps, *page))
+            .collect()
     }
 
     /// Runs after the first pass. Sites whose own, unshared jump covers several instructions are

@@ -69,7 +69,29 @@ pub struct Cover {
 
 /// Returns the covers among the mappings of a process, as the kernel lists them.
 pub fn covers(maps: &[Mapping]) -> impl Iterator<Item = Cover> {
-    maps.iter().filter_map(|mapping| {
+    maps.iter().filter_map(Cover::of)
+}
+
+/// True if a page is covered, by the mappings of its process as the kernel lists them.
+#[must_use]
+pub fn is_covered(maps: &[Mapping], page: u64) -> bool {
+    let mapping = maps.get(maps.partition_point(|m| m.end <= page));
+    mapping.is_some_and(|m| m.contains(page) && Cover::of(m).is_some())
+}
+
+/// Returns the ranges where covered mappings of a process stand aside, or are going to.
+#[must_use]
+pub fn asides(maps: &[Mapping]) -> Vec<Aside> {
+    let mut asides: Vec<Aside> = Vec::new();
+    for mapping in maps {
+        asides.extend(Aside::of(mapping).filter(|aside| !asides.contains(aside)));
+    }
+    asides
+}
+
+impl Cover {
+    /// Returns the cover that a mapping is; `None` for any other mapping.
+    fn of(mapping: &Mapping) -> Option<Cover> {
         let aside = Aside::of(mapping)?;
         let start = aside.0.start.checked_add(mapping.offset)?;
         let covered = start..start.checked_add(mapping.end - mapping.start)?;
@@ -81,10 +103,8 @@ pub fn covers(maps: &[Mapping]) -> impl Iterator<Item = Cover> {
             aside,
             covered,
         })
-    })
-}
+    }
 
-impl Cover {
     /// Returns the parts of files that stand aside for it, at the addresses where they belong, with
     /// the protection that is there now. Empty if not all of it is there.
     #[must_use]

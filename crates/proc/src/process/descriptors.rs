@@ -43,18 +43,14 @@ impl Process {
     pub fn sockets(&self) -> HashMap<u64, Socket> {
         let mut sockets = HashMap::new();
         for (file, prefix) in [("tcp", ""), ("tcp6", ""), ("udp", "udp:"), ("udp6", "udp:")] {
-            let table = self
-                .read_of_deputy(&format!("net/{file}"))
-                .unwrap_or_default();
-            let table = String::from_utf8_lossy(&table);
+            let table = self.text_of_deputy(&format!("net/{file}"));
             let found = table.lines().skip(1).filter_map(internet);
             sockets.extend(found.map(|(inode, socket)| {
                 let name = format!("{prefix}{}", socket.name);
                 (inode, Socket { name, ..socket })
             }));
         }
-        let table = self.read_of_deputy("net/unix").unwrap_or_default();
-        let table = String::from_utf8_lossy(&table);
+        let table = self.text_of_deputy("net/unix");
         sockets.extend(table.lines().skip(1).filter_map(local));
         sockets
     }

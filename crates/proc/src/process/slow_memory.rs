@@ -38,15 +38,13 @@ impl Process {
     /// 4 GiB of memory nobody looks. False if that cannot be found out.
     #[must_use]
     pub fn has_registered_memory(&self) -> bool {
-        let pages = self.read_of_deputy("statm").unwrap_or_default();
-        let pages = String::from_utf8_lossy(&pages);
+        let pages = self.text_of_deputy("statm");
         let resident = pages.split_whitespace().nth(1);
         let resident = resident.and_then(|pages| pages.parse::<u64>().ok());
         if resident.is_none_or(|pages| pages * PAGE_SIZE > LARGE) {
             return false;
         }
-        let smaps = self.read_of_deputy("smaps").unwrap_or_default();
-        let smaps = String::from_utf8_lossy(&smaps);
+        let smaps = self.text_of_deputy("smaps");
         let mut flags = smaps
             .lines()
             .filter_map(|line| line.strip_prefix("VmFlags:"));
@@ -74,8 +72,7 @@ impl Process {
     }
 
     fn maps_served(&self, is_it: impl Fn(&Mapping) -> bool) -> bool {
-        let mounts = self.read_of_deputy("mountinfo").unwrap_or_default();
-        let served = served(&String::from_utf8_lossy(&mounts));
+        let served = served(&self.text_of_deputy("mountinfo"));
         let is_served = |m: &Mapping| m.inode != 0 && served.contains(&m.dev) && is_it(m);
         !served.is_empty() && self.raw_maps().unwrap_or_default().iter().any(is_served)
     }
