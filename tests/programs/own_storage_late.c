@@ -2,11 +2,13 @@
  * A program whose threads get thread-local storage of its own, by system calls whose numbers are not in its
  * code: nobody can tell in advance that it will do so.
  *
- *   own_storage_late arch_prctl | clone | clone3 | fork | none
+ *   own_storage_late arch_prctl | clone | clone3 | loaded | fork | none
  *
- * A thread sets its thread pointer by syscall(2) for a while; a thread is made with 64 bytes of storage; a
- * child does the former; or nothing of the kind happens, but such calls with other arguments. Around that
- * storage nothing may change. It ends by saying "ok calls=N".
+ * "loaded" is there if it was built with LOADED.
+ *
+ * A thread sets its thread pointer by syscall(2) for a while; a thread is made with 64 bytes of storage, by
+ * numbers that arrive in a register or are loaded right before the call; a child does the former; or nothing of
+ * the kind happens, but such calls with other arguments. Around that storage nothing may change. It ends by saying "ok calls=N".
  */
 #include "own_storage.h"
 
@@ -43,6 +45,24 @@ __attribute__((optimize("no-stack-protector"))) static void moves(void)
 	syscall(arch_prctl_number, SET_FS, own);
 }
 
+#ifdef LOADED
+/* The number is loaded by the instruction before the call, which is a jump's target: no guard has room there. */
+__attribute__((noipa)) static void new_thread_loaded(uint64_t first, uint64_t second)
+{
+	long result;
+	register void *tls __asm__("r8") = storage;
+	register void *child __asm__("r10") = 0;
+	__asm__ volatile("jmp 2f\n\tnop\n2:\tmov %[number], %%rax\n3:\tsyscall\n\ttest %%rax, %%rax\n\tjnz 1f\n\t"
+			 "xor %%ebp, %%ebp\n\tcall thread\n\tjmp 3b\n1:"
+			 : "=&a"(result)
+			 : [number] "m"(clone_number), "D"(first), "S"(second), "d"(0), "r"(child), "r"(tls)
+			 : "rcx", "r11", "memory");
+	CHECK(result > 0);
+	while (!done)
+		sched_yield();
+}
+#endif
+
 int main(int argc, char **argv)
 {
 	const char *how = argc > 1 ? argv[1] : "none";
@@ -52,6 +72,10 @@ int main(int argc, char **argv)
 		moves();
 	} else if (!strcmp(how, "clone")) {
 		new_thread(clone_number, FLAGS, (uint64_t)stack + STACK);
+#ifdef LOADED
+	} else if (!strcmp(how, "loaded")) {
+		new_thread_loaded(FLAGS, (uint64_t)stack + STACK);
+#endif
 	} else if (!strcmp(how, "clone3")) {
 		struct clone_args args = { 0 };
 		args.flags = FLAGS;

@@ -37,7 +37,7 @@ pub struct Guards {
     pub actions: Vec<Probe>,
     /// True if such calls were searched for, and all of them can be guarded.
     pub actions_complete: bool,
-    /// True if the program sets up thread pointers itself.
+    /// True if the program sets up thread pointers itself, or might do so by a call without a guard.
     pub own_storage: bool,
 }
 
@@ -144,7 +144,8 @@ impl Guards {
     /// remaining guards are required. In this order:
     ///
     /// 1. behind system calls that create threads: then no probe uses restartable sequences;
-    /// 2. before system calls that install filters: then the resident makes no system calls;
+    /// 2. before system calls that install filters: then the resident makes no system calls, and nothing is
+    ///    read through thread pointers, which some of these calls may set;
     /// 3. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
     ///    addresses of copies.
     ///
@@ -158,6 +159,7 @@ impl Guards {
             return Some(Guards {
                 filters: Vec::new(),
                 filters_complete: false,
+                own_storage: true,
                 ..self.clone()
             });
         }

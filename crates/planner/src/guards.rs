@@ -47,6 +47,7 @@ use capriole_resident::{CallNumber, FilterCall};
 use iced_x86::{
     Code as Op, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, Register,
 };
+use std::collections::BTreeSet;
 use std::slice;
 use std::sync::Arc;
 
@@ -95,9 +96,13 @@ pub fn find(objects: &Objects, planner: &Planner) -> Guards {
             && tls::changes_thread_pointer(object, calls, is_static && object.is_main());
     }
     for (object, calls) in &all {
+        let pointers = calls.with(&tls::CALLS).map(|call| call.address);
+        let pointers: BTreeSet<u64> = pointers.collect();
         for call in calls.with(&FILTER_CALLS) {
             let found = before_call(object, planner, call).unless_overlapping(&guards);
             guards.filters_complete &= found.is_ok();
+            // Nobody would remove the probes before this call sets a thread pointer.
+            guards.own_storage |= found.is_err() && pointers.contains(&call.address);
             guards.filters.extend(found.ok().flatten());
         }
     }

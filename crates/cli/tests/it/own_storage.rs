@@ -33,6 +33,25 @@ fn probes_are_out_before_a_thread_pointer_is_set() {
     }
 }
 
+/// Where a call that may set a thread pointer has no place for a guard, nothing is read at thread pointers.
+#[test]
+fn a_call_without_room_for_a_guard_leaves_storage_as_it_is() {
+    let Some(program) = build(Compiler::Gcc, "own_storage_late.c", &["-DLOADED"]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut command = recorder(&trace, &["--json", "-e", ":work n=$arg2", "--"]);
+    let output = command.arg(&program).arg("loaded").output();
+    let output = output.expect("capriole starts");
+    assert!(output.status.success(), "{}", told(&output));
+    let (counted, json) = counted_and_told(&output);
+    assert_eq!(counted, 40_000);
+    assert_eq!(json["ended"], "program ended", "{json}");
+    assert_eq!(json["events"], 40_000, "{json}");
+    assert_eq!(json["thread_ids"], false, "{json}");
+}
+
 #[test]
 fn storage_of_its_own_stays_as_it_is() {
     let Some(program) = build(Compiler::Gcc, "own_storage.c", &[]) else {

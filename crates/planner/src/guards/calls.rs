@@ -267,6 +267,11 @@ impl Function {
                     values.insert(0);
                     continue;
                 }
+                // Nobody takes the result of a call for the number of another: this is a loop around a call
+                // that does not return, as the end of a thread is.
+                if instruction.mnemonic() == Mnemonic::Syscall && register == Register::RAX {
+                    continue;
+                }
                 if changes(instruction, register) {
                     if let Some(value) = constant(instruction).or_else(|| self.low_byte(index)) {
                         values.insert(value);

@@ -19,6 +19,8 @@ use std::slice;
 const CLONE: u32 = 56;
 const CLONE3: u32 = 435;
 const ARCH_PRCTL: u32 = 158;
+/// System calls that can set a thread pointer.
+pub(super) const CALLS: [u32; 3] = [CLONE, CLONE3, ARCH_PRCTL];
 /// `CLONE_VM | CLONE_SETTLS` (linux/sched.h).
 const OWN_STORAGE: u32 = 0x8_0100;
 /// `CLONE_PIDFD`, and the flags with one of which the kernel refuses it in `clone`: `CLONE_THREAD` and
