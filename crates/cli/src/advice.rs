@@ -25,6 +25,9 @@ pub fn words(advice: Advice) -> String {
         Advice::DetachTakesProbesOut { pid } => {
             format!(": `capriole detach {pid}` takes them out")
         }
+        Advice::DetachUnmaps { pid } => {
+            format!(": `capriole detach {pid}` unmaps it")
+        }
         Advice::DetachSavesLater => {
             "; `capriole detach` saves what is in it when it can".to_owned()
         }

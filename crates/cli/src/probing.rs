@@ -588,8 +588,8 @@ pub fn say_end(probed: &Probed, detached: &Detached) {
     }
     if detached.lingering {
         tell!(
-            "capriole: all bytes are restored; some memory stays mapped, because a signal handler \
-             will return into it: `capriole detach {}` unmaps it later",
+            "capriole: all bytes are restored; some memory stays mapped, because a thread is still in it, or \
+             will return into it from a signal handler: `capriole detach {}` unmaps it later",
             probed.attached.process().pid()
         );
     }

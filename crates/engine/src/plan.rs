@@ -527,8 +527,14 @@ impl Probed {
             "the program has ended".into()
         } else if self.attached.is_mapped() {
             let pid = self.attached.process().pid();
-            let message = Message::from("its probes are still in the program");
-            message.advise(Advice::DetachTakesProbesOut { pid })
+            match self.attached.is_taken_out() {
+                true => {
+                    Message::from("its probes are out, but their memory is still in the program")
+                        .advise(Advice::DetachUnmaps { pid })
+                }
+                false => Message::from("its probes are still in the program")
+                    .advise(Advice::DetachTakesProbesOut { pid }),
+            }
         } else {
             "the program goes on without probes".into()
         }

@@ -36,6 +36,11 @@ pub enum Advice {
         /// The process.
         pid: u32,
     },
+    /// Detach, to have memory unmapped that probes have left.
+    DetachUnmaps {
+        /// The process.
+        pid: u32,
+    },
     /// Detach later, to save what a dead recorder had not written.
     DetachSavesLater,
     /// Name the trace of a dead recorder when detaching, to save what it had not written. Too late

@@ -120,8 +120,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     if report.lingering {
         say!(
-            "some memory stays mapped, because a signal handler will return into it: \
-             `capriole detach {}` unmaps it later",
+            "some memory stays mapped, because a thread is still in it, or will return into it from a signal \
+             handler: `capriole detach {}` unmaps it later",
             process.pid()
         );
     }
