@@ -63,6 +63,17 @@ pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
+/// True if a process and this one are in the same PID namespace, so that its threads have the same ids for
+/// both; false if that cannot be found out.
+fn shares_pid_namespace(pid: i32) -> bool {
+    let namespace = |pid: &str| {
+        let link = rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok()?;
+        Some((link.st_dev, link.st_ino))
+    };
+    let own = namespace("self");
+    own.is_some() && own == namespace(&pid.to_string())
+}
+
 /// True if one of `signals` is pending for a thread that does not block it.
 pub fn is_pending(tid: i32, signals: &[i32]) -> bool {
     let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
@@ -79,10 +90,15 @@ pub fn is_pending(tid: i32, signals: &[i32]) -> bool {
 
 /// Returns the one offset from the thread pointer at which every thread has its thread id.
 fn tid_offset(stopped: &dyn StoppedThreads, memory: &dyn TargetMemory) -> Option<i32> {
+    let is_ours = shares_pid_namespace(stopped.pid());
+    let own = |tid: i32| match is_ours {
+        true => u32::try_from(tid).ok(),
+        false => own_tid(stopped.pid(), tid),
+    };
     let threads: Vec<(u64, u32)> = stopped
         .threads()
         .iter()
-        .map(|t| Some((t.thread_pointer(), own_tid(stopped.pid(), t.tid)?)))
+        .map(|t| Some((t.thread_pointer(), own(t.tid)?)))
         .collect::<Option<_>>()?;
     if threads.iter().any(|(base, _)| *base == 0) {
         return None;

@@ -502,6 +502,10 @@ fn examine(
     standstill: &mut Standstill,
 ) -> Result<Examined, TargetError> {
     let process = host.process();
+    // While threads run: one may install a filter at any time after this, too, and it is checked again when
+    // the probes are written.
+    let mut threads = process.threads()?.into_iter();
+    let filtered = threads.any(|tid| process.is_filtered(tid));
     let mut stopped = host.stop()?;
     if detach::send_home(&mut *stopped, &**host, remote)? {
         // The calls that these threads made for a dead tracer may only now have mapped something.
@@ -523,8 +527,7 @@ fn examine(
         }
     };
     let mut threads = stopped.threads().iter();
-    let filtered = threads
-        .any(|thread| process.is_filtered(thread.tid as u32) || host.may_redirect_calls(thread));
+    let redirected = threads.any(|thread| host.may_redirect_calls(thread));
     standstill.all += stopped.elapsed();
     let agent = match Agent::choose(&**host, stopped, remote) {
         Err(error) if error.is_momentary() => Agent::hire(&**host, remote)?,
@@ -533,7 +536,7 @@ fn examine(
     Ok(Examined {
         survey,
         guarded,
-        filtered,
+        filtered: filtered || redirected,
         agent,
     })
 }

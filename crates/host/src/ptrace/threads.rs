@@ -325,7 +325,8 @@ impl Asked {
 /// Returns `None` if enough time has passed since it was `asked` and the thread cannot stop now.
 fn wait_limited(pid: i32, tid: i32, asked: Asked) -> Result<Option<Event>, TargetError> {
     let started = Instant::now();
-    let before = scheduled(tid);
+    // Almost every thread stops at once, and others wait for it meanwhile.
+    let mut before = None;
     loop {
         match report(pid, tid) {
             Ok(Some(event)) => return Ok(Some(event)),
@@ -340,6 +341,7 @@ fn wait_limited(pid: i32, tid: i32, asked: Asked) -> Result<Option<Event>, Targe
             std::thread::yield_now();
             continue;
         }
+        let before = *before.get_or_insert_with(|| scheduled(tid));
         // A process's first thread that has ended before the others reports nothing.
         let state = thread_state(tid);
         if tid == pid && matches!(state, 'Z' | 'X') {
