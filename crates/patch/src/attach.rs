@@ -692,6 +692,7 @@ fn prepare_and_write(
         survey: &survey,
         clock,
         region,
+        has_routines: host.routines().is_some(),
     };
     let mut code = Code::compile(probes, &clusters, &arenas, &facts);
     code.guard(&guarded);

@@ -51,6 +51,8 @@ pub struct Config {
     pub tid_offset: Option<i32>,
     /// Two readings of the time stamp counter may be equal.
     pub coarse_clock: bool,
+    /// Detours call routines of the program.
+    pub has_routines: bool,
     /// For tests: step in which the time stamp counter advances; 0: unchanged.
     pub clock_step: u32,
     /// Address of the [table](trap_table) of breakpoints.
@@ -229,6 +231,7 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
         (configured.rseq_offset.is_some(), flag::RSEQ),
         (configured.tid_offset.is_some(), flag::TID),
         (configured.coarse_clock, flag::COARSE),
+        (configured.has_routines, flag::ROUTINES),
     ];
     let flags = flags.iter().filter(|(is_set, _)| *is_set);
     let frames = match g.frames {
@@ -483,6 +486,7 @@ mod tests {
             rseq_offset: Some(-160),
             tid_offset: Some(0x2d0),
             coarse_clock: false,
+            has_routines: false,
             clock_step: 0,
             traps: 0x5000,
             old_trap: (1, 2),

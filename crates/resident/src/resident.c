@@ -232,7 +232,7 @@ u64 capriole_read_memory(u64 to, u64 from, u64 size);
  * known. */
 static inline u32 sets_thread_pointer(u32 number, u64 first, u32 any_first)
 {
-	if (!(capriole_config.flags & (FLAG_RSEQ | FLAG_TID)))
+	if (!(capriole_config.flags & (FLAG_RSEQ | FLAG_TID | FLAG_ROUTINES)))
 		return 0;
 	if (number == ARCH_PRCTL)
 		return any_first || (u32)first == ARCH_SET_FS;

@@ -614,6 +614,8 @@ pub mod flag {
         TID: u32 = 2;
         /// Two readings of the time stamp counter may be equal.
         COARSE: u32 = 4;
+        /// Detours call routines of the program, which use its thread-local storage.
+        ROUTINES: u32 = 8;
     }
 }
 

@@ -606,6 +606,7 @@ impl Attached {
             survey: &self.survey,
             clock: self.clock,
             region: self.installed.returns,
+            has_routines: self.host.routines().is_some(),
         };
         let at = (&clusters[..], &images[..]);
         let code = &mut self.round.code;
@@ -786,6 +787,7 @@ impl Attached {
             survey: &self.survey,
             clock: self.clock,
             region: self.installed.returns,
+            has_routines: self.host.routines().is_some(),
         };
         self.round
             .code

@@ -184,6 +184,8 @@ pub(super) struct Facts<'a> {
     pub survey: &'a Survey,
     pub clock: ClockReading,
     pub region: Option<Region>,
+    /// Detours call routines of the program.
+    pub has_routines: bool,
 }
 
 impl Facts<'_> {
@@ -232,6 +234,7 @@ impl Facts<'_> {
             rseq_offset: survey.rseq_offset,
             tid_offset: survey.tid_offset,
             coarse_clock: clock.coarse,
+            has_routines: self.has_routines,
             clock_step: clock.step,
             traps: 0,
             old_trap: (0, 0),

@@ -76,6 +76,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         rseq_offset: None,
         tid_offset: None,
         coarse_clock: false,
+        has_routines: false,
         clock_step: 0,
         traps: 0,
         old_trap: (0, 0),
