@@ -91,6 +91,63 @@ PUBLIC int capriole_event_read(int fd)
 	return failed ? failed : end(write_texts(READ, 0, fd));
 }
 
+static int start_recording(const char *directory)
+{
+	/* Not on the stack: see start_helper(). */
+	static char room[4096];
+	struct message message;
+	long size = 0;
+	if (!directory || !*directory)
+		return fail(-EINVAL, "no directory is given for the trace", NULL);
+	int result = start_helper();
+	if (result)
+		return result;
+	if (*directory != '/') {
+		/* The helper has another working directory. */
+		size = SYS2(SYS_getcwd, room, sizeof room);
+		if (size < 0 || *room != '/')
+			return fail(size < 0 ? (int)size : -ENOENT,
+				    "the working directory is not known; give the trace an absolute path", NULL);
+		size_t at = (size_t)size - 1;
+		if (at + 2 + length(directory) > sizeof room)
+			return fail(-ENAMETOOLONG, "the path of the trace is too long", NULL);
+		say(room, sizeof room, &at, "/");
+		say(room, sizeof room, &at, directory);
+		room[at] = 0;
+		directory = room;
+	}
+	new_message(&message, RECORD_START);
+	put_text(&message, directory);
+	result = ask(&message);
+	drop_message(&message);
+	return result;
+}
+
+static int stop_recording(void)
+{
+	struct message message;
+	if (!has_helper())
+		return fail(-ENOENT, has_left() ? "nothing is being recorded: the helper process has ended, and has "
+						  "completed the trace unless it was killed" :
+						  "nothing is being recorded", NULL);
+	new_message(&message, RECORD_STOP);
+	int result = ask(&message);
+	drop_message(&message);
+	return result;
+}
+
+PUBLIC int capriole_record_start(const char *directory)
+{
+	int failed = begin();
+	return failed ? failed : end(start_recording(directory));
+}
+
+PUBLIC int capriole_record_stop(void)
+{
+	int failed = begin();
+	return failed ? failed : end(stop_recording());
+}
+
 /* True if the event of a marker is gone, with the helper that has added it. */
 static int is_lost(unsigned number)
 {

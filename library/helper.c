@@ -29,7 +29,7 @@
 #include <sys/auxv.h>
 #include <time.h>
 
-#define VERSION 6
+#define VERSION 7
 #define STACK (64 << 10)
 #define HELPER_FILES 20
 /* Waits for the first answer of the helper, in nanoseconds, and their numbers: 0.1 s, then 30 s. */

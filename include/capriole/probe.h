@@ -282,6 +282,15 @@ int capriole_event_rows(int event, int fd);
  * time but for those that threads were just writing, which come with the next call. */
 int capriole_event_read(int fd);
 
+/* Writes the records into a trace directory from now on, instead of keeping them for capriole_event_read(),
+ * until capriole_record_stop(), capriole_finish() or the end of the program, however it ends. `capriole report`
+ * reads it, at any time. A trace that is there is moved aside, to DIR.old. Events and records may be enabled and
+ * disabled meanwhile. */
+int capriole_record_start(const char *directory);
+
+/* Completes the trace. An error: it could not be written, all of it, and ends where that was so. */
+int capriole_record_stop(void);
+
 /* Records an event with up to six values from anywhere, also from handlers, at the price of a
  * compiled probe: into the same memory as events that were enabled by text.
  *

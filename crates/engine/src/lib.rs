@@ -88,7 +88,8 @@
 //!
 //! # Traces
 //!
-//! A recording into a trace directory is [`record::Recorder`]; traces are read by the crates
+//! [`Session::record_to`] writes what a session records into a trace directory; the command `record` uses
+//! [`record::Recorder`]. Traces are read by the crates
 //! `capriole-trace` and `capriole-report`, which need neither ptrace nor a C compiler:
 //!
 //! ```no_run

@@ -2,6 +2,7 @@
 
 pub mod mappings;
 pub mod recorder;
+pub(crate) mod recording;
 pub mod saving;
 
 pub use recorder::{Recorder, Summary};

@@ -11,6 +11,7 @@
 mod holder;
 mod inner;
 pub mod sites;
+mod traced;
 
 use self::holder::Holder;
 use self::inner::Inner;
@@ -18,6 +19,7 @@ use crate::aggregate::{Group, Row};
 use crate::error::{Result, err};
 use crate::options::ProbeOptions;
 use crate::program::Program;
+use crate::record::Summary;
 use crate::returns::Returns;
 use crate::value::Value;
 use crate::watch::Ended;
@@ -25,6 +27,7 @@ use capriole_event::Probe;
 use capriole_ring::layout::MAX_COUNTERS;
 use std::ffi::OsString;
 use std::fmt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
@@ -403,6 +406,37 @@ impl Session {
     /// The clock cannot be read.
     pub fn read(&mut self) -> Result<Vec<Record>> {
         self.work(Inner::read)
+    }
+
+    /// Writes the records into a trace directory from now on, in place of returning them from
+    /// [`Session::read`], which still has to be called, at least ten times a second if there are many.
+    /// The trace has the events that are in the session, and those that are added meanwhile; it can be
+    /// read at any time. An older trace at this path is moved aside, to `DIR.old`.
+    ///
+    /// The trace is completed by [`Session::end_trace`], at the end of the program or of the session,
+    /// and at the first error of writing, after which `read` returns the records again.
+    ///
+    /// # Errors
+    /// The directory cannot be written or is something else, the session has ended, or is recorded
+    /// already.
+    pub fn record_to(&mut self, directory: impl AsRef<Path>) -> Result<()> {
+        let directory = directory.as_ref().to_path_buf();
+        self.work(move |inner| inner.record_to(&directory))
+    }
+
+    /// Completes the trace that [`Session::record_to`] has begun, and returns its totals; also if the
+    /// program has ended meanwhile.
+    ///
+    /// # Errors
+    /// There is none, or it could not be written: the error is the first one.
+    pub fn end_trace(&mut self) -> Result<Summary> {
+        self.work(Inner::end_trace)
+    }
+
+    /// True while records are written into a trace.
+    #[must_use]
+    pub fn is_traced(&self) -> bool {
+        self.look(|inner| inner.trace.is_some())
     }
 
     /// Waits until there is something to read, at most so long. It may return earlier.

@@ -39,12 +39,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The version of the messages.
-pub const VERSION: u64 = 6;
+pub const VERSION: u64 = 7;
 
 /// Serves the program at the other end of a connection, until one of both ends.
 ///
 /// Only a program that says goodbye has its probes taken out. One that closes the connection, as daemons do
-/// with all descriptors, keeps them, as it does if this process is killed.
+/// with all descriptors, keeps them, as it does if this process is killed. A trace of the program is completed in
+/// each case but the last.
 ///
 /// # Errors
 /// The connection is broken in the middle of a message, or what comes are no messages.
@@ -54,8 +55,20 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
     let program = pidfd_open(peer.pid, PidfdFlags::empty()).ok();
     let line = Arc::new(Line::new(connection.try_clone()?)?);
     let mut server = Server::new(peer.pid.as_raw_nonzero().get() as u32, line.clone());
+    let served = answer_all(&mut connection, program.as_ref(), &line, &mut server);
+    server.end_trace();
+    served
+}
+
+/// Answers requests until the program or the connection ends.
+fn answer_all(
+    connection: &mut UnixStream,
+    program: Option<&OwnedFd>,
+    line: &Line,
+    server: &mut Server,
+) -> io::Result<()> {
     loop {
-        match wait(&connection, program.as_ref(), server.pause())? {
+        match wait(connection, program, server.pause())? {
             Event::Request => {}
             Event::Nothing => {
                 server.work();
@@ -63,14 +76,14 @@ pub fn serve(mut connection: UnixStream) -> io::Result<()> {
             }
             Event::End => return Ok(()),
         }
-        let Some(request) = message::receive(&mut connection)? else {
+        let Some(request) = message::receive(connection)? else {
             return Ok(());
         };
         let is_last = request.kind == message::GOODBYE;
         line.set_open(true);
         let answer = server.answer(request);
         line.set_open(false);
-        message::send(&mut connection, &answer)?;
+        message::send(connection, &answer)?;
         if is_last && answer.is_ok() {
             return Ok(());
         }

@@ -25,6 +25,8 @@ pub const GOODBYE: u32 = 15;
 pub const PLACE: u32 = 16;
 pub const FAULTS: u32 = 18;
 pub const EXCLUDED: u32 = 19;
+pub const RECORD_START: u32 = 20;
+pub const RECORD_STOP: u32 = 21;
 /// A system call that the program is asked for.
 pub const CALL: u32 = 1000;
 

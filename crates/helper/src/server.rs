@@ -7,10 +7,11 @@ use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::one_line::one_line;
 use crate::{VERSION, rows};
 use capriole::session::sites::{AddedSite, Excluded, Pace, Reached, SiteId};
-use capriole::{Code, EventId, ProbeOptions, Session};
+use capriole::{Code, EventId, ProbeOptions, Session, Status};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_host::Host;
 use capriole_host::host::Routines;
+use capriole_host::signals;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::files;
@@ -26,7 +27,7 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ use std::time::{Duration, Instant};
 const BATCH: Duration = Duration::from_millis(50);
 /// Interval of what a session needs.
 const UPKEEP: Duration = Duration::from_millis(100);
+/// The same while its records are written into a trace: its memory must not become full.
+const RECORDING: Duration = Duration::from_millis(10);
 /// Time in which a helper that has lost its connection ends.
 const LEAVING: Duration = Duration::from_secs(20);
 /// Records that are kept until the program reads them.
@@ -150,7 +153,7 @@ fn errno(code: Code) -> i32 {
         Code::AlreadyTraced | Code::AlreadyRecorded => libc::EBUSY,
         Code::Busy | Code::Misplaced => libc::EAGAIN,
         Code::NoResources => libc::ENOMEM,
-        Code::Damaged | Code::System | Code::Clock => libc::EIO,
+        Code::Damaged | Code::System | Code::Clock | Code::Trace => libc::EIO,
         Code::Object => libc::ENOEXEC,
         _ => libc::EINVAL,
     }
@@ -205,7 +208,7 @@ impl Server {
 
     /// Returns the time until there is something to do.
     pub fn pause(&self) -> Duration {
-        let upkeep = (self.upkeep + UPKEEP).saturating_duration_since(Instant::now());
+        let upkeep = (self.upkeep + self.interval()).saturating_duration_since(Instant::now());
         match self.waiting {
             Some(since) if self.allowed => {
                 upkeep.min((since + BATCH).saturating_duration_since(Instant::now()))
@@ -217,12 +220,20 @@ impl Server {
         }
     }
 
+    /// Returns the interval of what the session needs.
+    fn interval(&self) -> Duration {
+        match self.session.as_ref().is_some_and(Session::is_traced) {
+            true => RECORDING,
+            false => UPKEEP,
+        }
+    }
+
     /// Does what is due.
     pub fn work(&mut self) {
         if self.waiting.is_some_and(|since| since.elapsed() >= BATCH) && self.allowed {
             self.optimize();
         }
-        if self.upkeep.elapsed() >= UPKEEP {
+        if self.upkeep.elapsed() >= self.interval() {
             self.upkeep = Instant::now();
             self.read();
         }
@@ -370,6 +381,8 @@ impl Server {
             message::PLACE => self.place(&mut request),
             message::FAULTS => self.faults(),
             message::EXCLUDED => self.excluded(),
+            message::RECORD_START => self.start_recording(&mut request),
+            message::RECORD_STOP => self.stop_recording(),
             message::GOODBYE => self.goodbye(),
             _ => Err(Malformed.into()),
         }
@@ -901,6 +914,12 @@ impl Server {
     fn status(&mut self, request: &mut Request) -> Answered {
         let index = self.numbered(request.word()?)?;
         let site = &self.sites[index];
+        if let Some(Status::Ended(ended)) = self.session.as_ref().map(Session::status) {
+            let mut answer = Answer::default();
+            let why = format!("all probes were taken out: {}", ended.as_str());
+            answer.word(GONE).text(&why);
+            return Ok(answer);
+        }
         let status = self
             .session
             .as_ref()
@@ -1115,6 +1134,58 @@ impl Server {
         let mut answer = Answer::default();
         answer.text(&text);
         Ok(answer)
+    }
+
+    fn start_recording(&mut self, request: &mut Request) -> Answered {
+        let directory = request.text()?;
+        self.check_root()?;
+        self.session()?.record_to(&directory)?;
+        // A service manager ends all processes of a service at once. The last events of the program are
+        // still to come then, and it ends soon, or this process is killed.
+        signals::catch();
+        signals::hold();
+        Ok(Answer::default())
+    }
+
+    fn stop_recording(&mut self) -> Answered {
+        let session = self.session.as_mut();
+        let ended = session.map(Session::end_trace);
+        signals::release();
+        match ended {
+            Some(result) => drop(result?),
+            None => {
+                return Err(failure(
+                    libc::ENOENT,
+                    "nothing is being recorded into a trace",
+                ));
+            }
+        }
+        Ok(Answer::default())
+    }
+
+    /// Completes the trace, if one is being written: nobody asks for anything any more.
+    pub fn end_trace(&mut self) {
+        if let Some(session) = self.session.as_mut().filter(|session| session.is_traced()) {
+            // What the program might be told it would not hear.
+            let _ = session.end_trace();
+        }
+    }
+
+    /// Checks that a path means the same to the program and to this process.
+    fn check_root(&self) -> Result<(), Failure> {
+        let root = |pid: &str| {
+            let root = std::fs::metadata(format!("/proc/{pid}/root/."));
+            root.map(|root| (root.dev(), root.ino()))
+        };
+        match (root("self"), root(&self.pid.to_string())) {
+            (Ok(own), Ok(of_program)) if own != of_program => Err(failure(
+                libc::EXDEV,
+                "the program has changed its root directory since the helper process was started, which would \
+                 write the trace elsewhere: start the recording before that",
+            )),
+            // A program that is not dumpable does not show its root directory; it is as a rule the same.
+            _ => Ok(()),
+        }
     }
 
     fn allow(&mut self, request: &mut Request, tid: i32) -> Answered {

@@ -40,6 +40,11 @@ pub fn hold() {
     BEGUN.store(true, Ordering::Relaxed);
 }
 
+/// Ends what [`hold`] has begun: nothing has to be ended cleanly any more.
+pub fn release() {
+    BEGUN.store(false, Ordering::Relaxed);
+}
+
 extern "C" fn go_on(_: libc::c_int) {}
 
 /// Makes SIGINT, SIGTERM and SIGHUP end this process from now on; after [`hold`] they only request

@@ -6,6 +6,8 @@ use std::cell::UnsafeCell;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::io::{PipeWriter, Read};
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// An event that is enabled. It is disabled when this is dropped.
@@ -90,6 +92,27 @@ pub fn read_records_to(file: impl AsFd) -> Result<(), Error> {
 /// As [`read_records_to`], or no pipe can be made.
 pub fn read_records() -> Result<String, Error> {
     collected(|pipe| read_records_to(pipe))
+}
+
+/// Writes the records of all events into a trace directory from now on, which `capriole report` reads, until
+/// [`stop_recording`], [`finish`](crate::finish) or the end of the program, however it ends.
+///
+/// # Errors
+/// As of capriole_record_start(), in capriole-event(3).
+pub fn record_to(directory: impl AsRef<Path>) -> Result<(), Error> {
+    let directory = CString::new(directory.as_ref().as_os_str().as_bytes())
+        .map_err(|_| Error::invalid("there is a zero byte in the path"))?;
+    // SAFETY: the path ends with a zero byte.
+    checked(unsafe { ffi::capriole_record_start(directory.as_ptr()) }).map(drop)
+}
+
+/// Completes the trace that [`record_to`] has begun.
+///
+/// # Errors
+/// As of capriole_record_stop(), in capriole-event(3).
+pub fn stop_recording() -> Result<(), Error> {
+    // SAFETY: the function takes no arguments.
+    checked(unsafe { ffi::capriole_record_stop() }).map(drop)
 }
 
 /// Returns what a function writes into a pipe. Another thread reads it, as the pipe's room is small.

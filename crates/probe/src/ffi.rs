@@ -263,6 +263,10 @@ unsafe extern "C" {
     pub fn capriole_event_rows(event: c_int, fd: c_int) -> c_int;
     /// Writes the records since the last call.
     pub fn capriole_event_read(fd: c_int) -> c_int;
+    /// Begins a trace.
+    pub fn capriole_record_start(directory: *const c_char) -> c_int;
+    /// Completes it.
+    pub fn capriole_record_stop() -> c_int;
     /// Enables a record.
     pub fn capriole_record_enable(record: *mut capriole_record) -> c_int;
     /// Disables a record.

@@ -99,7 +99,7 @@ mod returns;
 
 pub use arguments::{ArgumentProbe, RegisteredArguments};
 pub use error::Error;
-pub use events::{Event, Record, read_records, read_records_to};
+pub use events::{Event, Record, read_records, read_records_to, record_to, stop_recording};
 pub use function::Function;
 pub use place::Place;
 pub use probe::{Action, Fault, Probe, Registered, State, Status};

@@ -17,6 +17,7 @@ use crate::layout::{Geometry, control, record, stream};
 use crate::memory::{MOST, Memory};
 use crate::source::Source;
 use crate::taken::Taken;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -160,6 +161,13 @@ impl<M: Source> Reader<M> {
         self.streams()
             .map(|(lane, cpu)| self.losses(self.stream(lane, cpu)))
             .sum()
+    }
+
+    /// Events that each stream has lost so far, by CPU and lane; only streams that have lost some.
+    pub fn losses_by_stream(&self) -> BTreeMap<(u32, u32), u64> {
+        let losses = |(lane, cpu)| ((cpu, lane), self.losses(self.stream(lane, cpu)));
+        let all = self.streams().map(losses);
+        all.filter(|(_, lost)| *lost > 0).collect()
     }
 
     /// Events lost by locked lanes.

@@ -55,6 +55,14 @@ impl LiveDecoder {
         true
     }
 
+    /// Returns the events that it knows, by id.
+    #[must_use]
+    pub fn events(&self) -> Vec<EventInfo> {
+        let mut events: Vec<EventInfo> = self.events.iter().flatten().cloned().collect();
+        events.sort_by_key(|event| event.id);
+        events
+    }
+
     /// Removes the event with this id, whose records have all been decoded. Returns false if there
     /// is none.
     pub fn remove(&mut self, id: u32) -> bool {

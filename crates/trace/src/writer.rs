@@ -214,6 +214,27 @@ impl TraceWriter {
         self.totals
     }
 
+    /// Checks that a trace can have these events.
+    ///
+    /// # Errors
+    ///
+    /// Two of them have the same id, or fields that cannot be recorded.
+    pub fn check_events(events: &[EventInfo]) -> Result<(), WriteError> {
+        add_events_to(&mut EventTable::default(), events)
+    }
+
+    /// Adds events, before the first packet with records of them.
+    ///
+    /// # Errors
+    ///
+    /// The trace has an event with one of these ids, an event has fields that cannot be recorded, or
+    /// the files cannot be written.
+    pub fn add_events(&mut self, events: Vec<EventInfo>) -> Result<(), WriteError> {
+        add_events_to(&mut self.table, &events)?;
+        self.document.events.extend(events);
+        self.describe()
+    }
+
     /// Adds code mappings of the program, for call stacks. Ignores a mapping that overlaps a known
     /// one: libraries are loaded and unloaded, but an address range is seldom used twice.
     ///

@@ -1,6 +1,7 @@
 //! The parts of a session, and the work on them.
 
 use super::sites::Pace;
+use super::traced::Traced;
 use super::{Added, EventId, Happened, Options, Record};
 use crate::aggregate::maps::{counted, updates};
 use crate::aggregate::{AggregateTable, Group, Keys, Maps};
@@ -8,6 +9,7 @@ use crate::error::{Result, err};
 use crate::machine::possible_cpus;
 use crate::options;
 use crate::plan::{Known, More, NotAdded, Planned, Probed, Request};
+use crate::record::Summary;
 use crate::watch::{Ended, Silent, Watch};
 use capriole_event::{EventSpec, Probe};
 use capriole_host::{Host, ptrace};
@@ -106,11 +108,29 @@ struct Shown {
 #[derive(Debug)]
 pub(super) struct Active {
     pub(super) attached: Attached,
-    reader: Reader,
+    pub(super) reader: Reader,
     tables: TableReader,
-    watch: Watch,
+    pub(super) watch: Watch,
     /// True once the last records were read: nothing is written any more.
     drained: bool,
+}
+
+impl Active {
+    /// Passes the packets with new records to `sink`; `ended`: nothing is written any more.
+    fn collect<E>(
+        &mut self,
+        ended: bool,
+        sink: impl FnMut(Packet<'_>) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        let result = match ended {
+            false => self.reader.collect_committed(sink),
+            // Packets that were not full are delivered whole each time they are collected so.
+            true if self.drained => Ok(0),
+            true => self.reader.collect(true, sink),
+        };
+        self.drained |= ended;
+        result.map(drop)
+    }
 }
 
 /// The parts of a session.
@@ -125,7 +145,7 @@ pub(super) struct Inner {
     /// The program, if the session has started it.
     child: Option<Child>,
     pub(super) options: Options,
-    clock: Clock,
+    pub(super) clock: Clock,
     synced: Instant,
     pub(super) known: Known,
     pub(super) active: Option<Active>,
@@ -138,8 +158,13 @@ pub(super) struct Inner {
     over: Vec<usize>,
     /// Number of events that were ever added.
     added: usize,
-    decoder: LiveDecoder,
+    pub(super) decoder: LiveDecoder,
     shown: HashMap<u32, Shown>,
+    /// The trace that is being written, and the outcome of one that has ended by itself.
+    pub(super) trace: Option<Traced>,
+    pub(super) traced: Option<Result<Summary>>,
+    /// Records that were read before a trace was begun.
+    pub(super) unread: Vec<Record>,
     /// The shared maps, and the room that is taken by the tables of all additions.
     maps: Maps,
     /// Areas of slots that are taken, a bit each.
@@ -188,6 +213,9 @@ impl Inner {
             added: 0,
             decoder: LiveDecoder::new(),
             shown: HashMap::new(),
+            trace: None,
+            traced: None,
+            unread: Vec::new(),
             maps: Maps::default(),
             areas: 0,
             left_out: BTreeSet::new(),
@@ -341,6 +369,9 @@ impl Inner {
                  {DIRECTORIES} bytes of keys"
             ));
         }
+        if let Some(trace) = &self.trace {
+            trace.check(&select::infos(planned.kept()))?;
+        }
         let areas = select::areas(&planned.selected);
         if areas >> AREAS != 0 {
             return Err(err!(
@@ -415,7 +446,11 @@ impl Inner {
         };
         let both = || selected.iter().zip(&dropped);
         let with_probe = || both().filter(|(_, d)| d.is_none()).map(|(event, _)| event);
-        for info in select::infos(with_probe()) {
+        let infos = select::infos(with_probe());
+        if let Some(trace) = &mut self.trace {
+            trace.add(&infos);
+        }
+        for info in infos {
             let happened = match info.role {
                 Role::Point => Happened::Hit,
                 Role::Entry => Happened::Entry,
@@ -577,18 +612,35 @@ impl Inner {
             if self.ended.is_none() && self.process.is_over() {
                 self.ended = Some(Ended::Exited);
             }
-            return Ok(Vec::new());
+            self.end_trace_if_over();
+            return Ok(std::mem::take(&mut self.unread));
         };
         if self.ended.is_none() {
             self.ended = active.watch.ended(&mut active.attached, &mut Silent);
-            active.watch.notices(&mut Silent);
+            let notices = active.watch.notices(&mut Silent);
+            if let Some(trace) = &mut self.trace {
+                trace.warn(notices);
+            }
+            if matches!(self.ended, Some(Ended::NoClock | Ended::ThreadPointer)) {
+                // A thread of the program waits for that, for some seconds.
+                let _ = crate::plan::detach(&active.attached);
+            }
         }
         if self.synced.elapsed() >= SYNC {
             self.clock.sync()?;
             self.synced = Instant::now();
         }
+        let mut records = std::mem::take(&mut self.unread);
+        let ended = self.ended.is_some();
+        if let Some(trace) = &mut self.trace {
+            let recording = &mut trace.recording;
+            let written = active.collect(ended, |packet| recording.write(&packet));
+            trace.mind(written, active, &self.clock);
+            self.end_trace_if_over();
+            self.forget_over();
+            return Ok(records);
+        }
         let mut clock = Converter::new(&self.clock.model()?)?;
-        let mut records = Vec::new();
         let (shown, decoder) = (&self.shown, &mut self.decoder);
         let mut packet = |packet: Packet<'_>| {
             let cpu = packet.cpu;
@@ -609,13 +661,7 @@ impl Inner {
             });
             Ok::<(), Infallible>(())
         };
-        let Ok(_) = match self.ended {
-            None => active.reader.collect_committed(&mut packet),
-            // Packets that were not full are delivered whole each time they are collected so.
-            Some(_) if active.drained => Ok(0),
-            Some(_) => active.reader.collect(true, &mut packet),
-        };
-        active.drained = self.ended.is_some();
+        let Ok(()) = active.collect(ended, &mut packet);
         self.forget_over();
         records.sort_by_key(|record| record.time_ns);
         Ok(records)
@@ -673,6 +719,7 @@ impl Inner {
         }
         self.ended.get_or_insert(Ended::Requested);
         let records = self.read();
+        self.end_trace_if_over();
         self.active = None;
         records
     }
@@ -688,6 +735,10 @@ fn end(child: Option<Child>) {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.trace.is_some() {
+            // Nobody is left who could be told.
+            let _ = self.end_trace();
+        }
         if let Some(active) = &self.active
             && active.attached.process().is_alive()
         {
