@@ -356,6 +356,9 @@ pub trait Caller: Debug {
     /// Process id.
     fn pid(&self) -> i32;
 
+    /// Thread id; that of the process if any of its threads may make the calls.
+    fn tid(&self) -> i32;
+
     /// Returns the place for a frame on the thread's own stack, if that is safe.
     ///
     /// # Errors

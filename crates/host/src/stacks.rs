@@ -6,7 +6,8 @@
 //! well, because a thread on an alternate signal stack has the rest of its frames there.
 
 use crate::host::{StoppedThread, StoppedThreads, TargetMemory};
-use capriole_proc::maps::Mapping;
+use capriole_proc::maps::{Mapping, containing};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Maximum number of bytes scanned of one stack.
@@ -20,7 +21,7 @@ const CHUNK: usize = 1 << 20;
 /// the heap) may have other data below it.
 pub fn own_stack<'a>(maps: &'a [Mapping], thread: &StoppedThread) -> Option<&'a Mapping> {
     let (sp, base) = (thread.sp(), thread.thread_pointer());
-    let stack = maps.iter().find(|m| m.contains(sp))?;
+    let stack = containing(maps, sp)?;
     let is_own = stack.is_named("[stack]") || stack.contains(base) && base > sp;
     is_own.then_some(stack)
 }
@@ -33,14 +34,15 @@ pub fn is_above(thread: &StoppedThread, maps: &[Mapping], frame: u64) -> bool {
 }
 
 fn ranges(stopped: &dyn StoppedThreads, maps: &[Mapping]) -> Vec<Range<u64>> {
-    let mapping = |address: u64| maps.iter().find(|m| m.contains(address) && m.perms.read);
+    // There may be thousands of threads, and as many mappings.
+    let mapping = |address: u64| containing(maps, address).filter(|m| m.perms.read);
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    let mut current = Vec::new();
+    let mut current = HashSet::new();
     for thread in stopped.threads() {
         let start = thread.sp() & !7;
         if let Some(m) = mapping(thread.sp()) {
             ranges.push(start.max(m.start)..m.end.min(start.saturating_add(LIMIT)));
-            current.push(m.start);
+            current.insert(m.start);
         }
     }
     let homes = stopped

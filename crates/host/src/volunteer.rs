@@ -290,6 +290,10 @@ impl Caller for Waiting {
         self.pid
     }
 
+    fn tid(&self) -> i32 {
+        self.pid
+    }
+
     // Its registers stay its own: there is no frame, and it needs no stack.
     fn stack(&self) -> Result<FramePlace, TargetError> {
         Ok(FramePlace::Stack { limit: 0 })

@@ -316,7 +316,7 @@ impl Ready {
         let place = agent.scratch(ledger);
         let mut refused = self.refused;
         let mut end = next;
-        let batch = batch(process, remote, arenas, self.aside.0.start);
+        let batch = batch(&agent, process, remote, arenas, self.aside.0.start);
         agent.with(remote, place, |i| {
             let mut moves: Vec<Move> = runs.iter().flat_map(|run| self.moves(run)).collect();
             while refused < REFUSALS
@@ -391,17 +391,17 @@ impl Ready {
 }
 
 /// Returns the code that moves many mappings at once, with a table at `table`. If we die meanwhile, the
-/// thread goes on with the rest by itself, which is right after each move; `None` if a thread has a
-/// filter of system calls, which might forbid them then.
+/// thread goes on with the rest by itself, which is right after each move; `None` if it has a filter of
+/// system calls, which might forbid them then.
 fn batch(
+    agent: &AgentOf<'_>,
     process: &Process,
     remote: &dyn TargetMemory,
     arenas: &[Arena],
     table: u64,
 ) -> Option<Batch> {
-    let mut threads = process.threads().ok()?.into_iter();
-    let is_filtered = threads.any(|tid| process.is_filtered(tid));
-    (!is_filtered).then(|| Batch::of_moves(remote, arenas, table))?
+    let may_go_on = !agent.is_filtered(process);
+    may_go_on.then(|| Batch::of_moves(remote, arenas, table))?
 }
 
 impl Agent {
@@ -596,7 +596,7 @@ pub(crate) fn uncover(
             }
         }
         for moves in moves.chunks(2 * AT_ONCE) {
-            let table = table.and_then(|at| batch(process, remote, &installed.arenas, at));
+            let table = table.and_then(|at| batch(&agent, process, remote, &installed.arenas, at));
             let batch = table.as_ref();
             let moved = agent.move_mappings(i, remote, ledger, (moves, leaves), batch)?;
             if moved.is_some() {

@@ -629,12 +629,14 @@ pub(crate) fn unreferenced(
             installed.arenas.iter().map(restorer).collect()
         }
     };
+    let lowest = restorers.iter().copied().min().unwrap_or(u64::MAX);
+    let may_be_restorer = lowest..=restorers.iter().copied().max().unwrap_or(0);
     // Signal frames of our handlers, which return through our restorer.
     let mut frames = std::collections::BTreeSet::new();
     stacks::scan(stopped, remote, &maps, |word| {
         let leads_back = |rip| in_arena(rip) || in_routine(rip);
         referenced |= word.saved_rip.is_some_and(leads_back);
-        if restorers.contains(&word.value) {
+        if may_be_restorer.contains(&word.value) && restorers.contains(&word.value) {
             frames.insert(word.address);
         }
         if let Some(stale) = word.stale_frame {

@@ -157,6 +157,11 @@ impl<'s> AgentOf<'s> {
         host.choose_among(stopped, memory, maps).map(AgentOf)
     }
 
+    /// True if the thread has a filter of system calls; false if it has ended.
+    pub(crate) fn is_filtered(&self, process: &Process) -> bool {
+        process.is_filtered(self.0.tid() as u32)
+    }
+
     /// Has all processors that run threads of the process synchronise their instruction fetch.
     /// Registers the process for that with the kernel, if it is not yet.
     ///

@@ -79,6 +79,13 @@ pub struct Mapping {
     pub deleted: bool,
 }
 
+/// Returns the mapping that contains an address, among mappings in ascending order, as the kernel lists them.
+#[must_use]
+pub fn containing(maps: &[Mapping], address: u64) -> Option<&Mapping> {
+    let mapping = maps.get(maps.partition_point(|m| m.end <= address))?;
+    mapping.contains(address).then_some(mapping)
+}
+
 impl Mapping {
     /// True if `address` lies in the mapping.
     #[must_use]

@@ -259,8 +259,18 @@ impl Process {
     /// True if a thread has a filter of system calls; false if it has ended.
     #[must_use]
     pub fn is_filtered(&self, tid: u32) -> bool {
-        let status = self.thread_status(tid);
-        status.is_ok_and(|status| status.seccomp != Seccomp::Off)
+        self.seccomp(tid).is_some_and(|mode| mode != Seccomp::Off)
+    }
+
+    /// Returns the mode in which a thread filters its system calls; `None` if it has ended. Reads nothing else: all
+    /// threads may stand still meanwhile.
+    #[must_use]
+    pub fn seccomp(&self, tid: u32) -> Option<Seccomp> {
+        let own = self.read(&format!("task/{tid}/status"));
+        let status = own
+            .or_else(|_| self.read(&format!("../{tid}/status")))
+            .ok()?;
+        Some(Seccomp::of_status(&status))
     }
 
     /// True if the process has mapped more than its limit for that (`RLIMIT_AS`) allows by now. False if that

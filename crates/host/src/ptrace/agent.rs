@@ -193,6 +193,10 @@ impl<S: Deref<Target = dyn StoppedThreads + 'static> + Debug> Caller for Agent<S
         self.stopped.pid()
     }
 
+    fn tid(&self) -> i32 {
+        self.thread().tid
+    }
+
     fn stack(&self) -> Result<FramePlace, TargetError> {
         let thread = self.thread();
         let maps = self.process.maps()?;

@@ -168,7 +168,8 @@ fn scheduled(tid: i32) -> Option<(u64, u64)> {
 
 /// Returns the state letter of a thread; `X` if it is gone.
 pub(crate) fn thread_state(tid: i32) -> char {
-    files::read_pseudo_text(format!("/proc/{tid}/stat"))
+    // Directly below `/proc` the file has sums over all threads of the process.
+    files::read_pseudo_text(format!("/proc/{tid}/task/{tid}/stat"))
         .ok()
         .and_then(|stat| stat[stat.rfind(')')? + 1..].trim_start().chars().next())
         .unwrap_or('X')

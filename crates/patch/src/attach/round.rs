@@ -979,8 +979,8 @@ impl Attached {
         if !self.begun {
             // A thread may have passed the guards since it was checked.
             let has_changed = |thread: &StoppedThread| {
-                let status = self.process().thread_status(thread.tid as u32);
-                status.is_ok_and(|status| match status.seccomp {
+                let mode = self.process().seccomp(thread.tid as u32);
+                mode.is_some_and(|mode| match mode {
                     Seccomp::Off => !self.filtered && self.host.may_redirect_calls(thread),
                     Seccomp::Strict => true,
                     _ => !self.filtered,

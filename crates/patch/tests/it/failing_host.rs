@@ -80,6 +80,10 @@ impl Caller for Thread<'_> {
         self.0.pid()
     }
 
+    fn tid(&self) -> i32 {
+        self.0.tid()
+    }
+
     fn stack(&self) -> Result<FramePlace, TargetError> {
         self.0.stack()
     }

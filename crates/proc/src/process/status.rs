@@ -53,6 +53,19 @@ pub enum Seccomp {
     Filter,
 }
 
+impl Seccomp {
+    /// Returns the mode that `/proc/TID/status` shows. The line is absent if the kernel was built without seccomp.
+    pub(super) fn of_status(status: &[u8]) -> Seccomp {
+        let mut lines = status.split(|byte| *byte == b'\n');
+        let mode = lines.find_map(|line| line.strip_prefix(b"Seccomp:"));
+        match mode.map(<[u8]>::trim_ascii) {
+            Some(b"1") => Seccomp::Strict,
+            Some(b"2") => Seccomp::Filter,
+            _ => Seccomp::Off,
+        }
+    }
+}
+
 /// A set of signals in the kernel's format: bit `n - 1` is signal `n`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SignalSet(pub u64);
@@ -145,11 +158,7 @@ impl Status {
             ignored: signals("SigIgn")?,
             caught: signals("SigCgt")?,
             // Absent if the kernel was built without seccomp.
-            seccomp: match number("Seccomp") {
-                Some(1) => Seccomp::Strict,
-                Some(2) => Seccomp::Filter,
-                _ => Seccomp::Off,
-            },
+            seccomp: Seccomp::of_status(bytes),
             no_new_privs: number("NoNewPrivs") == Some(1),
         })
     }
