@@ -40,7 +40,10 @@ fn build(source: &str, name: &str, is_static: bool) -> PathBuf {
 
 fn print(source: &str, name: &str, parts: &[&str]) {
     for is_static in [false, true] {
-        let output = output(&mut command(&build(source, name, is_static), &[]));
+        let mut command = command(&build(source, name, is_static), &[]);
+        // One of them makes a file.
+        let scratch = files::scratch();
+        let output = output(command.current_dir(scratch.path()));
         let text = told(&output);
         assert!(output.status.success(), "{text}");
         for part in parts {
@@ -65,7 +68,7 @@ fn of_the_readme() {
 #[test]
 fn of_the_page() {
     let programs = programs("docs/probes.md");
-    let [first, calls, replace, events] = &programs[..] else {
+    let [first, calls, replace, events, trace] = &programs[..] else {
         panic!("{} programs", programs.len());
     };
     print(
@@ -84,4 +87,5 @@ fn of_the_page() {
             " count=10 sum(bytes)=1000\n",
         ],
     );
+    print(trace, "trace", &["recorded\n"]);
 }
