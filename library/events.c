@@ -99,6 +99,11 @@ static int start_recording(const char *directory)
 	long size = 0;
 	if (!directory || !*directory)
 		return fail(-EINVAL, "no directory is given for the trace", NULL);
+	if (!has_helper() && has_left())
+		return fail(-EPIPE, is_forked() ? "this process was forked, and has no events: enable some before "
+						  "the trace is started" :
+						  "the helper process has ended, and all events with it: enable them "
+						  "again before the trace is started", NULL);
 	int result = start_helper();
 	if (result)
 		return result;
@@ -126,10 +131,11 @@ static int start_recording(const char *directory)
 static int stop_recording(void)
 {
 	struct message message;
+	if (!has_helper() && has_left() && !is_forked())
+		return fail(-EPIPE, "the helper process has ended, and has completed the trace unless it was killed", NULL);
 	if (!has_helper())
-		return fail(-ENOENT, has_left() ? "nothing is being recorded: the helper process has ended, and has "
-						  "completed the trace unless it was killed" :
-						  "nothing is being recorded", NULL);
+		return fail(-ENOENT, is_forked() ? "no trace of this process is being written: it was forked by one that "
+						   "may have one" : "no trace is being written", NULL);
 	new_message(&message, RECORD_STOP);
 	int result = ask(&message);
 	drop_message(&message);

@@ -77,6 +77,12 @@ HIDDEN int has_left(void)
 	return may_have_left;
 }
 
+/* True in a process that was forked by the one that has started a helper, and has started none itself. */
+HIDDEN int is_forked(void)
+{
+	return owner && owner != SYS0(SYS_getpid);
+}
+
 HIDDEN void forget_left(void)
 {
 	may_have_left = 0;

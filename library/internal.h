@@ -252,6 +252,7 @@ enum request {
 	RECORD_STOP, CALL = 1000
 };
 HIDDEN int has_left(void);
+HIDDEN int is_forked(void);
 HIDDEN void forget_left(void);
 HIDDEN void forget_records(void);
 HIDDEN void put_originals(struct message *message);

@@ -5,6 +5,9 @@
  *   probes_trace finish DIR       one that capriole_finish() completes
  *   probes_trace die DIR HOW      it ends while it records: by a signal (a number), exit, _exit, or exec
  *   probes_trace errors DIR FILE
+ *   probes_trace fork DIR DIR     a child records into the first one, and into one of its own once it has events
+ *   probes_trace closes DIR       it closes the connection to its helper, as daemons do, and goes on
+ *   probes_trace daemon DIR       a child goes on when it has ended
  */
 #include "probes.h"
 
@@ -12,6 +15,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CALLS 1000
@@ -57,13 +62,13 @@ static void parts(const char *first, const char *second)
 	OK(capriole_record_enable(&done));
 	works(0);
 	OK(capriole_record_start(first));
-	FAILS(capriole_record_start(second), EINVAL, "already");
+	FAILS(capriole_record_start(second), EBUSY, "already");
 	works(10000);
 	int late = capriole_event_enable(":other n=$arg1:u64");
 	OK(late);
 	works(20000);
 	OK(capriole_record_stop());
-	FAILS(capriole_record_stop(), ENOENT, "not recorded");
+	FAILS(capriole_record_stop(), ENOENT, "no trace");
 	/* Those before and after the trace. */
 	IS(lines(), 2 * CALLS);
 	works(30000);
@@ -100,8 +105,44 @@ int main(int argc, char **argv)
 		/* The signal of a service manager goes to all of its processes, and so to the helper as well. */
 		CHECK(!kill(getpid(), atoi(argv[3])));
 		pause();
+	} else if (!strcmp(argv[1], "fork")) {
+		OK(capriole_event_enable(":work n=$arg1:u64"));
+		OK(capriole_record_start(argv[2]));
+		pid_t child = fork();
+		CHECK(child >= 0);
+		if (!child) {
+			works(0);
+			FAILS(capriole_record_stop(), ENOENT, "forked");
+			FAILS(capriole_record_start(argv[3]), EPIPE, "forked");
+			OK(capriole_event_enable(":other n=$arg1:u64"));
+			OK(capriole_record_start(argv[3]));
+			works(10000);
+			OK(capriole_record_stop());
+			_exit(7);
+		}
+		int status;
+		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7);
+		works(20000);
+		OK(capriole_record_stop());
+	} else if (!strcmp(argv[1], "closes")) {
+		OK(capriole_event_enable(":work n=$arg1:u64"));
+		OK(capriole_record_start(argv[2]));
+		works(0);
+		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
+		works(10000);
+		FAILS(capriole_record_stop(), EPIPE, "has ended");
+		FAILS(capriole_record_start(argv[2]), EPIPE, "enable them");
+	} else if (!strcmp(argv[1], "daemon")) {
+		OK(capriole_event_enable(":work n=$arg1:u64"));
+		OK(capriole_record_start(argv[2]));
+		works(0);
+		if (!fork()) {
+			works(10000);
+			sleep(1);
+			_exit(0);
+		}
 	} else {
-		FAILS(capriole_record_stop(), ENOENT, "recorded");
+		FAILS(capriole_record_stop(), ENOENT, "no trace");
 		FAILS(capriole_record_start(NULL), EINVAL, "no directory");
 		FAILS(capriole_record_start(""), EINVAL, "no directory");
 		OK(capriole_event_enable(":work n=$arg1:u64"));
@@ -111,7 +152,7 @@ int main(int argc, char **argv)
 		IS(lines(), CALLS);
 		OK(capriole_record_start(argv[2]));
 		OK(capriole_record_stop());
-		FAILS(capriole_record_stop(), ENOENT, "not recorded");
+		FAILS(capriole_record_stop(), ENOENT, "no trace");
 	}
 	puts("ok");
 	return 0;

@@ -83,5 +83,12 @@ impl Executed {
 fn child_of(parent: &Process, pid: u32) -> Option<(Process, bool)> {
     let child = Process::open(pid).ok()?;
     let stat = child.stat().ok()?;
-    (stat.parent == parent.pid()).then_some((child, stat.has_executed()))
+    // A program that probes itself starts its helper so.
+    let has_executed = stat.has_executed() && !is_helper(&child);
+    (stat.parent == parent.pid()).then_some((child, has_executed))
+}
+
+fn is_helper(process: &Process) -> bool {
+    let words = process.command_line();
+    words.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper")
 }

@@ -433,6 +433,12 @@ impl Session {
         self.work(Inner::end_trace)
     }
 
+    /// Adds a warning to the description of the trace that is being written; nothing if there is none.
+    pub fn warn_trace(&mut self, warning: impl Into<String>) {
+        let warning = warning.into();
+        self.work(move |inner| inner.warn_trace(warning));
+    }
+
     /// True while records are written into a trace.
     #[must_use]
     pub fn is_traced(&self) -> bool {

@@ -1154,10 +1154,7 @@ impl Server {
         match ended {
             Some(result) => drop(result?),
             None => {
-                return Err(failure(
-                    libc::ENOENT,
-                    "nothing is being recorded into a trace",
-                ));
+                return Err(failure(libc::ENOENT, "no trace is being written"));
             }
         }
         Ok(Answer::default())
@@ -1165,7 +1162,14 @@ impl Server {
 
     /// Completes the trace, if one is being written: nobody asks for anything any more.
     pub fn end_trace(&mut self) {
+        let goes_on = self.process.as_ref().is_some_and(Process::is_alive);
         if let Some(session) = self.session.as_mut().filter(|session| session.is_traced()) {
+            if goes_on {
+                session.warn_trace(
+                    "the program has closed the connection to its helper process and went on: what it recorded after \
+                     that is missing",
+                );
+            }
             // What the program might be told it would not hear.
             let _ = session.end_trace();
         }

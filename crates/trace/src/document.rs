@@ -179,6 +179,8 @@ pub struct Finish {
     pub lost_elsewhere: u64,
     /// Exit status of the program, if it ended.
     pub exit: Option<ExitStatus>,
+    /// False if something could not be written.
+    pub complete: bool,
     /// Further warnings for readers.
     pub warnings: Vec<String>,
 }

@@ -98,9 +98,11 @@ impl Trace {
             gaps: Gaps::default(),
         };
         let is_exact = self.document.losses.is_some();
+        let is_complete = self.document.complete;
         for &(cpu, lane) in &self.streams {
             let path = self.directory.join(crate::packet::file_name(cpu, lane));
-            let mut reader = StreamReader::open(path, (cpu, lane), self.uuid, is_exact)?;
+            let mut reader =
+                StreamReader::open(path, (cpu, lane), self.uuid, (is_exact, is_complete))?;
             let record = reader.advance(&self.table, &mut events.health)?;
             events.gaps.add(reader.gap());
             if let Some(record) = record {

@@ -60,6 +60,8 @@ pub(crate) struct StreamReader {
     lost_before: u64,
     /// True if losses are between packets only.
     is_exact: bool,
+    /// False if the last packet may not be there as a whole yet.
+    is_complete: bool,
     /// Used only if `is_exact` is false: true if the packet being read counts losses. The events
     /// may be missing in it, or after its last record.
     is_lossy: bool,
@@ -79,12 +81,13 @@ pub(crate) struct Gap {
 }
 
 impl StreamReader {
-    /// Opens a stream. With `is_exact`, streams of CPUs (lane 0) lose events between packets only.
+    /// Opens a stream. With `is_exact`, streams of CPUs (lane 0) lose events between packets only. One that is
+    /// not `is_complete` may be written at this moment, and end inside a packet.
     pub(crate) fn open(
         path: PathBuf,
         (cpu, lane): (u32, u32),
         uuid: [u8; 16],
-        is_exact: bool,
+        (is_exact, is_complete): (bool, bool),
     ) -> Result<StreamReader, TraceError> {
         let file = files::open(&path).map_err(TraceError::file(&path))?;
         let metadata = file.metadata().map_err(TraceError::file(&path))?;
@@ -103,6 +106,7 @@ impl StreamReader {
             lost: 0,
             lost_before: 0,
             is_exact: is_exact && lane == 0,
+            is_complete,
             is_lossy: false,
             has_losses: false,
             gap: Gap::default(),
@@ -197,10 +201,10 @@ impl StreamReader {
     fn open_packet(&mut self, health: &mut Health) -> Result<bool, TraceError> {
         let left = self.length - self.next;
         if left < HEADER_BYTES as u64 {
-            if left > 0 {
+            if left > 0 && self.is_complete {
                 self.damage(self.next, DamageKind::HeaderCutOff, left, health);
-                self.next = self.length;
             }
+            self.next = self.length;
             return Ok(false);
         }
         let mut bytes = [0; HEADER_BYTES];
@@ -267,7 +271,9 @@ impl StreamReader {
         let at = packet.start + packet.at as u64;
         self.packet = None;
         if fault == RecordFault::CutOff && (packet.length as u64) < packet.header.content_bytes {
-            self.damage(at, DamageKind::PacketCutOff, self.length - at, health);
+            if self.is_complete {
+                self.damage(at, DamageKind::PacketCutOff, self.length - at, health);
+            }
             self.next = self.length;
             return Ok(());
         }

@@ -359,7 +359,7 @@ impl TraceWriter {
                 document.warnings.push(warning);
             }
         }
-        document.complete = true;
+        document.complete = finish.complete;
         self.describe()
     }
 

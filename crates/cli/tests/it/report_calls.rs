@@ -76,6 +76,7 @@ fn write(directory: &Path, events: Vec<EventInfo>) {
         stops: Vec::new(),
         lost_elsewhere: 0,
         exit: None,
+        complete: true,
         warnings: Vec::new(),
     };
     writer.finish(finish).expect("a whole trace");

@@ -261,6 +261,7 @@ impl Recorder {
             duration: out.unwrap_or_else(Instant::now) - self.since,
             executed_children: self.executed_children,
             exit,
+            complete: true,
         })
     }
 }

@@ -86,6 +86,8 @@ pub(crate) struct End<'a> {
     /// Number of forked children that were seen to execute another program, at least.
     pub executed_children: u64,
     pub exit: Option<ExitStatus>,
+    /// False if something could not be written.
+    pub complete: bool,
 }
 
 /// Selects the threads to look at.
@@ -397,6 +399,7 @@ impl Recording {
             stops: end.stops.into_iter().map(stop).collect(),
             lost_elsewhere: lost.saturating_sub(self.writer.totals().lost_events),
             exit: end.exit,
+            complete: end.complete,
             warnings,
         };
         let totals = self.writer.finish(finish)?;

@@ -191,6 +191,7 @@ impl Saver {
             stops,
             lost_elsewhere,
             exit: None,
+            complete: true,
             warnings,
         })?;
         step("trace ended");

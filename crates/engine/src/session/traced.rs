@@ -4,6 +4,8 @@ use super::inner::{Active, Inner};
 use crate::error::{Error, Result, err};
 use crate::record::Summary;
 use crate::record::recording::{End, Recording, Which};
+use capriole_proc::process::Process;
+use capriole_text::units;
 use capriole_trace::clock::Clock;
 use capriole_trace::{EventInfo, TraceWriter, WriteError};
 use std::path::Path;
@@ -83,10 +85,7 @@ impl Inner {
     pub(super) fn record_to(&mut self, directory: &Path) -> Result<()> {
         self.check_running()?;
         if self.trace.is_some() {
-            return Err(err!(
-                Unsuitable,
-                "the session is recorded into a trace already"
-            ));
+            return Err(err!(AlreadyRecorded, "a trace is being written already"));
         }
         let since = Instant::now();
         let events = self.decoder.events();
@@ -130,6 +129,13 @@ impl Inner {
             .unwrap_or_else(|| Err(err!(NotFound, "the session is not recorded into a trace")))
     }
 
+    /// Adds a warning to the trace that is being written, if there is one.
+    pub(super) fn warn_trace(&mut self, warning: String) {
+        if let Some(trace) = &mut self.trace {
+            trace.recording.warn(warning);
+        }
+    }
+
     /// Completes the trace if nothing can be added to it any more.
     pub(super) fn end_trace_if_over(&mut self) {
         let failed = |trace: &Traced| trace.failed.is_some();
@@ -154,7 +160,14 @@ impl Inner {
         let mut executed_children = 0;
         if let Some(active) = &mut self.active {
             executed_children = active.watch.executed_children();
-            recording.look_at_last_threads(active.watch.other_processes(&active.attached));
+            let others: Vec<Process> = active.watch.other_processes(&active.attached).collect();
+            if self.process.is_over() && !others.is_empty() {
+                recording.warn(format!(
+                    "{} that the program has forked went on: what they recorded after its end is missing",
+                    units::counted(others.len() as u64, "process", "processes")
+                ));
+            }
+            recording.look_at_last_threads(others.into_iter());
         }
         let looked = match self.process.is_over() {
             true => Ok(()),
@@ -173,6 +186,7 @@ impl Inner {
             duration: since.elapsed(),
             executed_children,
             exit: None,
+            complete: failed.is_none(),
         });
         match failed {
             Some(error) => Err(error),

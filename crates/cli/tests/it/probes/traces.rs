@@ -72,6 +72,35 @@ fn a_trace_is_completed_however_the_program_ends() {
     }
 }
 
+fn warnings(trace: &Path) -> String {
+    summary(trace)["warnings"].to_string()
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let Some(program) = program("probes_trace.c") else {
+        return;
+    };
+    let directory = scratch();
+    let [own, child] = ["own", "child"].map(|name| directory.path().join(name));
+    run(&program, &["fork", text(&own), text(&child)]);
+    assert_eq!(calls(&own).get("work"), Some(&2000));
+    assert_eq!(calls(&child).get("other"), Some(&1000));
+    assert_eq!(
+        (warnings(&own), warnings(&child)),
+        ("[]".to_owned(), "[]".to_owned())
+    );
+    for (how, said) in [
+        ("closes", "closed the connection"),
+        ("daemon", "that the program has forked went on"),
+    ] {
+        let trace = directory.path().join(how);
+        run(&program, &[how, text(&trace)]);
+        until("the trace is complete", || is_complete(&trace));
+        assert!(warnings(&trace).contains(said), "{}", warnings(&trace));
+    }
+}
+
 #[test]
 fn what_cannot_be_recorded_is_an_error() {
     let Some(program) = program("probes_trace.c") else {

@@ -115,6 +115,7 @@ pub fn finish() -> Finish {
         }],
         lost_elsewhere: 0,
         exit: Some(ExitStatus::Exited(3)),
+        complete: true,
         warnings: Vec::new(),
     }
 }
