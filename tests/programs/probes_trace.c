@@ -56,6 +56,19 @@ static long lines(void)
 	return count;
 }
 
+static int is_complete(const char *trace)
+{
+	static char path[4200], text[1 << 20];
+	snprintf(path, sizeof path, "%s/info/capriole.json", trace);
+	FILE *file = fopen(path, "r");
+	if (!file)
+		return 0;
+	size_t size = fread(text, 1, sizeof text - 1, file);
+	fclose(file);
+	text[size] = 0;
+	return strstr(text, "\"complete\": true") != NULL;
+}
+
 static void parts(const char *first, const char *second)
 {
 	OK(capriole_event_enable(":work n=$arg1:u64"));
@@ -130,6 +143,7 @@ int main(int argc, char **argv)
 		works(0);
 		CHECK(!syscall(SYS_close_range, 3, ~0u, 0));
 		works(10000);
+		UNTIL(is_complete(argv[2]));
 		FAILS(capriole_record_stop(), EPIPE, "has ended");
 		FAILS(capriole_record_start(argv[2]), EPIPE, "enable them");
 	} else if (!strcmp(argv[1], "daemon")) {
@@ -138,7 +152,7 @@ int main(int argc, char **argv)
 		works(0);
 		if (!fork()) {
 			works(10000);
-			sleep(1);
+			UNTIL(is_complete(argv[2]));
 			_exit(0);
 		}
 	} else {

@@ -303,6 +303,7 @@ fn a_look_takes_out_what_a_uprobe_left() {
     };
     let mut running = Running::start(&program, &["locked"]);
     let process = running.process();
+    let again = Probes::joined(&process, &EVENTS).probes.swap_remove(1);
     let mut recording = recording(&running);
     assert_eq!(
         recording.attached.look().expect("a look"),
@@ -333,8 +334,18 @@ fn a_look_takes_out_what_a_uprobe_left() {
         recording.attached.look().expect("a look"),
         Beside::TakenOut(Vec::new())
     );
+    // One that was disarmed then does not come back with another probe at its place.
+    recording.attached.disarm(&[1]).expect("disarmed");
+    let again = recording.attached.add(vec![again]).expect("added").start;
+    let outcome = |at: usize| recording.attached.outcome(at).map(|site| site.state);
+    assert_eq!(outcome(again), Ok(SiteState::Final));
+    call(&mut running);
     let calls = recording.detach().expect("nothing is lost");
-    assert_eq!(calls.len(), 200, "of the two that are left");
+    assert_eq!(
+        calls.len(),
+        200 + 200 + 100,
+        "of the two that are left, and the new one"
+    );
     assert_text_is_the_files(&process, true);
     running.finish();
 }

@@ -126,7 +126,7 @@ impl Inner {
         self.complete_trace();
         self.traced
             .take()
-            .unwrap_or_else(|| Err(err!(NotFound, "the session is not recorded into a trace")))
+            .unwrap_or_else(|| Err(err!(NotFound, "no trace is being written")))
     }
 
     /// Adds a warning to the trace that is being written, if there is one.

@@ -102,6 +102,7 @@ impl Attached {
     /// The errors of stopping the program; nothing has changed then.
     pub fn disarm(&mut self, probes: &[usize]) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
+        self.forget_taken_out(probes);
         let wanted = self.to_disarm(probes);
         let mut armed: Vec<usize> = wanted.keys().copied().collect();
         self.host
@@ -182,6 +183,18 @@ impl Attached {
         let mut wanted = armed.map(|probe| (*probe, false)).collect();
         self.take_dependents(&mut wanted);
         wanted
+    }
+
+    /// Makes probes that were taken out, because another tool or the program has changed their sites, count as
+    /// disarmed: else they would come back with another probe at the same place.
+    pub(super) fn forget_taken_out(&mut self, probes: &[usize]) {
+        for probe in probes {
+            if !self.is_armed(*probe)
+                && let Some(asked) = self.round.asked.probes.get_mut(*probe)
+            {
+                asked.armed = false;
+            }
+        }
     }
 
     pub(super) fn add_living(

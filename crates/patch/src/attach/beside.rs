@@ -373,10 +373,6 @@ impl Attached {
             })
         });
         let found: Vec<Disturbance> = found.collect();
-        for disturbance in &found {
-            // Else another probe at the same place would bring it back.
-            self.round.asked.probes[disturbance.probe].armed = false;
-        }
         self.disturbances.extend(&found);
         Ok(Beside::TakenOut(found))
     }

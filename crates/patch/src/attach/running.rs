@@ -121,6 +121,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
+        self.forget_taken_out(probes);
         let wanted = self.to_disarm(probes);
         let mut armed: Vec<usize> = wanted.keys().copied().collect();
         let host = self.host.clone();

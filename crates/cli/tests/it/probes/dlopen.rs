@@ -30,11 +30,6 @@ fn beside_the_old_one() {
 }
 
 #[test]
-fn events() {
-    part("events");
-}
-
-#[test]
 fn replaced() {
     part("replaced");
 }
