@@ -122,49 +122,6 @@ static void beside_the_old_one(void)
 	OK(capriole_probe_unregister(&probe));
 }
 
-static long lines(void)
-{
-	char text[4096] = "";
-	int memory = memfd_create("records", 0);
-	long count = 0;
-	OK(capriole_event_read(memory));
-	CHECK(pread(memory, text, sizeof text - 1, 0) >= 0 && !close(memory));
-	for (char *at = text; *at; at++)
-		count += *at == '\n';
-	return count;
-}
-
-/* Events at a place where there was one in the library that was unloaded: each call is recorded once. */
-static void events(void)
-{
-	char event[4200];
-	snprintf(event, sizeof event, "%s:plugged n=$arg1:u64", probe.object);
-	for (int round = 0; round < 4; round++) {
-		load();
-		/* It shows that the helper has seen what has become of the old one. */
-		OK(capriole_probe_register(&probe));
-		int number = capriole_event_enable(event);
-		OK(number);
-		IS(call(1), 3);
-		IS(lines(), 1);
-		unload();
-		load();
-		UNTIL(capriole_probe_status(&probe, NULL, 0) == CAPRIOLE_GONE);
-		OK(capriole_event_disable(number));
-		IS(call(1), 3);
-		IS(lines(), 0);
-		number = capriole_event_enable(event);
-		OK(number);
-		IS(call(1), 3);
-		IS(lines(), 1);
-		OK(capriole_event_disable(number));
-		IS(call(1), 3);
-		IS(lines(), 0);
-		OK(capriole_probe_unregister(&probe));
-		unload();
-	}
-}
-
 static long four_times(long n)
 {
 	return 4 * n;
@@ -195,7 +152,6 @@ int main(int argc, char **argv)
 		{ "disabled_meanwhile", disabled_meanwhile },
 		{ "beside_the_old_one", beside_the_old_one },
 		{ "replaced", replaced },
-		{ "events", events },
 		{ NULL, NULL },
 	};
 	CHECK(argc > 2);

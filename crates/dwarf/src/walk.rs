@@ -282,6 +282,9 @@ impl<'a> Debug<'a> {
                 ..thing
             });
         }
+        if let Some(array) = self.array_behind(&thing)? {
+            return self.element(array, index);
+        }
         let first = self.pointee(&thing, true)?;
         let size = self.size(first.kind)?.ok_or_else(incomplete)?;
         let offset = stride_of(size, index).ok_or(too_far)?;
@@ -290,6 +293,33 @@ impl<'a> Debug<'a> {
             text,
             ..first
         })
+    }
+
+    /// Returns the array that a pointer leads to, if brackets behind the pointer are the array's: in Go, Rust
+    /// and Zig, where pointers to arrays have no elements of their own.
+    fn array_behind(&self, thing: &Thing) -> Result<Option<Thing>, Refusal> {
+        let mut behind = thing.clone();
+        for _ in 0..REFERENCES {
+            match self.shape(behind.kind)? {
+                Shape::Array { .. } => return Ok(Some(behind)),
+                Shape::Pointer { size: 8, .. } if behind.bits.is_none() => {}
+                _ => return Ok(None),
+            }
+            let Some(pointer) = self.bare(behind.kind)? else {
+                return Ok(None);
+            };
+            let of_array = |name: String| name.starts_with("*[") || name.starts_with('&');
+            let language = pointer.language();
+            let goes_on = match language {
+                Some(gimli::DW_LANG_Go) => true,
+                _ => self.name_of(&pointer).is_some_and(of_array),
+            };
+            if !goes_on {
+                return Ok(None);
+            }
+            behind = self.pointee(&behind, true)?;
+        }
+        Ok(None)
     }
 
     fn member_of(

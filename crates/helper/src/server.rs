@@ -6,7 +6,7 @@ use crate::line::Line;
 use crate::message::{self, Answer, Failure, Malformed, Request};
 use crate::one_line::one_line;
 use crate::{VERSION, rows};
-use capriole::session::sites::{AddedSite, Excluded, Pace, Reached, SiteId};
+use capriole::session::sites::{AddedSite, Excluded, Pace, Reached, SiteId, Spot};
 use capriole::{Code, EventId, ProbeOptions, Session, Status};
 use capriole_event::{At, Call, EventSpec, ObjectRef, Place, Probe};
 use capriole_host::Host;
@@ -454,7 +454,7 @@ impl Server {
 
     /// Returns the address of the one place of a probe.
     fn spot(&mut self, probe: &Probe) -> Result<u64, Failure> {
-        let spots = self.session()?.spots(probe)?;
+        let spots = newest(self.session()?.spots(probe)?);
         let mut addresses: Vec<u64> = spots.iter().map(|spot| spot.address).collect();
         addresses.sort_unstable();
         addresses.dedup();
@@ -1033,7 +1033,7 @@ impl Server {
             ..entry
         };
         let label = exits.label.clone();
-        let spots = self.session()?.spots(&exits)?;
+        let spots = newest(self.session()?.spots(&exits)?);
         if let Some(reason) = spots.iter().find_map(|spot| spot.unknown.clone()) {
             return Err(failure(
                 libc::EOPNOTSUPP,
@@ -1308,6 +1308,14 @@ impl Drop for Server {
     fn drop(&mut self) {
         std::mem::forget(self.session.take());
     }
+}
+
+/// Returns the places in the version of a function that dlsym(3) finds, without those for old programs (`f@V1`); all
+/// if one of these was asked for.
+fn newest(spots: Vec<Spot>) -> Vec<Spot> {
+    let is_old = |spot: &Spot| spot.symbol.as_ref().is_some_and(|name| name.contains('@'));
+    let (old, newest): (Vec<Spot>, Vec<Spot>) = spots.into_iter().partition(is_old);
+    if newest.is_empty() { old } else { newest }
 }
 
 /// True for a process that is the helper of some program.

@@ -198,6 +198,34 @@ impl SymbolTable {
     }
 }
 
+impl SymbolTable {
+    /// Returns the version of a function by this name if it is none that new programs get: one that is kept
+    /// for old programs, as `GLIBC_2.2.5` is for `memcpy` in glibc.
+    #[must_use]
+    pub fn old_version(&self, found: &Found<'_>) -> Option<&str> {
+        let symbol = &self.raw.symbols[found.name.index as usize];
+        if symbol.default_version {
+            return None;
+        }
+        let address = found.function.extent.start;
+        let first = self.raw.versions.partition_point(|v| v.address < address);
+        let here = self.raw.versions[first..].iter();
+        let mut here = here.take_while(|version| version.address == address);
+        let own = here.find(|version| version.name == found.name.linkage)?;
+        Some(&own.version)
+    }
+
+    /// Returns the name of a function for display, with its version if that is an old one.
+    #[must_use]
+    pub fn versioned_name(&self, found: &Found<'_>) -> String {
+        let name = display(found.name.linkage);
+        match self.old_version(found) {
+            Some(version) => format!("{name}@{version}"),
+            None => name.into_owned(),
+        }
+    }
+}
+
 /// Demangles a linkage name for display.
 #[must_use]
 pub fn display(linkage: &str) -> Cow<'_, str> {

@@ -320,13 +320,31 @@ impl Finder<'_> {
         }
     }
 
-    /// Returns the sites of the only function found, and of its copies.
+    /// Returns the sites of the only function found, of its copies, and of versions that are kept for old
+    /// programs.
     fn with_copies(&self, found: &[Found<'_>]) -> Result<Vec<Site>, ResolveError> {
         let mut sites = vec![self.one(found)?];
         if let [own, ..] = found {
+            if own.name.kind == SymbolKind::Resolver {
+                let used = indirect::in_use(self.objects, self.object, own).into_iter();
+                let more = used.skip(1).map(|link| self.implementation_at(own, link));
+                sites.extend(more.collect::<Result<Vec<Site>, _>>()?);
+            }
             sites.extend(self.copies(own));
+            if self.offset == 0 && !self.pattern.contains('@') {
+                sites.extend(self.old_versions(own)?);
+            }
         }
         Ok(sites)
+    }
+
+    /// Returns the sites of a function's versions that are kept for old programs. The implementations of indirect
+    /// ones are among those of the newest, if they are in use.
+    fn old_versions(&self, own: &Found<'_>) -> Result<Vec<Site>, ResolveError> {
+        let symbols = self.object.symbols()?;
+        let versions = symbols.old_versions(own.name.linkage).into_iter();
+        let direct = versions.filter(|version| version.name.kind != SymbolKind::Resolver);
+        direct.map(|version| self.one(&[version])).collect()
     }
 
     /// Returns the site of the only function found.
@@ -386,7 +404,7 @@ impl Finder<'_> {
         let link_address = extent.start.checked_add(self.offset)?;
         Some(Site {
             object: Arc::clone(self.object),
-            symbol: Some(display(found.name.linkage).into_owned()),
+            symbol: Some(self.object.symbols().ok()?.versioned_name(found)),
             linkage_name: Some(found.name.linkage.to_owned()),
             offset: self.offset,
             file_offset: self.object.file().file_offset(link_address)?,
@@ -463,16 +481,24 @@ impl Finder<'_> {
     /// Returns the site of an indirect function in the implementation that the process uses.
     fn implementation(&self, found: &Found<'_>) -> Result<Site, ResolveError> {
         let name = found.name.linkage;
+        // Which of them a version has is not known.
+        let is_version = self.pattern.contains('@');
         let used = indirect::in_use(self.objects, self.object, found);
-        let file = self.object.file();
-        let Some(start) = used.and_then(|link| file.file_offset(link)) else {
-            return Err(ResolveError::Indirect {
+        match used.first().filter(|_| !is_version) {
+            Some(link) => self.implementation_at(found, *link),
+            None => Err(ResolveError::Indirect {
                 symbol: name.to_owned(),
                 implementations: self.implementations(name),
                 running: self.objects.process().is_some(),
-            });
-        };
-        let entry = at_file_offset(self.object, start)?;
+            }),
+        }
+    }
+
+    /// Returns the site of an indirect function in its implementation at a link address.
+    fn implementation_at(&self, found: &Found<'_>, link: u64) -> Result<Site, ResolveError> {
+        let name = found.name.linkage;
+        let start = self.object.file().file_offset(link);
+        let entry = at_file_offset(self.object, start.unwrap_or(u64::MAX))?;
         if self.offset >= entry.extent.len() {
             return Err(self.outside(found, entry.extent.len()));
         }

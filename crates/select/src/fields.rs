@@ -516,6 +516,9 @@ impl<'a> Reader<'a> {
         if let Some((fetch, wanted)) = entry::kept(argument) {
             return self.kept_field(argument, &fetch, wanted, site);
         }
+        if let Base::Argument(number) = argument.fetch.base {
+            self.check_argument(number, site)?;
+        }
         let (field_type, vector, enumerators) = match is_untyped_result(argument) {
             true => self.result_type(site)?,
             false => {
@@ -538,6 +541,42 @@ impl<'a> Reader<'a> {
             field_type,
             enumerators,
         })
+    }
+
+    /// Refuses an argument by number where debug information proves that its register has another one: the
+    /// compiler has changed the parameters of a function that only its own file calls.
+    fn check_argument(&mut self, number: u8, site: &'a Site) -> Result<()> {
+        let linkage = site.linkage_name.as_deref().unwrap_or_default();
+        if COPIES.iter().any(|mark| linkage.contains(mark)) {
+            bail!(
+                Field,
+                "the compiler changed the arguments of this copy; write parameters by name, or \
+                 $arg* for all"
+            );
+        }
+        let symbols = site.object.symbols().ok();
+        let entry = site.object.link(site.function());
+        let function = symbols.and_then(|symbols| symbols.function_starting_at(entry));
+        let mut names = symbols
+            .zip(function)
+            .into_iter()
+            .flat_map(|(s, f)| s.names(f));
+        let is_local = names.all(|name| name.binding == Binding::Local);
+        if !is_local || function.is_none() || !site.is_entry() || site.body != Body::Own {
+            return Ok(());
+        }
+        let Ok((debug, place)) = self.debug(site) else {
+            return Ok(());
+        };
+        match debug.changed_parameters(&place) {
+            Ok(Some(changed)) if (changed.first..=changed.last).contains(&number) => bail!(
+                Field,
+                "the compiler has changed the parameters of this function, and $arg{number} is not what the \
+                 source has there (`{}`): write parameters by name, or a register (%di)",
+                changed.parameter
+            ),
+            _ => Ok(()),
+        }
     }
 
     /// Returns a field of an exit whose value is kept from the entry, or is read through an address
@@ -987,7 +1026,11 @@ impl Fields {
 /// it is the entry of the outermost function.
 fn named(site: &Site) -> Option<&str> {
     match site.by_name {
-        true => site.symbol.as_deref(),
+        // An old version of a function has that behind its name (`f@V1`).
+        true => site
+            .symbol
+            .as_deref()
+            .map(|name| name.split_once('@').map_or(name, |(plain, _)| plain)),
         false => (!site.is_entry() || site.marker.is_some()).then_some(""),
     }
 }

@@ -25,6 +25,8 @@ pub const ENDS: [(&str, Option<i32>, Option<i32>); 6] = [
 pub enum Compiler {
     /// C with glibc: C99 and GNU extensions.
     Gcc,
+    /// The same, by clang.
+    Clang,
     /// C++11 and GNU extensions.
     Gxx,
     /// The same, by clang.
@@ -39,6 +41,7 @@ impl Compiler {
     fn program(self) -> &'static str {
         match self {
             Compiler::Gcc => "gcc",
+            Compiler::Clang => "clang",
             Compiler::Gxx => "g++",
             Compiler::Clangxx => "clang++",
             Compiler::MuslGcc => "musl-gcc",
@@ -49,7 +52,7 @@ impl Compiler {
     /// Flags for every program; a test's own flags follow them.
     fn flags(self) -> &'static [&'static str] {
         match self {
-            Compiler::Gcc | Compiler::MuslGcc => {
+            Compiler::Gcc | Compiler::Clang | Compiler::MuslGcc => {
                 &["-std=gnu99", "-Wall", "-Wextra", "-O2", "-g", "-pthread"]
             }
             Compiler::Gxx | Compiler::Clangxx => {
@@ -62,7 +65,9 @@ impl Compiler {
     /// The smallest program, to tell an incomplete compiler from a bad source.
     fn empty_source(self) -> (&'static str, &'static str) {
         match self {
-            Compiler::Gcc | Compiler::MuslGcc => ("c", "int main(void) { return 0; }\n"),
+            Compiler::Gcc | Compiler::Clang | Compiler::MuslGcc => {
+                ("c", "int main(void) { return 0; }\n")
+            }
             Compiler::Gxx | Compiler::Clangxx => ("cpp", "int main() { return 0; }\n"),
             Compiler::Rustc => ("rs", "fn main() {}\n"),
         }

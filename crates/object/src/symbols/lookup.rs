@@ -4,6 +4,7 @@ use super::demangle::{
     self, Demangled, last_identifier, without_blanks, without_tags, without_template_arguments,
 };
 use super::parts::TAG;
+use super::read::split_version;
 use super::spelling::Spelling;
 use super::{Function, Name, SymbolTable, shown};
 
@@ -29,9 +30,15 @@ impl SymbolTable {
     /// other [spellings](super::spelling), such as `f(const char *)` for `f(char const*)`.
     ///
     /// If a symbol has several versions (`memcpy@@GLIBC_2.14` and `memcpy@GLIBC_2.2.5`), returns the
-    /// default one. For a function and its split-off part (`name.cold`), returns the function.
+    /// default one for the plain name, see also [`old_versions`](Self::old_versions), and that version for a
+    /// name with one. For a function and its split-off part (`name.cold`), returns the function.
     #[must_use]
     pub fn exact(&self, name: &str) -> Vec<Found<'_>> {
+        if let (plain, Some(version), _) = split_version(name) {
+            let versions = self.raw.versions.iter();
+            let versions = versions.filter(|v| v.version == version && v.name == plain);
+            return self.at(versions.map(|v| v.address).collect(), plain);
+        }
         let mut found = self.by_linkage_name(name);
         if found.is_empty() {
             found = self.by_demangled_name(name);
@@ -43,6 +50,38 @@ impl SymbolTable {
         self.found(found)
     }
 
+    /// Finds the functions with this linkage name that are kept for old programs, besides the one that new
+    /// programs get, if there is one.
+    #[must_use]
+    pub fn old_versions(&self, linkage: &str) -> Vec<Found<'_>> {
+        let symbols = &self.raw.symbols;
+        let all = self.by_linkage_name(linkage).into_iter();
+        let (default, old): (Vec<u32>, Vec<u32>) =
+            all.partition(|index| symbols[*index as usize].default_version);
+        if default.is_empty() {
+            return Vec::new();
+        }
+        let own: Vec<u64> = default
+            .iter()
+            .map(|i| symbols[*i as usize].address)
+            .collect();
+        let old = old.iter().map(|index| symbols[*index as usize].address);
+        let old = old.filter(|address| !own.contains(address));
+        self.at(old.collect(), linkage)
+    }
+
+    /// Returns the functions that start at some addresses and have this linkage name.
+    fn at(&self, mut addresses: Vec<u64>, linkage: &str) -> Vec<Found<'_>> {
+        addresses.sort_unstable();
+        addresses.dedup();
+        let found = addresses.into_iter().filter_map(|address| {
+            let function = self.function_starting_at(address)?;
+            let name = self.names(function).find(|name| name.linkage == linkage)?;
+            Some(Found { function, name })
+        });
+        found.collect()
+    }
+
     /// Finds the functions with this linkage name.
     pub fn linked(&self, name: &str) -> Vec<Found<'_>> {
         self.found(self.by_linkage_name(name))
@@ -51,8 +90,7 @@ impl SymbolTable {
     /// Finds the functions with a matching name: linkage name, or demangled name with or without
     /// parameters, complete or as reports show it. Returns at most one match for each function.
     ///
-    /// Resolvers (`STT_GNU_IFUNC`), old versions and split-off cold parts (`name.cold`) are left
-    /// out.
+    /// Resolvers (`STT_GNU_IFUNC`) and split-off cold parts (`name.cold`) are left out.
     pub fn matching(&self, matches: impl Fn(&str) -> bool) -> Vec<Found<'_>> {
         let symbols = &self.raw.symbols;
         let demangled = |index: u32| self.demangled()[index as usize].as_ref();
@@ -60,8 +98,7 @@ impl SymbolTable {
             let symbol = &symbols[index as usize];
             let name = self.raw.text(symbol);
             // Demangling is expensive: avoid it if the name itself matches.
-            symbol.default_version
-                && !is_cold(name)
+            !is_cold(name)
                 && (matches(name)
                     || demangled(index).is_some_and(|name| {
                         matches(&name.short)

@@ -1,6 +1,6 @@
 //! Reader of `.symtab` and `.dynsym` (System V ABI, chapter 4).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use object::LittleEndian as LE;
 use object::elf::{self, Sym64};
@@ -55,11 +55,23 @@ pub(crate) struct RawSymbol {
     pub default_version: bool,
 }
 
+/// A version of a function.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version {
+    pub address: u64,
+    /// Name of the version: `GLIBC_2.2.5`.
+    pub version: String,
+    /// Linkage name of the function.
+    pub name: String,
+}
+
 /// The symbols that name functions, and their strings.
 #[derive(Debug, Default)]
 pub(crate) struct RawSymbols {
     pub strings: Vec<u8>,
     pub symbols: Vec<RawSymbol>,
+    /// Versions of functions, ascending. A function may have several.
+    pub versions: Vec<Version>,
     /// Addresses of symbols in the text that are not functions.
     pub labels: Vec<u64>,
     /// Data in the text: address and size, which may be 0.
@@ -72,6 +84,8 @@ pub(crate) struct Table {
     strings: Vec<u8>,
     /// `.gnu.version`, two bytes for each entry; empty if there is none.
     versions: Vec<u8>,
+    /// Names of the versions that the file defines, by number.
+    defined: BTreeMap<u16, String>,
 }
 
 impl Table {
@@ -111,11 +125,19 @@ impl Table {
             }
             _ => Vec::new(),
         };
-        Ok(Table {
+        let mut table = Table {
             entries: source.read(section.offset, section.size / ENTRY * ENTRY)?,
             strings: source.read(strings.offset, strings.size)?,
             versions,
-        })
+            defined: BTreeMap::new(),
+        };
+        if !table.versions.is_empty()
+            && let Some(defined) = headers.section(".gnu.version_d")
+        {
+            let defined = source.read(defined.offset, defined.size)?;
+            table.defined = table.defined_versions(&defined);
+        }
+        Ok(table)
     }
 
     /// Reads `.dynsym` without section headers. Its length is not recorded, but every linker puts
@@ -133,6 +155,7 @@ impl Table {
             entries: source.read(offset(symbols)?, size)?,
             strings: source.read(offset(strings)?, strings_size)?,
             versions: Vec::new(),
+            defined: BTreeMap::new(),
         })
     }
 
@@ -142,25 +165,88 @@ impl Table {
 
     /// Returns the symbol's name if it is valid: not empty, UTF-8, and inside the string table.
     pub(crate) fn name(&self, symbol: &Sym64<LE>) -> Option<&str> {
-        let start = symbol.st_name.get(LE) as usize;
-        let tail = self.strings.get(start..)?;
+        self.text(symbol.st_name.get(LE))
+    }
+
+    /// Returns the string at an offset if it is valid.
+    fn text(&self, start: u32) -> Option<&str> {
+        let tail = self.strings.get(start as usize..)?;
         let end = tail.iter().position(|&b| b == 0)?;
         let name = std::str::from_utf8(&tail[..end]).ok()?;
         (!name.is_empty()).then_some(name)
     }
 
+    /// Returns the entry of `.gnu.version` for a symbol.
+    fn version(&self, index: usize) -> Option<u16> {
+        let version = self.versions.get(index * 2..index * 2 + 2)?;
+        Some(u16::from_le_bytes([version[0], version[1]]))
+    }
+
     fn is_hidden_version(&self, index: usize) -> bool {
-        let version = self.versions.get(index * 2..index * 2 + 2);
-        version.is_some_and(|v| u16::from_le_bytes([v[0], v[1]]) & VERSYM_HIDDEN != 0)
+        let version = self.version(index);
+        version.is_some_and(|version| version & VERSYM_HIDDEN != 0)
+    }
+
+    /// Returns the name of the version of a symbol that the file defines.
+    fn defined_version(&self, index: usize) -> Option<&str> {
+        let number = self.version(index)? & !VERSYM_HIDDEN;
+        self.defined.get(&number).map(String::as_str)
+    }
+
+    /// Reads `.gnu.version_d`: for each version `Elf64_Verdef` (flags, number and place of the names,
+    /// offset of the next one), and the first of its `Elf64_Verdaux`, which holds its name (Linux
+    /// Standard Base, "Symbol Versioning"). Ends at the first that makes no sense.
+    fn defined_versions(&self, bytes: &[u8]) -> BTreeMap<u16, String> {
+        const FLAGS: usize = 2;
+        const NUMBER: usize = 4;
+        const NAMES: usize = 12;
+        const NEXT: usize = 16;
+        /// Flag of the version that is the file's name, not a version of symbols.
+        const BASE: u16 = 1;
+        let half = |at: usize| {
+            let half = bytes.get(at..at.checked_add(2)?)?;
+            Some(u16::from_le_bytes([half[0], half[1]]))
+        };
+        let word = |at: usize| {
+            let word = bytes.get(at..at.checked_add(4)?)?;
+            Some(u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+        };
+        let one = |at: usize| {
+            let names = at.checked_add(word(at + NAMES)? as usize)?;
+            Some((
+                half(at + FLAGS)?,
+                half(at + NUMBER)?,
+                word(names)?,
+                word(at + NEXT)?,
+            ))
+        };
+        let mut found = BTreeMap::new();
+        let mut at = 0;
+        while let Some((flags, number, name, next)) = one(at) {
+            if flags & BASE == 0
+                && let Some(name) = self.text(name)
+            {
+                found.insert(number, name.to_owned());
+            }
+            if next == 0 {
+                break;
+            }
+            at += next as usize;
+        }
+        found
     }
 }
 
-/// Splits `name@VERSION` and `name@@VERSION` (as in `.symtab`) into the name and whether new
+/// Splits `name@VERSION` and `name@@VERSION` (as in `.symtab`) into the name, the version, and whether new
 /// programs get this version.
-fn split_version(name: &str) -> (&str, bool) {
+pub(super) fn split_version(name: &str) -> (&str, Option<&str>, bool) {
     match name.find('@') {
-        Some(at) if at > 0 => (&name[..at], name[at..].starts_with("@@")),
-        _ => (name, true),
+        Some(at) if at > 0 => {
+            let (name, version) = name.split_at(at);
+            let is_default = version.starts_with("@@");
+            (name, Some(version.trim_start_matches('@')), is_default)
+        }
+        _ => (name, None, true),
     }
 }
 
@@ -198,7 +284,14 @@ pub(crate) fn function_symbols(
                 raw.labels.push(address);
                 continue;
             }
-            let (name, default_version) = split_version(name);
+            let (name, version, default_version) = split_version(name);
+            if let Some(version) = version.or_else(|| table.defined_version(index)) {
+                raw.versions.push(Version {
+                    address,
+                    version: version.to_owned(),
+                    name: name.to_owned(),
+                });
+            }
             raw.symbols.push(RawSymbol {
                 address,
                 size: symbol.st_size.get(LE),
@@ -210,6 +303,8 @@ pub(crate) fn function_symbols(
             });
         }
     }
+    raw.versions.sort_unstable();
+    raw.versions.dedup();
     Ok(raw)
 }
 

@@ -1,16 +1,19 @@
 //! Finds the implementation of an indirect function (IFUNC) that a process uses.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use capriole_object::symbols::Found;
 use capriole_object::{Object, Objects};
 
-/// Returns the link address of the implementation that the resolver in `object` has chosen: it is
-/// in the slots (`.got`) through which the objects of the process call the function, as soon as
-/// these are bound. `None` if none is, or without a process.
-pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>) -> Option<u64> {
-    let process = objects.process()?;
-    let symbols = object.symbols().ok()?;
+/// Returns the link addresses of the implementations that resolvers of this name in `object` have chosen: they
+/// are in the slots (`.got`) through which the objects of the process call the function, as soon as these are
+/// bound. There are several where objects are bound to several versions of the function. Empty if none
+/// is bound, or without a process.
+pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>) -> Vec<u64> {
+    let (Some(process), Ok(symbols)) = (objects.process(), object.symbols()) else {
+        return Vec::new();
+    };
     let resolver = found.function.extent.start;
     let own = object.file().resolved_slots(resolver).into_iter();
     let own = own.map(|slot| object.run_time(slot));
@@ -20,9 +23,11 @@ pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>)
         let starts = function.is_none_or(|f| f.extent.start == *link && !f.is_resolver);
         starts && object.file().is_text(*link) && object.file().file_offset(*link).is_some()
     };
-    own.chain(bound(objects, found.name.linkage))
-        .map(|address| object.link(address))
-        .find(is_implementation)
+    let all = own.chain(bound(objects, found.name.linkage));
+    let all = all.map(|address| object.link(address));
+    let mut seen = BTreeSet::new();
+    all.filter(|link| is_implementation(link) && seen.insert(*link))
+        .collect()
 }
 
 /// Returns the addresses by which the objects of the process call the function `name`.

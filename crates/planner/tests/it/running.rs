@@ -140,7 +140,14 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
     };
     let running = Started::start(&mut Command::new(&path));
     let objects = objects(&running);
-    let site = find_one(&objects, "libc:memcpy");
+    // Behind it the version that is kept for old programs, which is no indirect function.
+    let newest = |event: &str| {
+        let sites = find(&objects, event).expect("a function");
+        let old = |site: &Site| site.symbol.as_ref().is_some_and(|name| name.contains('@'));
+        assert!(sites[1..].iter().all(old), "{event}");
+        sites.into_iter().next().expect("a site")
+    };
+    let site = newest("libc:memcpy");
     assert_eq!(site.symbol.as_deref(), Some("memcpy"));
     let symbols = site.object.symbols().unwrap();
     let resolver = symbols.exact("memcpy")[0].function.extent.start;
@@ -159,7 +166,7 @@ fn an_indirect_function_leads_to_the_implementation_in_use() {
     });
     assert!(found, "{:#x}", site.address);
     // Without an object as well, and where only the C library itself calls it.
-    assert_eq!(find_one(&objects, "memcpy").address, site.address);
+    assert_eq!(newest("memcpy").address, site.address);
     assert_ne!(find_one(&objects, "libc:strlen").extent.start, 0);
 }
 

@@ -1,0 +1,64 @@
+//! An argument by number is what the source has there, or is refused: optimisers change the parameters of
+//! functions that only one file calls.
+
+use crate::programs::{Compiler, build};
+use crate::target::told;
+use crate::traces::{events, record, scratch};
+use capriole_testkit::files::text;
+
+/// Arguments of each function by number, and what the source has there in the first call.
+const FUNCTIONS: [(&str, &[Option<u64>]); 4] = [
+    ("first_unused", &[Some(77), Some(0), Some(1000)]),
+    ("middle_unused", &[Some(0), Some(77), Some(1000)]),
+    ("all_used", &[Some(0), Some(1000)]),
+    // The first register has the address for the result.
+    ("in_memory", &[None, Some(0), Some(1000)]),
+];
+
+#[test]
+fn arguments_by_number_are_right_or_refused() {
+    for compiler in [Compiler::Gcc, Compiler::Clang] {
+        for level in ["-O0", "-O1", "-O2", "-O3"] {
+            let Some(program) = build(compiler, "changed_parameters.c", &[level, "-g"]) else {
+                continue;
+            };
+            for (function, arguments) in FUNCTIONS {
+                for (number, value) in (1..).zip(arguments) {
+                    let Some(value) = value else { continue };
+                    let directory = scratch();
+                    let trace = directory.path().join("trace");
+                    let event = format!(":{function} n=$arg{number}:u64");
+                    let output = record(&trace, &["-e", &event, "--", text(&program)]);
+                    let said = told(&output);
+                    let context = format!("{compiler:?} {level} {event}: {said}");
+                    if output.status.success() {
+                        let all = events(&trace);
+                        assert_eq!(all.len(), 100, "{context}");
+                        assert_eq!(all[0]["arguments"]["n"], *value, "{context}");
+                    } else {
+                        let is_refused =
+                            said.contains("changed the") || said.contains("no function");
+                        assert!(is_refused && level != "-O0", "{context}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn arguments_that_are_passed_as_declared_are_not_refused() {
+    for compiler in [Compiler::Gcc, Compiler::Clang] {
+        for level in ["-O1", "-O2"] {
+            let Some(program) = build(compiler, "changed_parameters.c", &[level, "-g"]) else {
+                continue;
+            };
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let event = ":all_used n=$arg1:u64 sum=$arg2:u64";
+            let output = record(&trace, &["-e", event, "--", text(&program)]);
+            assert!(output.status.success(), "{}", told(&output));
+            assert_eq!(events(&trace).len(), 100);
+        }
+    }
+}
