@@ -8,6 +8,7 @@
 use crate::host::Restartable;
 use crate::stacks::BREAKPOINT_CODE;
 use crate::x86_64::registers::Registers;
+use capriole_proc::files;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -383,27 +384,73 @@ fn decode(status: i32) -> Event {
     }
 }
 
-/// Waits for a traced thread's next report. With `block` unset, returns `None` if there is none
-/// yet.
-pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
-    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+/// Looks at a traced thread's next report, and takes it with it unless `flags` say otherwise (`WNOWAIT`). Returns
+/// `None` if there is none yet, and `flags` do not say to wait for it.
+fn look(tid: i32, flags: i32) -> Result<Option<libc::siginfo_t>, Errno> {
     loop {
-        let mut status = 0;
-        // SAFETY: `status` is valid for the kernel to write.
-        let result = unsafe { libc::waitpid(tid, &mut status, flags) };
-        match result {
-            0 => return Ok(None),
-            -1 => match Errno::from_raw_os_error(
-                std::io::Error::last_os_error()
-                    .raw_os_error()
-                    .unwrap_or(libc::EIO),
-            ) {
-                Errno::INTR => continue,
-                error => return Err(error),
-            },
-            _ => return Ok(Some(decode(status))),
+        // SAFETY: zero is a valid `siginfo_t`.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = flags | libc::__WALL;
+        // SAFETY: `info` is valid for the kernel to write.
+        let result = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &mut info, flags) };
+        if result == 0 {
+            // SAFETY: the kernel has written it, or it is zero.
+            return Ok((unsafe { info.si_pid() } != 0).then_some(info));
+        }
+        let error = std::io::Error::last_os_error().raw_os_error();
+        match Errno::from_raw_os_error(error.unwrap_or(libc::EIO)) {
+            Errno::INTR => {}
+            error => return Err(error),
         }
     }
+}
+
+/// Waits for a traced thread's next report. With `block` unset, returns `None` if there is none
+/// yet.
+///
+/// The end of a process that we have started is reported and not taken: its exit status is for the
+/// code that waits for that child. A stop is taken as such, because the thread may be killed between
+/// the look and that.
+pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
+    let block = if block { 0 } else { libc::WNOHANG };
+    loop {
+        let Some(info) = look(tid, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | block)? else {
+            return Ok(None);
+        };
+        // SAFETY: the kernel has written it, for a child.
+        let status = unsafe { info.si_status() };
+        match info.si_code {
+            libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED => {
+                if !is_own_child(tid) && look(tid, libc::WEXITED | libc::WNOHANG)?.is_none() {
+                    continue;
+                }
+                return Ok(Some(Event::Gone(match info.si_code {
+                    libc::CLD_EXITED => status << 8,
+                    _ => status,
+                })));
+            }
+            _ => {
+                if let Some(info) = look(tid, libc::WSTOPPED | libc::WNOHANG)? {
+                    // SAFETY: as above.
+                    let status = unsafe { info.si_status() };
+                    // As waitpid(2) has it.
+                    return Ok(Some(decode(status << 8 | 0x7f)));
+                }
+            }
+        }
+    }
+}
+
+/// True for the first thread of a process that this one has started.
+fn is_own_child(tid: i32) -> bool {
+    let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
+        return false;
+    };
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().parse::<i32>().ok()
+    };
+    field("Tgid:") == Some(tid) && field("PPid:") == Some(std::process::id() as i32)
 }
 
 #[cfg(test)]

@@ -260,10 +260,8 @@ fn ask(tid: i32) {
 /// Returns the next report of `tid`, if there is one yet.
 ///
 /// A report that the thread is about to receive a signal is read but not consumed: a consumed
-/// signal would be in our hands alone, and lost if we are killed. The exit status of a process
-/// that we have started ourselves is not consumed either: it is for the code that waits for
-/// that child.
-fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
+/// signal would be in our hands alone, and lost if we are killed.
+fn report(tid: i32) -> Result<Option<Event>, Errno> {
     use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
     let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
     let reports = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
@@ -271,14 +269,11 @@ fn report(pid: i32, tid: i32) -> Result<Option<Event>, Errno> {
     let Some(status) = waitid(who, look)? else {
         return Ok(None);
     };
-    let own_child = || status_field(tid, "PPid:") == Some(std::process::id() as i32);
-    if let Some(stop) = status.trapping_signal() {
-        // As in the status of wait(2), shifted: the signal, and the ptrace event if there is one.
-        if stop & !0x7f == 0 {
-            return Ok(Some(Event::Signal(stop)));
-        }
-    } else if tid == pid && own_child() {
-        return Ok(Some(Event::Gone(0)));
+    // As in the status of wait(2), shifted: the signal, and the ptrace event if there is one.
+    if let Some(stop) = status.trapping_signal()
+        && stop & !0x7f == 0
+    {
+        return Ok(Some(Event::Signal(stop)));
     }
     requests::wait(tid, false)
 }
@@ -289,9 +284,9 @@ fn bury(mut dead: Vec<(i32, i32)>) {
     // The end of a process's first thread is reported when all its other threads are gone.
     dead.sort_by_key(|(pid, tid)| tid == pid);
     let started = Instant::now();
-    for (pid, tid) in dead {
+    for (_, tid) in dead {
         while started.elapsed() < BURY_LIMIT {
-            match report(pid, tid) {
+            match report(tid) {
                 Ok(None) => std::thread::sleep(Duration::from_micros(100)),
                 Ok(Some(Event::Gone(_))) | Err(_) => break,
                 // It was not killed after all.
@@ -329,7 +324,7 @@ fn wait_limited(pid: i32, tid: i32, asked: Asked) -> Result<Option<Event>, Targe
     // Almost every thread stops at once, and others wait for it meanwhile.
     let mut before = None;
     loop {
-        match report(pid, tid) {
+        match report(tid) {
             Ok(Some(event)) => return Ok(Some(event)),
             Ok(None) => {}
             Err(Errno::CHILD) => return Ok(Some(Event::Gone(0))),
@@ -469,7 +464,7 @@ fn wait_for_busy(
     loop {
         let mut later = Vec::new();
         for (pid, tid) in busy {
-            let told = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
+            let told = report(tid).unwrap_or(Some(Event::Gone(0)));
             let Some(event) = told else {
                 later.push((pid, tid));
                 continue;
@@ -706,9 +701,7 @@ impl StoppedThreads for Stopped {
         moment: Duration,
         patience: Duration,
     ) -> Result<bool, TargetError> {
-        let StoppedThread {
-            tid, pid, signal, ..
-        } = self.threads[index];
+        let StoppedThread { tid, signal, .. } = self.threads[index];
         let times_scheduled = || scheduled(tid).map(|(_, times)| times);
         let before = times_scheduled();
         let mut event = None;
@@ -718,7 +711,7 @@ impl StoppedThreads for Stopped {
                 // A thread that was interrupted once more than it has stopped (it was stopped already,
                 // or came to a signal first) stops at once. If it were interrupted again then, it would do
                 // so for ever.
-                event = report(pid, tid).unwrap_or(Some(Event::Gone(0)));
+                event = report(tid).unwrap_or(Some(Event::Gone(0)));
                 // On a busy machine it may wait for a processor for long; interrupted before it has run,
                 // it would make no progress however often it is let run.
                 let waited = started.elapsed();
