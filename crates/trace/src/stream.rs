@@ -201,7 +201,7 @@ impl StreamReader {
     fn open_packet(&mut self, health: &mut Health) -> Result<bool, TraceError> {
         let left = self.length - self.next;
         if left < HEADER_BYTES as u64 {
-            if left > 0 && self.is_complete {
+            if left > 0 && (self.is_complete || !self.begins_packet(left as usize)?) {
                 self.damage(self.next, DamageKind::HeaderCutOff, left, health);
             }
             self.next = self.length;
@@ -281,6 +281,23 @@ impl StreamReader {
         self.search(at, at, DamageKind::Record(fault), health)
     }
 
+    /// Returns the bytes with which each packet of the stream begins.
+    fn prefix(&self) -> [u8; PREFIX_BYTES] {
+        let mut prefix = [0; PREFIX_BYTES];
+        prefix[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        prefix[4..].copy_from_slice(&self.uuid);
+        prefix
+    }
+
+    /// True if the next `count` bytes can be the beginning of a packet.
+    fn begins_packet(&self, count: usize) -> Result<bool, TraceError> {
+        let prefix = self.prefix();
+        let mut bytes = [0; PREFIX_BYTES];
+        let count = count.min(PREFIX_BYTES);
+        self.read(&mut bytes[..count], self.next)?;
+        Ok(bytes[..count] == prefix[..count])
+    }
+
     /// Searches for the next packet from `from` on, and reports the bytes before it as damage.
     fn search(
         &mut self,
@@ -289,9 +306,7 @@ impl StreamReader {
         kind: DamageKind,
         health: &mut Health,
     ) -> Result<(), TraceError> {
-        let mut prefix = [0; PREFIX_BYTES];
-        prefix[..4].copy_from_slice(&MAGIC.to_le_bytes());
-        prefix[4..].copy_from_slice(&self.uuid);
+        let prefix = self.prefix();
         let mut chunk = vec![0; 1 << 16];
         let mut at = from;
         self.next = self.length;

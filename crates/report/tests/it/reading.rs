@@ -187,6 +187,32 @@ fn a_file_that_ends_too_early_is_read_up_to_there() {
     assert!(missing > 100 && health.damages == 0);
 }
 
+/// The end of a trace that is being written, which may have a part of a packet, is no damage; anything else is.
+#[test]
+fn a_trace_that_is_being_written_may_end_inside_a_packet() {
+    let cut = |end: &dyn Fn(&mut Vec<u8>)| {
+        let scratch = tempfile::tempdir().unwrap();
+        let (expected, _) = common::generate(scratch.path(), 1000, 5);
+        let json = scratch.path().join("info/capriole.json");
+        let text = fs::read_to_string(&json).unwrap();
+        let unfinished = text.replace("\"complete\": true", "\"complete\": false");
+        assert_ne!(text, unfinished);
+        fs::write(&json, unfinished).unwrap();
+        let path = scratch.path().join("cpu1");
+        let mut bytes = fs::read(&path).unwrap();
+        end(&mut bytes);
+        fs::write(&path, bytes).unwrap();
+        let (found, health) = read(scratch.path()).unwrap();
+        (expected.len() - found.len(), health.damages)
+    };
+    // Inside a packet's header, before and behind the magic number, and inside the records.
+    for (less, missing) in [(30, 0), (78, 0), (85, 1)] {
+        let end = |bytes: &mut Vec<u8>| bytes.truncate(bytes.len() - less);
+        assert_eq!(cut(&end), (missing, 0), "{less}");
+    }
+    assert_eq!(cut(&|bytes| bytes.extend(b"junk")), (0, 1));
+}
+
 #[test]
 fn a_missing_packet_is_counted() {
     let (missing, health) = damaged(|bytes| {
