@@ -40,13 +40,7 @@ impl Debug<'_> {
         let frame = site.frame();
         let function = self.die(frame.key)?;
         let chain = self.with_origins(&function);
-        let mut kind = None;
-        for die in &chain {
-            kind = match kind {
-                None => self.type_of(die)?,
-                kind => kind,
-            };
-        }
+        let kind = self.type_of(&function)?;
         let language = function.language();
         let mut next = match (self.shape(kind)?, language) {
             (_, Some(dw::DW_LANG_Go)) => return Ok(None),

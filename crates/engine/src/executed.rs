@@ -7,7 +7,7 @@
 use crate::pace::Work;
 use capriole_host::steps::step;
 use capriole_patch::attach::Attached;
-use capriole_proc::process::Process;
+use capriole_proc::process::{Process, is_helper};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -84,11 +84,6 @@ fn child_of(parent: &Process, pid: u32) -> Option<(Process, bool)> {
     let child = Process::open(pid).ok()?;
     let stat = child.stat().ok()?;
     // A program that probes itself starts its helper so.
-    let has_executed = stat.has_executed() && !is_helper(&child);
+    let has_executed = stat.has_executed() && !is_helper(pid);
     (stat.parent == parent.pid()).then_some((child, has_executed))
-}
-
-fn is_helper(process: &Process) -> bool {
-    let words = process.command_line();
-    words.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper")
 }

@@ -527,7 +527,7 @@ impl Probed {
             "the program has ended".into()
         } else if self.attached.is_mapped() {
             let pid = self.attached.process().pid();
-            match self.attached.is_taken_out() {
+            match self.attached.is_restored() {
                 true => {
                     Message::from("its probes are out, but their memory is still in the program")
                         .advise(Advice::DetachUnmaps { pid })

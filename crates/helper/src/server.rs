@@ -15,8 +15,8 @@ use capriole_host::signals;
 use capriole_host::survey::has_shadow_stack;
 use capriole_host::volunteer::{self, Volunteer};
 use capriole_proc::files;
-use capriole_proc::maps::Mapping;
-use capriole_proc::process::{Process, deputy};
+use capriole_proc::maps::{Mapping, containing};
+use capriole_proc::process::{Process, deputy, is_helper};
 use capriole_text::chain;
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 const BATCH: Duration = Duration::from_millis(50);
 /// Interval of what a session needs.
 const UPKEEP: Duration = Duration::from_millis(100);
-/// The same while its records are written into a trace: its memory must not become full.
+/// Interval while the records of a session are written into a trace, so that its memory does not become full.
 const RECORDING: Duration = Duration::from_millis(10);
 /// Time in which a helper that has lost its connection ends.
 const LEAVING: Duration = Duration::from_secs(20);
@@ -490,10 +490,7 @@ impl Server {
             *maps = Some(process.maps().map_err(|_| gone())?);
         }
         let maps = maps.as_deref().unwrap_or_default();
-        // They are in the order of their addresses.
-        let first = maps.partition_point(|mapping| mapping.end <= address);
-        let mapping = maps.get(first);
-        Ok(mapping.filter(|mapping| mapping.contains(address)).cloned())
+        Ok(containing(maps, address).cloned())
     }
 
     /// Returns the file and the offset in it of an address of the program.
@@ -1316,12 +1313,6 @@ fn newest(spots: Vec<Spot>) -> Vec<Spot> {
     let is_old = |spot: &Spot| spot.symbol.as_ref().is_some_and(|name| name.contains('@'));
     let (old, newest): (Vec<Spot>, Vec<Spot>) = spots.into_iter().partition(is_old);
     if newest.is_empty() { old } else { newest }
-}
-
-/// True for a process that is the helper of some program.
-fn is_helper(pid: u32) -> bool {
-    let line = files::read_pseudo(format!("/proc/{pid}/cmdline"));
-    line.is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper"))
 }
 
 /// Returns how much more a program may map, in bytes, if that is limited (RLIMIT_AS).

@@ -63,17 +63,6 @@ pub fn own_tid(pid: i32, tid: i32) -> Option<u32> {
     line.split_whitespace().last()?.parse().ok()
 }
 
-/// True if a process and this one are in the same PID namespace, so that its threads have the same ids for
-/// both; false if that cannot be found out.
-fn shares_pid_namespace(pid: i32) -> bool {
-    let namespace = |pid: &str| {
-        let link = rustix::fs::stat(format!("/proc/{pid}/ns/pid")).ok()?;
-        Some((link.st_dev, link.st_ino))
-    };
-    let own = namespace("self");
-    own.is_some() && own == namespace(&pid.to_string())
-}
-
 /// True if one of `signals` is pending for a thread that does not block it.
 pub fn is_pending(tid: i32, signals: &[i32]) -> bool {
     let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
@@ -89,8 +78,12 @@ pub fn is_pending(tid: i32, signals: &[i32]) -> bool {
 }
 
 /// Returns the one offset from the thread pointer at which every thread has its thread id.
-fn tid_offset(stopped: &dyn StoppedThreads, memory: &dyn TargetMemory) -> Option<i32> {
-    let is_ours = shares_pid_namespace(stopped.pid());
+fn tid_offset(
+    process: &Process,
+    stopped: &dyn StoppedThreads,
+    memory: &dyn TargetMemory,
+) -> Option<i32> {
+    let is_ours = process.shares_pid_namespace();
     let own = |tid: i32| match is_ours {
         true => u32::try_from(tid).ok(),
         false => own_tid(stopped.pid(), tid),
@@ -134,7 +127,7 @@ impl Survey {
         Survey {
             shadow_stack: has_shadow_stack(process),
             rseq_offset: rseq_offset(stopped),
-            tid_offset: tid_offset(stopped, memory),
+            tid_offset: tid_offset(process, stopped, memory),
         }
     }
 }

@@ -38,8 +38,8 @@ use capriole_host::steps::step;
 use capriole_ledger::change::{Change, INT3};
 use capriole_ledger::{Arena, Entry, Ledger};
 use capriole_proc::maps::{
-    Aside, Cover, Layout, Mapping, PAGE_SIZE, asides, covers, free_stretches, is_covered,
-    max_map_count,
+    Aside, Cover, Layout, Mapping, PAGE_SIZE, asides, containing, covers, free_stretches,
+    is_covered, max_map_count,
 };
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
@@ -110,10 +110,9 @@ fn coverable(
     let maps = process.raw_maps()?;
     let device = memfd::device();
     let mapping_of = |page: u64| {
-        let mapping = maps.get(maps.partition_point(|m| m.end <= page))?;
+        let mapping = containing(&maps, page)?;
         let perms = mapping.perms;
-        let is_text = mapping.contains(page)
-            && mapping.is_file()
+        let is_text = mapping.is_file()
             && (perms.read && perms.execute && !perms.write && !perms.shared)
             && device.is_some_and(|device| mapping.dev != device);
         is_text.then_some(mapping)
@@ -300,10 +299,8 @@ impl Ready {
             false => self.done,
         };
         let is_there = |run: &&Run| {
-            let index = maps.partition_point(|m| m.end <= run.start);
-            let is_same = maps.get(index).is_some_and(|m| {
+            let is_same = containing(maps, run.start).is_some_and(|m| {
                 (m.dev, m.inode, m.perms) == (run.of.dev, run.of.inode, run.of.perms)
-                    && m.start <= run.start
                     && run.end <= m.end
                     && run.of.offset + (run.start - run.of.start)
                         == m.offset + (run.start - m.start)

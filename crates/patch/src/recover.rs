@@ -20,7 +20,7 @@ use capriole_host::memfd;
 use capriole_ledger::change::Change;
 use capriole_ledger::remains::{Save, TraceId};
 use capriole_ledger::{Arena, Entry, Kind, Ledger, MemoryAt, is_ledger};
-use capriole_proc::maps::{COVER_NAME, Mapping};
+use capriole_proc::maps::{COVER_NAME, Mapping, containing};
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
 use std::collections::BTreeSet;
@@ -261,9 +261,7 @@ fn read_session(
         Entry::Reference(reference) => installed.references.push(reference),
         // Sites of libraries that were unloaded meanwhile no longer exist.
         Entry::Change(change) => {
-            let after = maps.partition_point(|m| m.end <= change.address);
-            let text = maps.get(after);
-            if text.is_some_and(|m| m.contains(change.address) && m.perms.execute) {
+            if containing(maps, change.address).is_some_and(|m| m.perms.execute) {
                 installed.changes.push(change);
             }
         }

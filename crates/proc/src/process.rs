@@ -252,8 +252,24 @@ impl Process {
     ///
     /// [`ProcessError::NoSuchProcess`] if the thread or process has ended.
     pub fn thread_status(&self, tid: u32) -> Result<Status, ProcessError> {
-        let read = |file: String| self.parse_status(&file, &self.read(&file)?);
+        self.of_thread_status(tid, |file, bytes| self.parse_status(file, bytes))
+    }
+
+    fn of_thread_status<T>(
+        &self,
+        tid: u32,
+        parse: impl Fn(&str, &[u8]) -> Result<T, ProcessError>,
+    ) -> Result<T, ProcessError> {
+        let read = |file: String| parse(&file, &self.read(&file)?);
         read(format!("task/{tid}/status")).or_else(|_| read(format!("../{tid}/status")))
+    }
+
+    /// True if the process and this one are in the same PID namespace, so that its threads have the same ids for
+    /// both; false if that cannot be found out.
+    #[must_use]
+    pub fn shares_pid_namespace(&self) -> bool {
+        let ours = fs::read_link("/proc/self/ns/pid").ok();
+        ours.is_some() && ours == fs::read_link(self.proc_path("ns/pid")).ok()
     }
 
     /// True if a thread has a filter of system calls; false if it has ended.
@@ -266,11 +282,8 @@ impl Process {
     /// threads may stand still meanwhile.
     #[must_use]
     pub fn seccomp(&self, tid: u32) -> Option<Seccomp> {
-        let own = self.read(&format!("task/{tid}/status"));
-        let status = own
-            .or_else(|_| self.read(&format!("../{tid}/status")))
-            .ok()?;
-        Some(Seccomp::of_status(&status))
+        let mode = self.of_thread_status(tid, |_, bytes| Ok(Seccomp::of_status(bytes)));
+        mode.ok()
     }
 
     /// True if the process has mapped more than its limit for that (`RLIMIT_AS`) allows by now. False if that
@@ -567,6 +580,13 @@ pub const TRACER_PATIENCE: Duration = Duration::from_secs(5);
 pub fn is_passing_tracer(tid: u32) -> bool {
     let name = files::read_pseudo_text(format!("/proc/{tid}/comm"));
     name.map_or(true, |name| name.trim_end() == TRACER_NAME)
+}
+
+/// True for a process that is the helper of some program that probes itself.
+#[must_use]
+pub fn is_helper(pid: u32) -> bool {
+    let line = files::read_pseudo(format!("/proc/{pid}/cmdline"));
+    line.is_ok_and(|line| line.split(|byte| *byte == 0).nth(1) == Some(b"probe-helper"))
 }
 
 /// True if `tid` is a thread of the calling process: a process that we launched and still hold

@@ -29,6 +29,9 @@ use std::path::PathBuf;
 
 /// Marks in the names of copies that GCC has made for some callers.
 const COPIES: [&str; 2] = [".isra.", ".constprop."];
+/// Refusal of an argument by number in such a copy.
+const CHANGED: &str =
+    "the compiler changed the arguments of this copy; write parameters by name, or $arg* for all";
 /// Content of a thread id or a CPU number.
 const WORD: Content = Content::Number(Width::WORD);
 
@@ -548,11 +551,7 @@ impl<'a> Reader<'a> {
     fn check_argument(&mut self, number: u8, site: &'a Site) -> Result<()> {
         let linkage = site.linkage_name.as_deref().unwrap_or_default();
         if COPIES.iter().any(|mark| linkage.contains(mark)) {
-            bail!(
-                Field,
-                "the compiler changed the arguments of this copy; write parameters by name, or \
-                 $arg* for all"
-            );
+            bail!(Field, "{CHANGED}");
         }
         let symbols = site.object.symbols().ok();
         let entry = site.object.link(site.function());
@@ -1273,11 +1272,7 @@ fn known(
         Body::Clone | Body::Own => Ok(()),
     };
     let has_own_arguments = || match &site.body {
-        Body::Clone => bail!(
-            Field,
-            "the compiler changed the arguments of this copy; write parameters by name, or \
-             $arg* for all"
-        ),
+        Body::Clone => bail!(Field, "{CHANGED}"),
         Body::Inlined { .. } | Body::Own => was_called(),
     };
     let stack = Source::Register(Register::RSP);

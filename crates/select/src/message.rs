@@ -175,9 +175,7 @@ pub fn write(process: &Process, session: &FoundSession, text: &str) -> Result<()
 
 /// Returns our thread id as the program sees it; 0 if it is in another PID namespace.
 fn own_tid(process: &Process) -> u32 {
-    let namespace = |path: &Path| std::fs::read_link(path).ok();
-    let ours = namespace(Path::new("/proc/self/ns/pid"));
-    match ours.is_some() && ours == namespace(&process.proc_path("ns/pid")) {
+    match process.shares_pid_namespace() {
         true => std::process::id(),
         false => 0,
     }

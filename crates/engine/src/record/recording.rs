@@ -38,7 +38,7 @@ pub(crate) struct Recording {
     children: BTreeMap<u32, Process>,
     /// Threads of all processes that existed when the recording ended.
     last_threads: BTreeSet<u32>,
-    /// What session memory had lost before the recording.
+    /// Losses of session memory before the recording began.
     before: Losses,
     /// Time of the last loss check, in ticks, and the number of events lost in locked lanes by
     /// then.

@@ -369,12 +369,10 @@ pub(crate) fn share_memory(one: i32, other: i32) -> bool {
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
 }
 
-fn decode(status: i32) -> Event {
-    if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
-        return Event::Gone(status);
-    }
-    let signal = libc::WSTOPSIG(status);
-    match status >> 16 {
+/// Returns the stop with this status of waitid(2): a signal, and above it the number of a ptrace event.
+fn stop_of(status: i32) -> Event {
+    let signal = status & 0xff;
+    match status >> 8 {
         libc::PTRACE_EVENT_STOP if signal == libc::SIGTRAP => Event::Interrupted,
         libc::PTRACE_EVENT_STOP => Event::GroupStop,
         libc::PTRACE_EVENT_EXEC => Event::Exec,
@@ -412,7 +410,18 @@ fn look(tid: i32, flags: i32) -> Result<Option<libc::siginfo_t>, Errno> {
 /// code that waits for that child. A stop is taken as such, because the thread may be killed between
 /// the look and that.
 pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
-    let block = if block { 0 } else { libc::WNOHANG };
+    next(tid, if block { 0 } else { libc::WNOHANG }, true)
+}
+
+/// Returns a traced thread's next report, if there is one yet.
+///
+/// A report that the thread is about to receive a signal is read but not consumed: a consumed
+/// signal would be in our hands alone, and lost if we are killed.
+pub fn report(tid: i32) -> Result<Option<Event>, Errno> {
+    next(tid, libc::WNOHANG, false)
+}
+
+fn next(tid: i32, block: i32, take_signals: bool) -> Result<Option<Event>, Errno> {
     loop {
         let Some(info) = look(tid, libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT | block)? else {
             return Ok(None);
@@ -430,27 +439,31 @@ pub fn wait(tid: i32, block: bool) -> Result<Option<Event>, Errno> {
                 })));
             }
             _ => {
+                if let event @ Event::Signal(_) = stop_of(status)
+                    && !take_signals
+                {
+                    return Ok(Some(event));
+                }
                 if let Some(info) = look(tid, libc::WSTOPPED | libc::WNOHANG)? {
                     // SAFETY: as above.
-                    let status = unsafe { info.si_status() };
-                    // As waitpid(2) has it.
-                    return Ok(Some(decode(status << 8 | 0x7f)));
+                    return Ok(Some(stop_of(unsafe { info.si_status() })));
                 }
             }
         }
     }
 }
 
+/// Returns a numeric field of a thread's status.
+pub(super) fn status_field(tid: i32, field: &str) -> Option<i32> {
+    let status = files::read_pseudo_text(format!("/proc/{tid}/status")).ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix(field))?;
+    line.trim().parse().ok()
+}
+
 /// True for the first thread of a process that this one has started.
 fn is_own_child(tid: i32) -> bool {
-    let Ok(status) = files::read_pseudo_text(format!("/proc/{tid}/status")) else {
-        return false;
-    };
-    let field = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().parse::<i32>().ok()
-    };
-    field("Tgid:") == Some(tid) && field("PPid:") == Some(std::process::id() as i32)
+    status_field(tid, "Tgid:") == Some(tid)
+        && status_field(tid, "PPid:") == Some(std::process::id() as i32)
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 use crate::error::TargetError;
 use crate::host::{Restartable, StoppedThread, StoppedThreads};
 use crate::ptrace::requests;
-use crate::ptrace::requests::Event;
+use crate::ptrace::requests::{Event, report, status_field};
 use crate::ptrace::tracer;
 use crate::steps::step;
 use crate::x86_64::registers::{heal_interrupted_call, moved_to, wants_restart_call};
@@ -175,13 +175,6 @@ pub(crate) fn thread_state(tid: i32) -> char {
         .unwrap_or('X')
 }
 
-/// Returns a numeric field of a thread's status.
-fn status_field(tid: i32, field: &str) -> Option<i32> {
-    let status = files::read_pseudo_text(format!("/proc/{tid}/status")).ok()?;
-    let line = status.lines().find_map(|l| l.strip_prefix(field))?;
-    line.trim().parse().ok()
-}
-
 /// True if a thread has a system call filter.
 fn is_filtered(tid: i32) -> bool {
     status_field(tid, "Seccomp:").is_some_and(|mode| mode != 0)
@@ -255,27 +248,6 @@ fn ask(tid: i32) {
     if !is_held(tid) {
         let _ = requests::interrupt(tid);
     }
-}
-
-/// Returns the next report of `tid`, if there is one yet.
-///
-/// A report that the thread is about to receive a signal is read but not consumed: a consumed
-/// signal would be in our hands alone, and lost if we are killed.
-fn report(tid: i32) -> Result<Option<Event>, Errno> {
-    use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
-    let who = WaitId::Pid(Pid::from_raw(tid).ok_or(Errno::SRCH)?);
-    let reports = WaitIdOptions::EXITED | WaitIdOptions::STOPPED;
-    let look = reports | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    let Some(status) = waitid(who, look)? else {
-        return Ok(None);
-    };
-    // As in the status of wait(2), shifted: the signal, and the ptrace event if there is one.
-    if let Some(stop) = status.trapping_signal()
-        && stop & !0x7f == 0
-    {
-        return Ok(Some(Event::Signal(stop)));
-    }
-    requests::wait(tid, false)
 }
 
 /// Waits for the end of threads (process, thread) that were killed while stopped: until their

@@ -105,14 +105,6 @@ impl Attached {
             && (!self.is_mapped() || !recorded_as_armed(&*self.host, &self.memory.ledger))
     }
 
-    /// True if no byte of the program leads to a probe any more, although the session is mapped: a detach has
-    /// failed after that.
-    #[must_use]
-    pub fn is_taken_out(&self) -> bool {
-        self.memory.memory.load_u32(header::STATE) == State::Restored as u32
-            && !recorded_as_armed(&*self.host, &self.memory.ledger)
-    }
-
     /// Returns the addresses of the memory for detours.
     pub fn arenas(&self) -> impl Iterator<Item = u64> {
         self.installed.arenas.iter().map(|arena| arena.start)

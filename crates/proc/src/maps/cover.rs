@@ -16,7 +16,7 @@
 //! So the list of mappings alone says what belongs where, in a forked child and after the death of the
 //! tracer as well.
 
-use super::{Mapping, PAGE_SIZE, Perms};
+use super::{Mapping, PAGE_SIZE, Perms, containing};
 use std::ops::Range;
 
 /// Start of the name of a memfd from which covers are mapped.
@@ -75,8 +75,7 @@ pub fn covers(maps: &[Mapping]) -> impl Iterator<Item = Cover> {
 /// True if a page is covered, by the mappings of its process as the kernel lists them.
 #[must_use]
 pub fn is_covered(maps: &[Mapping], page: u64) -> bool {
-    let mapping = maps.get(maps.partition_point(|m| m.end <= page));
-    mapping.is_some_and(|m| m.contains(page) && Cover::of(m).is_some())
+    containing(maps, page).and_then(Cover::of).is_some()
 }
 
 /// Returns the ranges where covered mappings of a process stand aside, or are going to.
