@@ -98,7 +98,7 @@ pub enum SiteError {
     /// The jump would cover several instructions of a page that is not covered, since it holds something
     /// else than its file.
     #[error(
-        "only a jump over several instructions is possible here, and another tool has a uprobe in the same page (or the program has changed it): one more, at this function, would make the program execute the middle of that jump"
+        "only a jump over several instructions is possible here, and another tool has a uprobe in the same page (or the program has changed it): one more, at this function, would make the program execute the middle of that jump; a breakpoint would be safe, but was not allowed or cannot be used"
     )]
     Uncovered,
     /// The other session of the process has a probe there.

@@ -379,6 +379,7 @@ impl Planner {
         let space = self.space.clone();
         let mut placer = Placer::new(space.unwrap_or_else(|| space_around(site)));
         self.leave_to_other(&mut placer);
+        self.leave_to_breakpoints(&mut placer, &[site]);
         want_markers(&mut placer, &site.object);
         placer
     }
@@ -402,6 +403,7 @@ impl Planner {
         }
         let mut placer = Placer::new(space);
         self.leave_to_other(&mut placer);
+        self.leave_to_breakpoints(&mut placer, sites);
         let mut objects: Vec<&Arc<Object>> = sites.iter().map(|site| &site.object).collect();
         objects.dedup_by(|a, b| Arc::ptr_eq(a, b));
         for object in objects {

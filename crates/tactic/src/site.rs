@@ -123,6 +123,13 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// True if the page has a breakpoint of another tool, beside which only one of ours is safe.
+    #[must_use]
+    pub fn is_beside_another(&self) -> bool {
+        let mut refusals = self.refusals.iter();
+        refusals.any(|(_, refusal)| *refusal == Refusal::AlteredPage)
+    }
+
     /// Reaches the site by a breakpoint, whatever the tactic was: a breakpoint needs only the site's
     /// own instruction, before which a jump may begin.
     pub fn by_breakpoint(&mut self) {

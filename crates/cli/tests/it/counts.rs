@@ -69,7 +69,9 @@ fn the_program_babeltrace_and_the_kernel_count_the_same() {
         let mut running = Running::start(&program, &words);
         // Before the recorder: text that is covered gets no uprobes.
         let uprobe = Uprobe::at(&program, behind(&program, "counted_work"));
-        let recorder = Background::attach(&trace, running.pid, &[":counted_work $arg2"]);
+        // Beside a uprobe no jump over several instructions is safe, and there may be no other.
+        let words = ["--breakpoints", "-e", ":counted_work $arg2"];
+        let recorder = Background::attach_with(&trace, running.pid, &words);
         running.say("go");
         let wanted = THREADS * CALLS;
         // The constructor made its 3 calls earlier.

@@ -9,7 +9,7 @@ use crate::target::{
     HANGS, OwnText, Probes, Reach, Recording, Running, assert_no_session, assert_text_is_the_files,
     attach_to, capriole, is_root, told,
 };
-use crate::traces::{Background, events, scratch, summary, text, until_looked};
+use crate::traces::{Background, events, recorder, scratch, summary, text, until_looked};
 use crate::uprobe::Uprobe;
 use capriole_event::EventSpec;
 use capriole_object::Objects;
@@ -690,6 +690,61 @@ fn a_page_with_a_uprobe_gets_no_jump_over_several_instructions() {
     assert_ne!(site["tactic"], "region", "{told}");
     call(&mut running);
     assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// Where no jump within one instruction is possible beside a uprobe, a breakpoint is used if that is allowed.
+#[test]
+fn a_page_with_a_uprobe_gets_a_breakpoint_where_no_jump_is_safe() {
+    let directory = scratch();
+    let Some(built) = build(Compiler::Gcc, "hemmed.c", &["-no-pie"]) else {
+        return;
+    };
+    let program = directory.path().join("hemmed");
+    copied(&built, &program);
+    let trace = directory.path().join("t");
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let objects = Objects::of_process(&process).expect("the objects");
+    let spec = EventSpec::parse(":hemmed").expect("an event");
+    let site = resolve(&objects, &spec.into()).expect("it").remove(0);
+    // In the middle of what a jump would cover.
+    let Some(inside) = Uprobe::at(&program, site.file_offset + 3) else {
+        return;
+    };
+    let pid = running.pid.to_string();
+    let refused = recorder(&trace, &["-p", &pid, "-e", ":hemmed"]).output();
+    let refused = refused.expect("capriole starts");
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        why.contains("another tool has a uprobe in the same page"),
+        "{}",
+        told(&refused)
+    );
+    assert!(
+        why.contains("a breakpoint would be safe"),
+        "{}",
+        told(&refused)
+    );
+    call(&mut running);
+
+    let words = ["--breakpoints", "-e", ":hemmed"];
+    let recording = Background::attach_with(&trace, running.pid, &words);
+    call(&mut running);
+    recording.until_recorded();
+    let Some(at_entry) = Uprobe::at(&program, site.file_offset) else {
+        return;
+    };
+    for _ in 0..20 {
+        call(&mut running);
+    }
+    assert_eq!((inside.hits(), at_entry.hits()), (2200, 2000));
+    drop((inside, at_entry));
+    let said = recording.end();
+    assert_eq!(said["sites"][0]["tactic"], "int3", "{said}");
+    call(&mut running);
+    assert_text_is_the_files(&process, true);
+    assert!(summary(&trace)["events"].as_u64() >= Some(100), "{said}");
     running.finish();
 }
 

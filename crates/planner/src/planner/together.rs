@@ -445,7 +445,8 @@ pub(super) fn covers_any(plan: &Planned, wanted: &[u64], shared: &HashMap<u64, E
 /// True if the first pass found no jump for a site, but a later pass might.
 pub(super) fn wants_placing(plan: &Planned) -> bool {
     match plan {
-        Ok(plan) => plan.shape.tactic.is_breakpoint(),
+        // Beside another tool's breakpoint a jump may not be safe, although there is one.
+        Ok(plan) => plan.shape.tactic.is_breakpoint() && !plan.shape.is_beside_another(),
         // A reason that holds for the site itself is the same for every tactic.
         Err(refused) => refused
             .refusals

@@ -123,6 +123,11 @@ pub enum Refusal {
         /// Address of that jump.
         at: u64,
     },
+    /// The jump would cover several instructions of a page that holds something else than its file.
+    #[error(
+        "another tool has a uprobe in the same page (or the program has changed it): one more, at this function, would make the program execute the middle of a jump over several instructions"
+    )]
+    AlteredPage,
     /// No instruction or unused bytes in reach of a short jump could make room.
     #[error("no instruction or unused bytes nearby could make room for the jump")]
     NoNeighbour,
@@ -243,6 +248,7 @@ impl Refusal {
             Self::NoStubAddress => "no-stub-address",
             Self::BytesInUse { .. } => "bytes-in-use",
             Self::SharedJump { .. } => "shared-jump",
+            Self::AlteredPage => "altered-page",
             Self::NoNeighbour => "no-neighbour",
             Self::PageBoundary { .. } => "page-boundary",
             Self::NotRelocatable(_) => "not-relocatable",
