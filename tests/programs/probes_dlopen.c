@@ -127,6 +127,48 @@ static long four_times(long n)
 	return 4 * n;
 }
 
+/* At once, before anybody has noticed that the library was there a second time. */
+static void changed_at_once(void)
+{
+	char event[200];
+	int same = 0;
+	snprintf(event, sizeof event, "%s:plugged n=$arg1:u64", probe.object);
+	load();
+	for (int round = 0; round < 40; round++) {
+		int events[2];
+		for (int i = 0; i < 2; i++) {
+			events[i] = capriole_event_enable(event);
+			if (events[i] < 0)
+				BAD("round %d: %s", round, capriole_error());
+		}
+		OK(capriole_probe_register(&probe));
+		if (round & 1)
+			optimize(&probe);
+		void *before = dlsym(library, "plugged");
+		unload();
+		load();
+		same += before == dlsym(library, "plugged");
+		if (round & 2)
+			OK(capriole_event_disable(events[round & 1]));
+		if (round & 4)
+			OK(capriole_probe_disable(&probe));
+		if (round & 8)
+			OK(capriole_probe_enable(&probe));
+		OK(capriole_probe_unregister(&probe));
+		OK(capriole_probe_register(&probe));
+		hits = 0;
+		IS(call(1), 3);
+		IS(hits, 1);
+		OK(capriole_probe_unregister(&probe));
+		IS(call(1), 3);
+		IS(hits, 1);
+		for (int i = 0; i < 2; i++)
+			if (!(round & 2) || i != (round & 1))
+				OK(capriole_event_disable(events[i]));
+	}
+	CHECK(same > 0);
+}
+
 /* A replacement stays one, and can be taken back and put in again. */
 static void replaced(void)
 {
@@ -151,6 +193,7 @@ int main(int argc, char **argv)
 		{ "come_back", come_back },
 		{ "disabled_meanwhile", disabled_meanwhile },
 		{ "beside_the_old_one", beside_the_old_one },
+		{ "changed_at_once", changed_at_once },
 		{ "replaced", replaced },
 		{ NULL, NULL },
 	};

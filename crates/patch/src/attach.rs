@@ -192,6 +192,8 @@ pub struct Attached {
     watched: Option<Watched>,
     /// Probes removed because another tool changed their sites.
     disturbances: Vec<Disturbance>,
+    /// The number of those that a look has returned.
+    told: usize,
 }
 
 /// State of a site: which patch leads to its detour now.
@@ -764,6 +766,7 @@ fn prepare_and_write(
         unreached: BTreeSet::new(),
         watched: None,
         disturbances: Vec::new(),
+        told: 0,
     };
     if !traps.is_empty() || handles_faults {
         // First the guards that hide our handlers from the program.

@@ -13,7 +13,7 @@ use crate::traces::{Background, events, recorder, scratch, summary, text, until_
 use crate::uprobe::Uprobe;
 use capriole_event::EventSpec;
 use capriole_object::Objects;
-use capriole_patch::attach::{Beside, How, SiteState};
+use capriole_patch::attach::{self, Attached, Beside, How, Probe, SiteState};
 use capriole_planner::resolve::resolve;
 use capriole_proc::process::Process;
 use capriole_testkit::effort::rounds;
@@ -347,6 +347,75 @@ fn a_look_takes_out_what_a_uprobe_left() {
         "of the two that are left, and the new one"
     );
     assert_text_is_the_files(&process, true);
+    running.finish();
+}
+
+/// A library that is unloaded and loaded again at its address holds the file's bytes. A change that comes before
+/// the next look finds that, and the look tells of it.
+#[test]
+fn a_change_before_the_next_look_finds_what_the_look_would() {
+    let directory = scratch();
+    let Some(program) = program(&directory) else {
+        return;
+    };
+    let mut running = Running::start(&program, &[]);
+    let process = running.process();
+    let memory = std::fs::OpenOptions::new()
+        .write(true)
+        .open(process.proc_path("mem"));
+    let memory = memory.expect("memory of a child");
+    let tid = running.pid as i32;
+    let nothing = Beside::TakenOut(Vec::new());
+    type Change = fn(&mut Attached, Probe, &attach::Running);
+    let changes: [Change; 6] = [
+        |attached, _, _| drop(attached.disarm(&[0]).expect("disarmed")),
+        |attached, _, tid| drop(attached.disarm_running(&[0], tid).expect("disarmed")),
+        |attached, _, _| assert_eq!(attached.arm(&[0]).expect("armed"), []),
+        |attached, _, tid| assert_eq!(attached.arm_running(&[0], tid).expect("armed"), []),
+        |attached, more, _| assert_eq!(attached.add(vec![more]).expect("added").len(), 1),
+        |attached, more, tid| {
+            assert_eq!(
+                attached.add_running(vec![more], tid).expect("added").len(),
+                1
+            )
+        },
+    ];
+    for (at, event) in EVENTS.iter().enumerate() {
+        let address = places(&process)[at].1;
+        let file = bytes(&process, address);
+        let probe = || Probes::joined(&process, &[event]).probes.swap_remove(0);
+        for (number, change) in changes.iter().enumerate() {
+            let case = format!("{event}, change {number}");
+            let (second, third) = (probe(), probe());
+            let mut recording = attach_to(&process, &Probes::joined(&process, &[event]), 1 << 20);
+            let attached = &mut recording.attached;
+            let second = attached.add(vec![second]).expect("added").start;
+            assert_eq!(attached.look().expect("a look"), nothing, "{case}");
+            assert_ne!(bytes(&process, address), file, "{case}");
+            memory.write_all_at(&file, address).expect("written");
+            change(attached, third, &attach::Running { tid });
+            let state = attached.outcome(second).expect("a site").state;
+            // Where the first was armed again, or a third one added, the place is in use again.
+            let expected = match number {
+                0 | 1 => SiteState::TakenOut,
+                _ => SiteState::Final,
+            };
+            assert_eq!(state, expected, "{case}");
+            call(&mut running);
+            let Ok(Beside::TakenOut(found)) = attached.look() else {
+                panic!("{case}: no guard was touched");
+            };
+            let found: Vec<(usize, How)> = found.iter().map(|d| (d.probe, d.how)).collect();
+            assert_eq!(
+                found,
+                [(0, How::Restored), (second, How::Restored)],
+                "{case}"
+            );
+            assert_eq!(attached.look().expect("a look"), nothing, "{case}");
+            recording.detach().expect("nothing is lost");
+            assert_eq!(bytes(&process, address), file, "{case}");
+        }
+    }
     running.finish();
 }
 

@@ -88,6 +88,7 @@ impl Attached {
     /// The probes in place stay as they are; the new ones have numbers, and no site.
     pub fn add(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
+        self.look_before_addition(&probes);
         self.host
             .clone()
             .apart(|| self.add_living(probes, Way::Paused))
@@ -102,6 +103,7 @@ impl Attached {
     /// The errors of stopping the program; nothing has changed then.
     pub fn disarm(&mut self, probes: &[usize]) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
+        self.look_before_change(probes);
         self.forget_taken_out(probes);
         let wanted = self.to_disarm(probes);
         let mut armed: Vec<usize> = wanted.keys().copied().collect();
@@ -120,6 +122,7 @@ impl Attached {
     /// The errors of stopping the program; nothing has changed then.
     pub fn arm(&mut self, probes: &[usize]) -> Result<Vec<(usize, SiteError)>, TargetError> {
         self.check_living()?;
+        self.look_before_change(probes);
         let wanted = self.to_arm(probes);
         self.host
             .clone()

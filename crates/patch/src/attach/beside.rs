@@ -30,7 +30,7 @@
 //! be ours; any other belongs to another tool and stays. A detach does the same.
 
 use super::round::{Entry, Round};
-use super::{Attached, SiteError, SiteState};
+use super::{Attached, Probe, SiteError, SiteState};
 use crate::cover;
 use crate::detach::one_at_each_place;
 use crate::patch::Batch;
@@ -264,22 +264,70 @@ pub(super) fn take_back<'c>(
 
 impl Attached {
     /// Checks, without stopping the program, if another tool has changed a probe's site, and if so
-    /// removes that probe, here and in forked children.
+    /// removes that probe, here and in forked children. Returns what was found since the last check; a change
+    /// of probes finds some as well.
     ///
     /// # Errors
     /// The program cannot be stopped: a debugger may hold it. Nothing has changed then, and a later
     /// check finds the same.
     pub fn look(&mut self) -> Result<Beside, TargetError> {
-        let nothing = Beside::TakenOut(Vec::new());
         if self
             .watched
             .as_ref()
-            .is_some_and(|w| w.changed().is_empty())
+            .is_none_or(|w| !w.changed().is_empty())
         {
-            return Ok(nothing);
+            self.host.check_stops()?;
+            if let Beside::Guard(how) = self.host.clone().apart(|| self.look_again())? {
+                return Ok(Beside::Guard(how));
+            }
         }
-        self.host.check_stops()?;
-        self.host.clone().apart(|| self.look_again())
+        let told = std::mem::replace(&mut self.told, self.disturbances.len());
+        Ok(Beside::TakenOut(self.disturbances[told..].to_vec()))
+    }
+
+    /// Checks the sites in some pages, before a change relies on what was written there: a library may have
+    /// been unloaded, and loaded again at the same address, since the last check. Where the program cannot be
+    /// stopped now, nothing changes; the write then refuses what it does not expect.
+    pub(super) fn look_before(&mut self, pages: &BTreeSet<u64>) {
+        let Ok(remote) = self.host.memory() else {
+            return;
+        };
+        let mut batch = Batch::new(self.process().pid() as i32, &remote);
+        let changed = self.round.entries.iter().any(|entry| {
+            let mut near = entry.changes().iter();
+            near.any(|change| {
+                let is_near = change.pages().any(|page| pages.contains(&page));
+                let is_as_written = |batch: &mut Batch<'_>| match entry.state {
+                    SiteState::Final => batch.inspect(change) == Found::After,
+                    SiteState::StandIn => batch.holds(change.address, &[INT3]),
+                    SiteState::Waiting | SiteState::TakenOut | SiteState::Disarmed => true,
+                };
+                is_near && batch.is_mapped(change) && !is_as_written(&mut batch)
+            })
+        });
+        if changed && self.host.check_stops().is_ok() {
+            // A guard that was changed is found by the next look as well.
+            let _ = self.host.clone().apart(|| self.look_again());
+        }
+    }
+
+    /// Has the sites where probes are to be added [checked](Self::look_before).
+    pub(super) fn look_before_addition(&mut self, probes: &[Probe]) {
+        let covered = probes.iter().map(|probe| probe.shape.covered);
+        let ends = covered.flat_map(|covered| [covered.start, covered.end]);
+        let pages = ends
+            .map(|address| address / PAGE_SIZE * PAGE_SIZE)
+            .collect();
+        self.look_before(&pages);
+    }
+
+    /// Has the sites of some probes [checked](Self::look_before).
+    pub(super) fn look_before_change(&mut self, probes: &[usize]) {
+        let entries = probes.iter().filter_map(|probe| self.entry_of(*probe));
+        let entries = entries.map(|entry| &self.round.entries[entry]);
+        let changes = entries.flat_map(Entry::changes);
+        let pages = changes.flat_map(Change::pages).collect();
+        self.look_before(&pages);
     }
 
     fn look_again(&mut self) -> Result<Beside, TargetError> {

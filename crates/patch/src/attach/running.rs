@@ -75,6 +75,7 @@ impl Attached {
     /// As [`add`](Self::add).
     pub fn add_disarmed(&mut self, probes: Vec<Probe>) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
+        self.look_before_addition(&probes);
         let host = self.host.clone();
         host.apart(|| self.add_living(probes, Way::Prepared))
     }
@@ -91,6 +92,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Range<usize>, TargetError> {
         self.check_living()?;
+        self.look_before_addition(&probes);
         let host = self.host.clone();
         host.apart(|| self.add_living(probes, Way::Running(running)))
     }
@@ -105,6 +107,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<(usize, SiteError)>, TargetError> {
         self.check_living()?;
+        self.look_before_change(probes);
         let wanted = self.to_arm(probes);
         let host = self.host.clone();
         host.apart(|| self.change(wanted, &BTreeSet::new(), Way::Running(running)))
@@ -121,6 +124,7 @@ impl Attached {
         running: &Running,
     ) -> Result<Vec<usize>, TargetError> {
         self.check_living()?;
+        self.look_before_change(probes);
         self.forget_taken_out(probes);
         let wanted = self.to_disarm(probes);
         let mut armed: Vec<usize> = wanted.keys().copied().collect();
@@ -193,7 +197,7 @@ impl Attached {
     }
 
     /// Returns the entry that a probe's place has now.
-    fn entry_of(&self, probe: usize) -> Option<usize> {
+    pub(super) fn entry_of(&self, probe: usize) -> Option<usize> {
         let asked = self.round.asked.probes.get(probe)?;
         self.round.asked.places[asked.place.clone().ok()?].current
     }
@@ -397,6 +401,7 @@ impl Attached {
     /// As [`arm`](Self::arm).
     pub fn hold_running(&mut self, probes: &[usize], running: &Running) -> Result<(), TargetError> {
         self.check_living()?;
+        self.look_before_change(probes);
         let entries: Vec<usize> = probes.iter().filter_map(|p| self.entry_of(*p)).collect();
         for entry in &entries {
             self.round.entries[*entry].held = true;

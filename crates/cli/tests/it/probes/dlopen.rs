@@ -30,6 +30,11 @@ fn beside_the_old_one() {
 }
 
 #[test]
+fn changed_at_once() {
+    part("changed_at_once");
+}
+
+#[test]
 fn replaced() {
     part("replaced");
 }
