@@ -3,8 +3,11 @@
 
 use crate::advice;
 use capriole::error::message_of;
+use capriole_event::ParseError;
 use capriole_text::tell;
+use std::ffi::OsString;
 use std::fmt;
+use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 /// Error for arguments that clap accepts but that do not fit together.
@@ -25,12 +28,33 @@ pub fn code(result: anyhow::Result<ExitCode>) -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            tell!("capriole: {}", message(&error));
-            match error.is::<Usage>() {
+            let message = message(&error);
+            tell!("capriole: {message}");
+            match is_usage(&error, &message) {
                 true => ExitCode::from(2),
                 false => ExitCode::FAILURE,
             }
         }
+    }
+}
+
+/// True if the command line is invalid: its arguments, or an event, with a mistake that the message points at.
+fn is_usage(error: &anyhow::Error, message: &str) -> bool {
+    let points = message.lines().any(|line| line.trim() == "^");
+    points
+        || error
+            .chain()
+            .any(|cause| cause.is::<Usage>() || cause.is::<ParseError>())
+}
+
+/// Reads the name of a file or directory that is to be made.
+///
+/// # Errors
+/// It is `-`, by which other commands mean standard output.
+pub fn new_file(name: OsString) -> Result<PathBuf, String> {
+    match name == "-" {
+        true => Err("it is not written to standard output; give a name".to_owned()),
+        false => Ok(name.into()),
     }
 }
 

@@ -7,11 +7,14 @@ use crate::names::NamesFlag;
 use crate::subject;
 use capriole::advice::Message;
 use capriole::filtered::Filtered;
+use capriole::open_calls;
 use capriole::options::ProbeOptions;
 use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
+use capriole::uncovered::{self, Uncovered};
 use capriole::watch::{Ended, Observer, not_followed};
 use capriole_host::signals;
+use capriole_insn::Extent;
 use capriole_object::Objects;
 use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
@@ -27,6 +30,7 @@ use capriole_trace::Role;
 use clap::ValueHint;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
@@ -357,7 +361,12 @@ fn named(names: &BTreeSet<String>) -> String {
 
 /// Prints which events were not hit, if none was, and objects that have functions of the same names.
 /// Calls of `--graph` were recorded only if they took at least `least`.
-pub fn say_nothing_hit(probed: &Probed, names: &ShownNames, least: Option<Duration>) {
+pub fn say_nothing_hit(
+    probed: &Probed,
+    detached: &Detached,
+    names: &ShownNames,
+    least: Option<Duration>,
+) {
     let both = probed.selected.iter().zip(&probed.dropped);
     let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
     let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
@@ -395,11 +404,48 @@ pub fn say_nothing_hit(probed: &Probed, names: &ShownNames, least: Option<Durati
         "capriole: none of these was hit{filtered}{short}: {}",
         named(&unhit)
     );
+    say_open_calls(probed, detached, &events, names);
     if let Some(message) = timed_to_a_jump(&events, names) {
         tell!("capriole: {message}");
     }
     for message in elsewhere(probed.attached.process(), &events) {
         tell!("capriole: {message}");
+    }
+}
+
+/// Returns the processes that a recording of a running program does not cover.
+pub fn uncovered(run: &RunFlags, probed: &Probed) -> Vec<Uncovered> {
+    match run.pid {
+        Some(_) => uncovered::of(&probed.attached),
+        None => Vec::new(),
+    }
+}
+
+/// Returns the same for JSON.
+pub fn uncovered_json(uncovered: &[Uncovered]) -> Value {
+    let one = |other: &Uncovered| json!({"pid": other.pid, "name": other.name, "relation": other.relation.as_str()});
+    uncovered.iter().map(one).collect()
+}
+
+/// Prints which of these events, which were not hit, are at functions that threads have been in since before.
+pub fn say_open_calls(
+    probed: &Probed,
+    detached: &Detached,
+    events: &[&Selected],
+    names: &ShownNames,
+) {
+    let functions: Vec<Extent> = events.iter().map(|event| event.site.extent).collect();
+    let process = probed.attached.process();
+    let open = open_calls::on_stacks(process, &detached.stood, &functions);
+    let open: BTreeSet<String> = open
+        .into_iter()
+        .map(|index| names.get(&events[index].function()))
+        .collect();
+    if !open.is_empty() {
+        tell!(
+            "capriole: a thread is in {} since before the probes were in: such a call is not seen at its entry",
+            named(&open)
+        );
     }
 }
 
@@ -515,12 +561,18 @@ pub struct End {
 }
 
 impl End {
-    /// Looks at a process whose recording has ended for this reason.
-    pub fn of(reason: Ended, process: &Process, child: Option<&mut Child>) -> End {
+    /// Looks at a process whose recording has ended for this reason. `known` is its exit status, as far as
+    /// that can be known of a process that is not our child.
+    pub fn of(
+        reason: Ended,
+        process: &Process,
+        child: Option<&mut Child>,
+        known: Option<ExitStatus>,
+    ) -> End {
         // A child that has ended keeps its name until it is waited for.
         let name = process.thread_name(process.pid()).ok();
         let status = match reason {
-            Ended::Exited => child.and_then(|child| child.wait().ok()),
+            Ended::Exited => child.map_or(known, |child| child.wait().ok()),
             _ => None,
         };
         End {

@@ -20,6 +20,7 @@ pub fn message(error: &Error, words: &[OsString]) -> Option<String> {
         ErrorKind::InvalidSubcommand => {
             unknown_command(&one(error, ContextKind::InvalidSubcommand)?)
         }
+        ErrorKind::MissingSubcommand => "no command; `capriole help` lists them".to_owned(),
         ErrorKind::UnknownArgument => unknown_argument(error, command, &argument()),
         ErrorKind::MissingRequiredArgument => {
             missing(command, &all(error, ContextKind::InvalidArg), &words)

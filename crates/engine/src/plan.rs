@@ -11,6 +11,7 @@ use crate::session::sites::Pace;
 use crate::unwinding;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
+use capriole_host::ending::Ending;
 use capriole_host::ptrace;
 use capriole_host::{Host, TargetError, signals};
 use capriole_ledger::Kind;
@@ -280,6 +281,7 @@ impl Planned {
     ) -> Result<Probed> {
         // Up to here a signal may end this process.
         signals::hold();
+        let ending = Arc::new(Ending::of(host.process()));
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
         let session = NewSession {
             kind: self.kind,
@@ -307,6 +309,7 @@ impl Planned {
             impossible: self.impossible,
             own: self.own,
             probe_of,
+            ending,
             attached,
         })
     }
@@ -434,6 +437,8 @@ pub struct Probed {
     pub own: Vec<Own>,
     /// For each site, the number of its probe.
     pub(crate) probe_of: Vec<Option<usize>>,
+    /// Watches for the end of the process, from before the attach.
+    pub ending: Arc<Ending>,
     /// The inserted probes.
     pub attached: Attached,
 }

@@ -4,14 +4,14 @@
 use crate::executed::Executed;
 use crate::pace::Work;
 use capriole_host::TargetError;
+use capriole_host::ending::Ending;
 use capriole_patch::attach::{Attached, Beside, How, Leave, Unreached};
 use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
 use capriole_proc::process::Process;
 use capriole_text::units;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The other side of a recording: it may request the end, and is told what happens.
@@ -134,7 +134,7 @@ fn tool_check_delay(found: bool, spent: Duration) -> Duration {
 #[derive(Debug)]
 pub struct Watch {
     process: Process,
-    pidfd: Option<OwnedFd>,
+    ending: Arc<Ending>,
     started: Instant,
     limit: Option<Duration>,
     second: Instant,
@@ -157,13 +157,16 @@ pub struct Watch {
 impl Watch {
     /// Starts watching a process, for `limit` at most, from now on. This cannot fail, since the
     /// probes are already in the process.
-    pub fn new(process: &Process, names: Vec<String>, limit: Option<Duration>) -> Watch {
-        let pid = Pid::from_raw(process.pid() as i32);
+    pub fn new(
+        process: &Process,
+        ending: Arc<Ending>,
+        names: Vec<String>,
+        limit: Option<Duration>,
+    ) -> Watch {
         let now = Instant::now();
         Watch {
             process: process.clone(),
-            // Fails before Linux 5.3, or if the process has just ended.
-            pidfd: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
+            ending,
             started: now,
             limit,
             second: now,
@@ -223,17 +226,10 @@ impl Watch {
         self.family.members(attached).cloned()
     }
 
-    fn has_ended(&self) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        match &self.pidfd {
-            Some(fd) => {
-                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
-            }
-            None => !self.process.is_alive(),
-        }
+    /// Returns the exit status of a process that has ended, if it is known.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.ending.status()
     }
 
     fn all_threads_ended(&self) -> bool {
@@ -322,7 +318,7 @@ impl Watch {
         if self.left() == Some(Duration::ZERO) {
             return Some(Ended::Duration);
         }
-        if self.has_ended() {
+        if self.ending.has_ended() {
             return Some(Ended::Exited);
         }
         if attached.is_restored() {
@@ -366,7 +362,7 @@ impl Watch {
             kept |= stranger.keeps;
             let outcome = match stranger.result {
                 _ if stranger.keeps => "it keeps the memory of this recording".to_owned(),
-                Ok(()) => "it is not recorded any more".to_owned(),
+                Ok(()) => format!("it is not covered any more; -p {pid} covers it"),
                 Err(error) => format!("its probes cannot be taken out: {error}"),
             };
             observer.tell(&format!(
@@ -380,7 +376,7 @@ impl Watch {
         // Another thread's status, if the main thread has ended and others go on.
         match self.process.status().map(|status| status.state) {
             Ok(state) if !state.has_ended() => {
-                let is_other = !attached.is_mapped() && !self.has_ended();
+                let is_other = !attached.is_mapped() && !self.ending.has_ended();
                 // One that is just ending has no memory at all.
                 let has_memory = || self.process.maps().is_ok_and(|maps| !maps.is_empty());
                 (is_other && has_memory()).then_some(Ended::Executed)

@@ -4,12 +4,14 @@
 //! - [`ptrace`]: the host for other processes
 //! - [`volunteer`]: the host for a program that asks for its own changes
 //! - `x86_64`: registers, signal frames, and the instructions by which a thread makes calls for us
+//! - [`ending`]: how a process has ended
 //! - [`stacks`], [`survey`]: examining stopped threads
 //! - [`memfd`]: descriptors of other processes
 //! - [`signals`]: signals that end the tracer itself
 //! - [`standard`]: the descriptors with which the tracer was started
 #![deny(unsafe_code)]
 
+pub mod ending;
 pub mod error;
 pub mod host;
 pub mod memfd;

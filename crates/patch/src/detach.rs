@@ -51,7 +51,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// Result of a detach.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Detached {
     /// Sites whose bytes were restored, without the guards.
     pub restored: usize,
@@ -74,7 +74,13 @@ pub struct Detached {
     /// signal handler had interrupted; `None` if there were none to remove, because the program had ended
     /// or another process had removed them.
     pub out: Option<Instant>,
+    /// Stack pointers and program counters of the threads when the bytes were restored; of the first
+    /// [`MOST_STOOD`] threads.
+    pub stood: Vec<(u64, u64)>,
 }
+
+/// Most threads of which a detach tells where they stood.
+pub const MOST_STOOD: usize = 64;
 
 /// Attempts to let a thread leave a detour, with growing pauses. A detour takes nanoseconds; the
 /// later attempts are for machines that are very busy.
@@ -165,6 +171,8 @@ fn detach_ours(
             return Ok(());
         }
         if round == 0 && !is_kept {
+            let threads = stopped.threads().iter().take(MOST_STOOD);
+            report.stood = threads.map(|thread| (thread.sp(), thread.pc())).collect();
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, report)?;
             say_left(process, &remote, installed)?;

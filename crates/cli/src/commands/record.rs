@@ -1,7 +1,7 @@
 //! `capriole record`: records events into a trace directory.
 
 use crate::advice;
-use crate::exit::with_remedy;
+use crate::exit::{self, with_remedy};
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
 use capriole::aggregate::Keys;
@@ -13,6 +13,7 @@ use capriole::program::Program;
 use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
 use capriole::returns::Unseen;
+use capriole::uncovered;
 use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
@@ -29,6 +30,7 @@ use capriole_text::{note, say, tell};
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
 use clap::ValueHint;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -63,7 +65,7 @@ pub struct Arguments {
     #[command(flatten)]
     run: RunFlags,
     /// The trace directory
-    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace", value_hint = ValueHint::DirPath)]
+    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace", value_hint = ValueHint::DirPath, value_parser = OsStringValueParser::new().try_map(exit::new_file))]
     output: PathBuf,
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
@@ -163,12 +165,18 @@ fn record(
     if arguments.run.pid.is_none() {
         recorder.set_start(Instant::now());
     }
+    let uncovered = probing::uncovered(&arguments.run, &probed);
+    if let Some(message) = uncovered::message(&uncovered) {
+        tell!("capriole: {message}");
+        recorder.warn(message);
+    }
     let mut child = program.release();
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
     let detached = timed("probes removed", || probed.detach());
     let attached = &probed.attached;
     let end = ended.as_ref().ok();
-    let end = end.map(|ended| End::of(*ended, attached.process(), child.as_mut()));
+    let known = recorder.exit_status();
+    let end = end.map(|ended| End::of(*ended, attached.process(), child.as_mut(), known));
     let status = end.as_ref().and_then(End::status);
     let summary = timed("trace completed", || {
         recorder.finish(attached, detached.as_ref().ok(), status.map(traced))
@@ -209,6 +217,7 @@ fn record(
             "thread_ids": attached.survey.tid_offset.is_some(),
             "ended": ended.as_str(),
             "executed_children": summary.executed_children,
+            "not_covered": probing::uncovered_json(&uncovered),
             "taken_out": probed.taken_out(),
             "unreached_uprobes": attached.all_unreached(),
             "repaired": detached.repaired,
@@ -225,7 +234,7 @@ fn record(
     }
     let code = match child {
         Some(child) => wait_for(child)?,
-        None => ExitCode::SUCCESS,
+        None => status.map_or(ExitCode::SUCCESS, exit::passed_on),
     };
     if !arguments.output.is_dir() {
         tell!(
@@ -300,7 +309,7 @@ fn say_summary(
     probing::say_not_followed(summary.executed_children);
     probing::say_end(probed, detached);
     if summary.events == 0 && full == 0 {
-        probing::say_nothing_hit(probed, names, arguments.min_duration);
+        probing::say_nothing_hit(probed, detached, names, arguments.min_duration);
         return;
     }
     let dir = match arguments.output.to_str() {

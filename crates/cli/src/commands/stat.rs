@@ -27,6 +27,7 @@ use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
 use capriole::returns::Unseen;
+use capriole::uncovered;
 use capriole::watch::{Ended, Watch};
 use capriole_event::{Action, Aggregate, Aggregation, Base, Probe};
 use capriole_object::symbols::shown::{Form, ShownNames};
@@ -42,6 +43,7 @@ use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
 use clap::ValueHint;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use columns::Names;
 use json::Extent;
 use live::Screen;
@@ -92,7 +94,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["json", "interval", "top", "sort", "histogram"])]
     folded: bool,
     /// Draw a flame graph of the keys that are call stacks into this file (SVG)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = OsStringValueParser::new().try_map(exit::new_file))]
     flame: Option<PathBuf>,
     /// With --folded and --flame: the column to add up, calls unless given; a sum, or total
     #[arg(long, value_name = "COLUMN")]
@@ -245,12 +247,17 @@ fn count(
         Some(_) => probed.attached.since,
         None => Instant::now(),
     };
+    let uncovered = probing::uncovered(&arguments.run, probed);
+    if let Some(message) = uncovered::message(&uncovered) {
+        tell!("capriole: {message}");
+    }
     let mut child = program.release();
     let mut counting = Counting {
         source: &source,
         lookup,
         watch: Watch::new(
             probed.attached.process(),
+            probed.ending.clone(),
             probed.names(),
             arguments.run.duration,
         ),
@@ -283,6 +290,11 @@ fn count(
             };
         }
     };
+    let known = match ended {
+        Ended::Exited => watch.exit_status(),
+        _ => None,
+    };
+    let end = End::of(ended, probed.attached.process(), child.as_mut(), known);
     let mut whole = source.read(time, &probed.selected);
     let entered = source.entries(&probed.selected);
     let unended = unended(&whole, &entered, &shown.hit_as);
@@ -299,6 +311,7 @@ fn count(
             let mut value = json(probed, &whole, &shown, &entered, ended, &detached);
             Filtered::of(&probed.attached).put_into(&mut value);
             value["executed_children"] = json!(watch.executed_children());
+            value["not_covered"] = probing::uncovered_json(&uncovered);
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
@@ -319,7 +332,7 @@ fn count(
                 "capriole: {} in {}{}",
                 units::counted(all, "call", "calls"),
                 units::time(time),
-                End::of(ended, probed.attached.process(), child.as_mut()).remark()
+                end.remark()
             );
             if let Some(step) = clock_step_ns.filter(|step| *step > 1) {
                 note!("capriole: times are by a clock with steps of {step} ns");
@@ -360,7 +373,10 @@ fn count(
             let mut intervals = whole.groups.iter().filter_map(|group| group.intervals);
             let is_hit = intervals.any(|intervals| intervals.is_hit());
             if all == 0 && whole.lost == 0 && unended.is_empty() && !is_hit {
-                probing::say_nothing_hit(probed, &names, None);
+                probing::say_nothing_hit(probed, &detached, &names, None);
+            } else {
+                let unhit = unhit(probed, &whole, &entered, &shown.hit_as);
+                probing::say_open_calls(probed, &detached, &unhit, &names);
             }
             printed
         }
@@ -374,8 +390,54 @@ fn count(
     let printed = drawn.and(last_interval).and(printed);
     match child {
         Some(child) => exit::unless_unread(printed, wait_for(child)?),
-        None => printed.map(|()| ExitCode::SUCCESS),
+        None => printed.map(|()| end.status().map_or(ExitCode::SUCCESS, exit::passed_on)),
     }
+}
+
+/// Returns the number of an event, and those of all that count as hit together with it, as one.
+fn number_of(hit_as: &[u32], event: usize) -> usize {
+    hit_as.get(event).map_or(event, |number| *number as usize)
+}
+
+/// Returns the numbers of the events that were hit. Starts and ends of intervals count as hit also if there was
+/// no interval.
+fn hit_events(whole: &Snapshot, hit_as: &[u32]) -> HashSet<usize> {
+    let calls = by_event(&whole.groups);
+    let counted = calls.into_iter().filter(|(_, calls)| *calls > 0);
+    let mut hit: HashSet<usize> = counted.map(|(event, _)| event).collect();
+    for group in &whole.groups {
+        let Some(intervals) = &group.intervals else {
+            continue;
+        };
+        if intervals.started + intervals.no_room + intervals.unreadable > 0 {
+            hit.extend(&group.starts);
+        }
+        if intervals.unmatched + intervals.unreadable > 0 {
+            hit.extend(&group.events);
+        }
+    }
+    hit.into_iter()
+        .map(|event| number_of(hit_as, event))
+        .collect()
+}
+
+/// Returns the events that have a probe and were neither hit nor begun.
+fn unhit<'a>(
+    probed: &'a Probed,
+    whole: &Snapshot,
+    entered: &BTreeMap<usize, u64>,
+    hit_as: &[u32],
+) -> Vec<&'a Selected> {
+    let hit = hit_events(whole, hit_as);
+    let events = probed.selected.iter().zip(&probed.dropped);
+    let events = events.filter(|(event, dropped)| {
+        let is_entered = entered
+            .get(&(event.id as usize))
+            .is_some_and(|calls| *calls > 0);
+        let is_hit = hit.contains(&number_of(hit_as, event.id as usize)) || is_entered;
+        dropped.is_none() && !event.origin.is_implied() && !event.part.begins_calls() && !is_hit
+    });
+    events.map(|(event, _)| event).collect()
 }
 
 /// Returns the events at functions' exits that were not hit, although the functions were entered so
@@ -385,10 +447,8 @@ fn unended(
     entered: &BTreeMap<usize, u64>,
     hit_as: &[u32],
 ) -> BTreeMap<usize, u64> {
-    let number = |event: usize| hit_as.get(event).map_or(event, |number| *number as usize);
-    let calls = by_event(&whole.groups);
-    let hit = calls.iter().filter(|(_, calls)| *calls > 0);
-    let hit: HashSet<usize> = hit.map(|(event, _)| number(*event)).collect();
+    let number = |event: usize| number_of(hit_as, event);
+    let hit = hit_events(whole, hit_as);
     let counted = entered.iter().filter(|(_, calls)| **calls > 0);
     let unended = counted.filter(|(event, _)| !hit.contains(&number(**event)));
     unended

@@ -1,7 +1,7 @@
 //! Values of enumerations are shown by the names of the source.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, told};
+use crate::target::{assert_failed, capriole, told};
 use crate::traces::{counts_of, events, record_program, scratch, text};
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ fn names_that_are_not_there_are_refused_at_their_column() {
     ];
     let refused = events.map(|event| {
         let output = capriole(&["record", "-e", event, "--", text(&program)]);
-        assert_eq!(output.status.code(), Some(1), "{event}");
+        assert_failed(&output);
         String::from_utf8(output.stderr).expect("UTF-8")
     });
     insta::assert_snapshot!(refused.concat());

@@ -4,7 +4,8 @@
 use crate::programs;
 
 use crate::target::{
-    Looks, Running, assert_no_session, assert_text_is_the_files, capriole, is_root, looks, told,
+    Looks, Running, assert_failed, assert_no_session, assert_text_is_the_files, capriole, is_root,
+    looks, told,
 };
 use crate::traces::{record, recorder, scratch, summary, text};
 use capriole_proc::process::Process;
@@ -76,7 +77,7 @@ impl Target {
     }
 
     fn refused(&mut self, output: &Output) -> String {
-        assert_eq!(output.status.code(), Some(1), "{}", told(output));
+        assert_failed(output);
         self.is_untouched();
         assert!(
             !self.trace().exists(),

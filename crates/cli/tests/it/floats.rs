@@ -2,7 +2,7 @@
 //! straight-line code, by the resident, and without restartable sequences.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, told};
+use crate::target::{assert_failed, capriole, told};
 use crate::traces::{events, pairs, recorder, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -222,7 +222,7 @@ fn what_cannot_be_done_with_them_is_said() {
         ("stat", ":doubled by x", "`x` is a floating point number"),
     ] {
         let output = capriole(&[how, "-e", event, "--", text(&program)]);
-        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        assert_failed(&output);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(reason), "{event}: {said}");
     }

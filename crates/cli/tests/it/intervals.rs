@@ -2,7 +2,7 @@
 //! measures them itself.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, told};
+use crate::target::{assert_failed, capriole, told};
 use crate::traces::told_by_stat;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
@@ -467,7 +467,7 @@ fn intervals_without_restartable_sequences() {
 /// Asserts what is said of an event that cannot be measured.
 fn refused(event: &str) -> String {
     let output = run(&["-e", event], &["script"]);
-    assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+    assert_failed(&output);
     String::from_utf8_lossy(&output.stderr)
         .replace(program().to_str().expect("text"), "PROGRAM")
         .trim_end()

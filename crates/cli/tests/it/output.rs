@@ -840,6 +840,7 @@ fn record_and_report() {
       "thread_ids": "bool",
       "ended": "text",
       "executed_children": "number",
+      "not_covered": [],
       "taken_out": "number",
       "unreached_uprobes": "number",
       "repaired": "number",

@@ -2,7 +2,9 @@
 //! returned, however the functions are left, and they match the kernel's own return probes.
 
 use crate::programs::{Compiler, build, build_go};
-use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
+use crate::target::{
+    Running, assert_failed, assert_no_session, assert_text_is_the_files, capriole, told,
+};
 use crate::traces::{Background, events, pairs, record, record_program, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -284,7 +286,7 @@ fn go() {
 }
 
 fn failure(output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(1), "{}", told(output));
+    assert_failed(output);
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -2,7 +2,7 @@
 //! filters, and as keys.
 
 use crate::programs::{Compiler, build};
-use crate::target::{capriole, told};
+use crate::target::{assert_failed, capriole, told};
 use crate::traces::{counts_of, events, record_program, scratch, text};
 use serde_json::{Value, json};
 
@@ -115,7 +115,7 @@ fn lengths_that_are_no_numbers_are_refused() {
         let trace = directory.path().join("t");
         let words = ["record", "-o", text(&trace), "-e", &event, "--"];
         let output = capriole(&[&words[..], &[text(&program)]].concat());
-        assert_eq!(output.status.code(), Some(1), "{field}: {}", told(&output));
+        assert_failed(&output);
         assert!(told(&output).contains(reason), "{field}: {}", told(&output));
     }
 }

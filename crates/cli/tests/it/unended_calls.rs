@@ -108,3 +108,25 @@ fn rejected_calls_are_not_unreadable() {
     let said = stat(&program, &["-e", "latency(:halved if $arg1 > 3)"]);
     assert!(!said.contains("unreadable"), "{said}");
 }
+
+/// Returns that start intervals have returned, and those that end none have as well.
+#[test]
+fn returns_of_intervals_have_returned() {
+    let Some(program) = program() else { return };
+    for event in [
+        "latency(r :halved n=$entry:arg1 -> :left n=$arg1)",
+        "latency(r :halved n=$entry:arg1 -> :left n=$arg2)",
+        "latency(:left n=$arg1 -> r :halved n=$entry:arg1)",
+    ] {
+        let said = stat(&program, &["-e", event]);
+        assert!(!said.contains("was entered"), "{event}: {said}");
+    }
+    let said = stat(
+        &program,
+        &["-e", "latency(r :left n=$entry:arg1 -> :halved n=$arg1)"],
+    );
+    assert!(
+        said.contains("left was entered 40 times, but no call"),
+        "{said}"
+    );
+}

@@ -50,6 +50,8 @@ pub struct Recorder {
     ended: Option<Instant>,
     /// Number of forked children that were seen to execute another program.
     executed_children: u64,
+    /// The program's exit status, if its end ended the recording.
+    exit_status: Option<std::process::ExitStatus>,
     failed_packets: bool,
 }
 
@@ -98,6 +100,7 @@ impl Recorder {
             started: Instant::now(),
             ended: None,
             executed_children: 0,
+            exit_status: None,
             failed_packets: false,
         })
     }
@@ -129,6 +132,12 @@ impl Recorder {
     pub fn set_start(&mut self, since: Instant) {
         self.since = since;
         self.recording.set_start(since);
+    }
+
+    /// Returns the program's exit status if its end ended the recording, and the status is known.
+    #[must_use]
+    pub fn exit_status(&self) -> Option<std::process::ExitStatus> {
+        self.exit_status
     }
 
     /// Removes the trace directory of a recording that did not start.
@@ -175,7 +184,12 @@ impl Recorder {
         limit: Option<Duration>,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        let mut watch = Watch::new(probed.attached.process(), probed.names(), limit);
+        let mut watch = Watch::new(
+            probed.attached.process(),
+            probed.ending.clone(),
+            probed.names(),
+            limit,
+        );
         let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;
@@ -197,6 +211,9 @@ impl Recorder {
             if let Some(ended) = ended {
                 let others = watch.other_processes(attached);
                 self.recording.look_at_last_threads(others);
+                if ended == Ended::Exited {
+                    self.exit_status = watch.exit_status();
+                }
                 return Ok(ended);
             }
             if tick.elapsed() >= TICK {
@@ -221,6 +238,11 @@ impl Recorder {
                 reader.wait(watch.pause(attached, TICK));
             }
         }
+    }
+
+    /// Adds a warning to the trace's description.
+    pub fn warn(&mut self, warning: String) {
+        self.recording.warn(warning);
     }
 
     /// Adds a notice to the trace: now as an event, and at the end in its description.

@@ -398,6 +398,7 @@ impl Inner {
                     dropped,
                     own,
                     probe_of,
+                    ending,
                     attached,
                     ..
                 } = probed;
@@ -405,7 +406,7 @@ impl Inner {
                 self.active = Some(Active {
                     reader: Reader::new(memory.memory.clone(), memory.geometry),
                     tables: TableReader::new(memory.memory.clone(), memory.geometry),
-                    watch: Watch::new(&process, names, None),
+                    watch: Watch::new(&process, ending, names, None),
                     drained: false,
                     attached,
                 });

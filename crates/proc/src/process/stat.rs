@@ -22,6 +22,8 @@ pub struct Stat {
     /// Field 47, the start of the heap (`brk`); `None` if the reader lacks the permission to see
     /// it.
     pub start_brk: Option<u64>,
+    /// Field 52, the exit status in the form of waitpid(2), if the process has ended.
+    pub exit_code: Option<i32>,
 }
 
 impl Stat {
@@ -43,6 +45,7 @@ impl Stat {
             flags: number(9)?,
             start_time: number(22)?,
             start_brk: number(47).filter(|&address| address != 0),
+            exit_code: number(52).and_then(|code| i32::try_from(code).ok()),
         })
     }
 

@@ -21,3 +21,13 @@ pub fn command(arguments: &[&str]) -> Command {
     command.args(arguments).stdin(Stdio::null());
     command
 }
+
+/// Asserts that a command has failed: with status 2 if its message points at a mistake in an event, else 1.
+pub fn assert_failed(output: &Output) {
+    let said = told(output);
+    let status = match said.lines().any(|line| line.trim() == "^") {
+        true => 2,
+        false => 1,
+    };
+    assert_eq!(output.status.code(), Some(status), "{said}");
+}
