@@ -36,7 +36,7 @@ impl Stopped {
         let objects = Objects::of_process(&launched.process).unwrap();
         let bias = crate::objects::main_object(&objects).run_time(0);
         let tid = pid(&launched);
-        ptrace::set_hardware_breakpoint(tid, Some(address + bias)).unwrap();
+        ptrace::set_hardware_breakpoints(tid, &[address + bias]).unwrap();
         loop {
             ptrace::cont(tid, 0).unwrap();
             match ptrace::wait(tid, true).unwrap() {

@@ -97,6 +97,7 @@ mod stat_adds;
 mod stat_stacks;
 mod states;
 mod static_command;
+mod static_programs;
 mod stopped_programs;
 mod strange_files;
 mod strange_keys;

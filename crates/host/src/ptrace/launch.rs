@@ -2,9 +2,12 @@
 //! code runs.
 //!
 //! A dynamic program is stopped where the loader tells debuggers that all libraries are mapped
-//! and relocated (`_dl_debug_state`, glibc and musl), before their constructors run; a static
-//! one at its entry. A hardware breakpoint stops it, so no byte changes. Until then the kernel
-//! kills the program if we die (PTRACE_O_EXITKILL); afterwards it would run on.
+//! and relocated (`_dl_debug_state`, glibc and musl), before their constructors run. A static one
+//! relocates itself, chooses its implementations of `memcpy` and the like, and makes its first
+//! thread, all in `__libc_start_main`; it is stopped behind that, at `_init`, which is called before
+//! the constructors, or at `main`; where these are not known, at its entry. Hardware breakpoints stop
+//! it, so no byte changes. Until then the kernel kills the program if we die (PTRACE_O_EXITKILL);
+//! afterwards it would run on.
 
 #![allow(unsafe_code)]
 
@@ -19,6 +22,7 @@ use crate::steps::step;
 use capriole_proc::files;
 use capriole_proc::process::Process;
 use object::{Object, ObjectSymbol};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
@@ -134,8 +138,8 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
     process.check_architecture()?;
     let remote = RemoteMemory::open(pid)?;
     let mask = requests::signal_mask(pid).map_err(fail("read the signals of"))?;
-    let (stop, state) = stopping_place(&process)?;
-    requests::set_hardware_breakpoint(pid, Some(stop)).map_err(fail("set a breakpoint in"))?;
+    let (stops, state) = stopping_places(&process)?;
+    requests::set_hardware_breakpoints(pid, &stops).map_err(fail("set a breakpoint in"))?;
     loop {
         requests::cont(pid, 0).map_err(fail("resume"))?;
         until(pid, |e| e == Event::Signal(libc::SIGTRAP))?;
@@ -143,13 +147,13 @@ fn follow_to_start(pid: i32, go: std::io::PipeWriter) -> Result<Hold, TargetErro
         let here = requests::registers(pid)
             .map_err(fail("read the registers of"))?
             .rip;
-        if here == stop && consistent {
+        if stops.contains(&here) && consistent {
             break;
         }
         // On resuming at the breakpoint itself, the processor would stop at once again but for the
         // resume flag, which the kernel sets for us.
     }
-    requests::set_hardware_breakpoint(pid, None).map_err(fail("clear a breakpoint of"))?;
+    requests::set_hardware_breakpoints(pid, &[]).map_err(fail("clear a breakpoint of"))?;
     // Turn the signal stop into an ordinary one, with the SIGTRAP discarded.
     requests::interrupt(pid).map_err(fail("interrupt"))?;
     requests::cont(pid, 0).map_err(fail("resume"))?;
@@ -199,16 +203,18 @@ fn until(pid: i32, wanted: impl Fn(Event) -> bool) -> Result<(), TargetError> {
     }
 }
 
-/// Returns the address to stop at, and the address of the loader's state word if it has one.
-fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> {
+/// Returns the addresses to stop at, and the address of the loader's state word if it has one.
+fn stopping_places(process: &Process) -> Result<(Vec<u64>, Option<u64>), TargetError> {
     let auxv = process.auxv()?;
     let no_entry = || TargetError::Launch {
         program: process.name().to_owned(),
         reason: "the kernel does not tell its entry point (AT_ENTRY)".into(),
     };
     let entry = auxv.entry.ok_or_else(no_entry)?;
+    let at_entry = || (vec![entry], None);
     let Some(base) = auxv.base.filter(|b| *b != 0) else {
-        return Ok((entry, None));
+        let places = behind_start(process, entry);
+        return Ok(places.map_or_else(at_entry, |places| (places, None)));
     };
     let maps = process.maps()?;
     let loader = maps
@@ -216,10 +222,10 @@ fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> 
         .find(|m| m.start == base && m.inode != 0)
         .and_then(|m| files::read(&process.in_root(Path::new(&m.path)), MAX_LOADER).ok());
     let Some(bytes) = loader else {
-        return Ok((entry, None));
+        return Ok(at_entry());
     };
     let Ok(file) = object::File::parse(&*bytes) else {
-        return Ok((entry, None));
+        return Ok(at_entry());
     };
     let symbol = |name: &str| {
         file.dynamic_symbols()
@@ -228,7 +234,39 @@ fn stopping_place(process: &Process) -> Result<(u64, Option<u64>), TargetError> 
             .map(|s| base + s.address())
     };
     Ok(match symbol("_dl_debug_state") {
-        Some(hook) => (hook, symbol("_r_debug").map(|at| at + R_STATE)),
-        None => (entry, None),
+        Some(hook) => (vec![hook], symbol("_r_debug").map(|at| at + R_STATE)),
+        None => at_entry(),
     })
+}
+
+/// Returns where a static program of a C library is ready and none of its own code has run. Who calls neither
+/// `_init` nor `main` is not started by `__libc_start_main` (glibc's csu/libc-start.c, musl's
+/// env/__libc_start_main.c).
+fn behind_start(process: &Process, entry: u64) -> Option<Vec<u64>> {
+    let file = std::fs::File::open(process.proc_path("exe")).ok()?;
+    let cache = object::ReadCache::new(file);
+    let file = object::File::parse(&cache).ok()?;
+    let bias = entry.wrapping_sub(file.entry());
+    let mut known: HashMap<&str, u64> = HashMap::new();
+    let wanted = [
+        "__libc_start_main",
+        "_init",
+        "main",
+        "__preinit_array_start",
+        "__preinit_array_end",
+    ];
+    for symbol in file.symbols().filter(ObjectSymbol::is_definition) {
+        let name = symbol.name().unwrap_or_default();
+        if let Some(name) = wanted.iter().find(|wanted| **wanted == name) {
+            known.insert(name, symbol.address());
+        }
+    }
+    known.get("__libc_start_main")?;
+    // These run before `_init`.
+    let bounds = ["__preinit_array_start", "__preinit_array_end"].map(|name| known.get(name));
+    if bounds[0] != bounds[1] {
+        return None;
+    }
+    let places = ["_init", "main"].map(|name| Some(known.get(name)?.wrapping_add(bias)));
+    places.into_iter().collect()
 }

@@ -96,17 +96,19 @@ pub(crate) fn no_registers() -> Registers {
     unsafe { std::mem::zeroed() }
 }
 
-/// Sets or clears (`None`) a hardware breakpoint of a stopped thread: it gets a
-/// SIGTRAP before it executes the instruction at the address.
-pub fn set_hardware_breakpoint(tid: i32, address: Option<u64>) -> Result<(), Errno> {
+/// Sets the hardware breakpoints of a stopped thread, at most four: it gets a SIGTRAP before it executes the
+/// instruction at one of the addresses.
+pub fn set_hardware_breakpoints(tid: i32, addresses: &[u64]) -> Result<(), Errno> {
     let register = |i: usize| std::mem::offset_of!(libc::user, u_debugreg) + i * 8;
     request(libc::PTRACE_POKEUSER, tid, register(7), 0)?;
-    let Some(address) = address else {
-        return request(libc::PTRACE_POKEUSER, tid, register(0), 0);
-    };
-    request(libc::PTRACE_POKEUSER, tid, register(0), address as usize)?;
-    // DR7: breakpoint 0 enabled for this thread, on execution, one byte.
-    request(libc::PTRACE_POKEUSER, tid, register(7), 1)
+    let mut enabled = 0;
+    for number in 0..4 {
+        let address = addresses.get(number).map_or(0, |address| *address as usize);
+        request(libc::PTRACE_POKEUSER, tid, register(number), address)?;
+        // DR7: enabled for this thread, on execution, one byte.
+        enabled |= usize::from(number < addresses.len()) << (2 * number);
+    }
+    request(libc::PTRACE_POKEUSER, tid, register(7), enabled)
 }
 
 /// Returns the general registers of a stopped thread.

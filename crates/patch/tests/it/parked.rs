@@ -48,7 +48,7 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
             Some(Event::Signal(pending)) => pending, // it has run into one of our breakpoints
             _ => 0,
         };
-        requests::set_hardware_breakpoint(tid, Some(address)).expect("a breakpoint");
+        requests::set_hardware_breakpoints(tid, &[address]).expect("a breakpoint");
         requests::cont(tid, pending).expect("go on");
         let started = Instant::now();
         let before = time_on_processor(&process, tid);
@@ -78,7 +78,7 @@ fn bring_to(running: &Running, address: u64, signal: i32) -> bool {
         if arrived && signal == 0 {
             running.signal(libc::SIGSTOP);
         }
-        requests::set_hardware_breakpoint(tid, None).expect("no breakpoint");
+        requests::set_hardware_breakpoints(tid, &[]).expect("no breakpoint");
         requests::detach(tid, if arrived { signal } else { 0 }).expect("detach");
         if arrived {
             return true;

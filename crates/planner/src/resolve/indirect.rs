@@ -6,6 +6,9 @@ use std::sync::Arc;
 use capriole_object::symbols::Found;
 use capriole_object::{Object, Objects};
 
+/// Sections of stubs that jump through slots.
+const STUBS: [&str; 4] = [".plt", ".plt.sec", ".plt.got", ".iplt"];
+
 /// Returns the link addresses of the implementations that resolvers of this name in `object` have chosen: they
 /// are in the slots (`.got`) through which the objects of the process call the function, as soon as these are
 /// bound. There are several where objects are bound to several versions of the function. Empty if none
@@ -18,10 +21,16 @@ pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>)
     let own = object.file().resolved_slots(resolver).into_iter();
     let own = own.map(|slot| object.run_time(slot));
     let own = own.filter_map(|slot| word(process, slot));
+    // A slot that is not bound yet may lead back into the stub that jumps through it.
+    let stubs = STUBS.map(|name| object.file().section(name));
+    let is_stub = |link: &u64| stubs.iter().flatten().any(|stub| stub.contains(link));
     let is_implementation = |link: &u64| {
         let function = symbols.function_at(*link);
         let starts = function.is_none_or(|f| f.extent.start == *link && !f.is_resolver);
-        starts && object.file().is_text(*link) && object.file().file_offset(*link).is_some()
+        starts
+            && !is_stub(link)
+            && object.file().is_text(*link)
+            && object.file().file_offset(*link).is_some()
     };
     let all = own.chain(bound(objects, found.name.linkage));
     let all = all.map(|address| object.link(address));
