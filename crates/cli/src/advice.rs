@@ -31,14 +31,9 @@ pub fn words(advice: Advice) -> String {
         Advice::DetachSavesLater => {
             "; `capriole detach` saves what is in it when it can".to_owned()
         }
-        Advice::DetachIntoTrace => {
-            "; they are lost now: `capriole detach -o DIR` with the trace of that recording would \
-             have saved them"
-                .to_owned()
-        }
+        Advice::DetachIntoTrace => "; they are lost now".to_owned(),
         Advice::DetachWithoutTrace => {
-            "; give the trace of that recording with -o, or leave -o out to give those records up"
-                .to_owned()
+            "; `-o DIR` names the trace of that recording, `--discard` throws its last records away".to_owned()
         }
         Advice::SuchAsCounting => ", such as `capriole stat`".to_owned(),
         Advice::LargerBuffer => ", or record with a larger --buffer-size".to_owned(),

@@ -15,7 +15,7 @@ use capriole_host::ending::Ending;
 use capriole_host::ptrace;
 use capriole_host::{Host, TargetError, signals};
 use capriole_ledger::Kind;
-use capriole_ledger::remains::TraceId;
+use capriole_ledger::remains::TracePlace;
 use capriole_object::Objects;
 use capriole_patch::attach::{Attached, How, NewSession, Running, SiteState, attach_as};
 use capriole_patch::detach::Detached;
@@ -266,7 +266,7 @@ impl Planned {
     pub fn attach(
         self,
         process: &Process,
-        trace: Option<&TraceId>,
+        trace: Option<&TracePlace>,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> Result<Probed> {
         self.attach_by(&ptrace::host(process), trace, geometry)
@@ -276,7 +276,7 @@ impl Planned {
     pub(crate) fn attach_by(
         mut self,
         host: &Arc<dyn Host>,
-        trace: Option<&TraceId>,
+        trace: Option<&TracePlace>,
         geometry: impl Fn(u32) -> Geometry + Send,
     ) -> Result<Probed> {
         // Up to here a signal may end this process.

@@ -7,6 +7,7 @@
 //! ```text
 //! 0          header     one page: process ids, mappings, replaced signal actions
 //! SCRATCH    four pages: frames and arguments of system calls that a thread makes for us
+//! PLACE      one page: the directory of the trace
 //! JOURNAL    64 bytes for each change: the bytes before and after
 //! ```
 //!
@@ -47,14 +48,17 @@
 
 use crate::change::{Change, Uses};
 use crate::counter::{Reference, ReferenceCounter};
-use crate::remains::TraceId;
+use crate::remains::{TraceId, TracePlace};
 use capriole_host::error::TargetError;
 use capriole_host::host::{Routines, TargetMemory};
 use capriole_host::steps::step;
 use capriole_proc::maps::{Device, Mapping, PAGE_SIZE};
 use capriole_proc::process::Process;
 use capriole_ring::layout::State;
+use std::ffi::OsString;
 use std::ops::Range;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 /// Name of a recorder's memfd; /proc/PID/maps shows it as `/memfd:capriole-ledger (deleted)`.
 pub const LEDGER_NAME: &str = "capriole-ledger";
@@ -113,9 +117,9 @@ impl Kind {
 /// First word of a ledger: `CAPRLEDG` in ASCII.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"CAPRLEDG");
 /// Version of the layout.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 3;
 /// Version of the layout of an extension.
-pub const EXTENSION_VERSION: u32 = 2;
+pub const EXTENSION_VERSION: u32 = 4;
 /// Maximum number of memfds that stubs of one ledger are mapped from.
 pub const MAX_STUBS: usize = 256;
 /// Maximum number of arenas in a session.
@@ -242,8 +246,11 @@ const HEADER_SIZE: usize = 4096;
 const SCRATCH: u64 = HEADER_SIZE as u64;
 /// Size of the scratch pages, bytes.
 const SCRATCH_SIZE: u64 = 4 * 4096;
+/// Byte offset of the trace's directory: a path that ends with a zero; empty: none is known.
+const PLACE: u64 = SCRATCH + SCRATCH_SIZE;
+const PLACE_SIZE: usize = 4096;
 /// Byte offset of the journal.
-const JOURNAL: u64 = SCRATCH + SCRATCH_SIZE;
+const JOURNAL: u64 = PLACE + PLACE_SIZE as u64;
 /// Number of journal bytes read at once.
 const STRETCH: u64 = 64 << 10;
 
@@ -368,7 +375,7 @@ impl Ledger {
 
     /// Returns the memory for a frame or arguments.
     pub fn scratch(&self) -> Range<u64> {
-        self.start + SCRATCH..self.start + JOURNAL
+        self.start + SCRATCH..self.start + PLACE
     }
 
     /// Returns the address where a batch of system calls records the row that it has reached.
@@ -440,13 +447,28 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records the trace that the session's records go to.
+    /// Records the trace that the session's records go to. A path that is too long is left out.
     pub fn note_trace(
         &self,
         remote: &dyn TargetMemory,
-        trace: &TraceId,
+        trace: &TracePlace,
     ) -> Result<(), TargetError> {
-        self.put(remote, header::TRACE as u64, trace)
+        let mut path = trace.directory.as_os_str().as_bytes().to_vec();
+        path.push(0);
+        if path.len() <= PLACE_SIZE {
+            self.put(remote, PLACE, &path)?;
+        }
+        self.put(remote, header::TRACE as u64, &trace.id)
+    }
+
+    /// Returns the directory of the trace, as the process tells it. `None` if none is known.
+    pub fn trace_directory(&self, remote: &dyn TargetMemory) -> Option<PathBuf> {
+        let mut page = vec![0; PLACE_SIZE];
+        remote.read(self.start + PLACE, &mut page).ok()?;
+        let end = page.iter().position(|byte| *byte == 0)?;
+        page.truncate(end);
+        let path = PathBuf::from(OsString::from_vec(page));
+        path.is_absolute().then_some(path)
     }
 
     /// Records that nothing leads to the session's code any more but what the program may have read.

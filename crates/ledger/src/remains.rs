@@ -19,9 +19,19 @@ use capriole_host::host::TargetMemory;
 use capriole_ring::Source;
 use capriole_ring::layout::{Geometry, HEADER_SIZE, header};
 use std::ops::Range;
+use std::path::PathBuf;
 
 /// The UUID of the trace that a session records to.
 pub type TraceId = [u8; 16];
+
+/// The trace that a session records to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracePlace {
+    /// Its UUID.
+    pub id: TraceId,
+    /// Its directory, an absolute path.
+    pub directory: PathBuf,
+}
 
 /// Callback that saves the records that a dead recorder left in a process, for the trace with
 /// this UUID. It is called for each process that has the session, after the process has stopped

@@ -56,7 +56,7 @@ use capriole_host::steps::step;
 use capriole_host::survey::{Survey, has_shadow_stack};
 use capriole_insn::liveness::RegSet;
 use capriole_ledger::counter::ReferenceCounter;
-use capriole_ledger::remains::TraceId;
+use capriole_ledger::remains::TracePlace;
 use capriole_ledger::{FAULTS, Identity, Kind, MAX_ENTRIES};
 use capriole_proc::process::{self, Process};
 use capriole_proc::translator;
@@ -409,7 +409,7 @@ pub struct NewSession<'a> {
     /// Its kind.
     pub kind: Kind,
     /// The trace that its records go to.
-    pub trace: Option<&'a TraceId>,
+    pub trace: Option<&'a TracePlace>,
     /// The [table](capriole_resident::unwinding::table) by which callers are found; empty if no
     /// probe [needs it](Work::finds_callers).
     pub unwinding: &'a [u8],

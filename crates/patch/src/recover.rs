@@ -25,6 +25,7 @@ use capriole_proc::process::Process;
 use capriole_ring::layout::State;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct FoundSession {
     pub state: State,
     /// The trace that it was recorded to, if it was.
     pub trace: Option<TraceId>,
+    /// The directory of that trace, as the process tells it, which may have been changed by the program.
+    pub directory: Option<PathBuf>,
     /// True if it was taken out, but for the memory.
     pub kept: bool,
     /// True if the process has inherited it by fork.
@@ -227,6 +230,7 @@ fn read_session(
         owner: None,
         state: State::Building,
         trace: None,
+        directory: None,
         kept: false,
         inherited: false,
         inode: 0,
@@ -241,6 +245,7 @@ fn read_session(
     }
     session.state = header.state()?;
     session.trace = header.trace();
+    session.directory = session.trace.and_then(|_| ledger.trace_directory(remote));
     session.kept = header.is_kept();
     session.inherited = header.pid() != ledger.pid as u32;
     let installed = &mut session.installed;

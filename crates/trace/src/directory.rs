@@ -481,6 +481,18 @@ fn pending(name: &OsStr) -> OsString {
     pending
 }
 
+fn old_name(name: &OsStr) -> OsString {
+    let mut old_name = name.to_owned();
+    old_name.push(".old");
+    old_name
+}
+
+/// Returns where a trace is when another recording has been given its directory.
+#[must_use]
+pub fn put_aside_as(path: &Path) -> PathBuf {
+    path.with_file_name(old_name(path.file_name().unwrap_or_default()))
+}
+
 /// Checks that a trace can be renamed to `NAME.old`, and returns that place with the trace that is
 /// there.
 fn check_aside(
@@ -497,8 +509,7 @@ fn check_aside(
     if is_busy(trace) {
         return Err(DirectoryError::Busy(path.to_path_buf()));
     }
-    let mut old_name = place.name.clone();
-    old_name.push(".old");
+    let old_name = old_name(&place.name);
     let old_path = path.with_file_name(&old_name);
     let old = Place {
         directory: copy(&place.directory).map_err(failed("open", path))?,

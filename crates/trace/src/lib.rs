@@ -65,7 +65,7 @@ mod writer;
 
 pub use damage::{Damage, DamageKind, Health, TraceError};
 pub use descriptors::{Certainty, Descriptor, Open, OpenDescriptor, ProcessDescriptors};
-pub use directory::DirectoryError;
+pub use directory::{DirectoryError, put_aside_as};
 pub use document::{
     ARCH, Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
     RefusalInfo, Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,

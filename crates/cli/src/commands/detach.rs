@@ -16,7 +16,7 @@ use capriole_text::units;
 use capriole_text::{say, tell};
 use clap::ValueHint;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Remove every probe from a process, including those of a recorder that was killed
@@ -41,11 +41,13 @@ pub struct Arguments {
         add = completion::processes()
     )]
     named: Option<u32>,
-    /// The trace of the killed recorder; the records that it had not written are added there. If
-    /// that is not possible, nothing is changed. Without this option capriole.trace is tried, and
-    /// the probes are removed in any case
+    /// The trace of the killed recorder, if it was moved; the records that it had not written are added
+    /// there, or without this option where it had made its trace. If that is not possible, nothing is changed
     #[arg(short, long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     output: Option<PathBuf>,
+    /// Throw away the records that a killed recorder had not written
+    #[arg(long, conflicts_with = "output")]
+    discard: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -63,12 +65,14 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         error => error.into(),
     })?;
     signals::outlive_file_limit();
-    if let Some(output) = &arguments.output {
-        saving::check(&process, output)?;
+    if !arguments.discard {
+        saving::check(&process, arguments.output.as_deref())?;
     }
     let output = arguments.output.as_deref();
-    let output = output.unwrap_or(Path::new("capriole.trace"));
-    let (report, saved) = timed("probes removed", || saving::detach(&process, output));
+    let (report, saved) = timed("probes removed", || match arguments.discard {
+        true => (saving::discard(&process), None),
+        false => saving::detach(&process, output),
+    });
     let message = saved.as_ref().and_then(Saved::message);
     let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {

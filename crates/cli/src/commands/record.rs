@@ -121,7 +121,7 @@ fn prepare(
         Planned::new(process, &request)
     })?;
     // Save what a killed recorder left in the process before its trace is moved aside.
-    if let Some(message) = saving::take_over(process, &arguments.output)? {
+    if let Some(message) = saving::take_over(process)? {
         tell!("capriole: {}", advice::told(&message));
     }
     // Create the trace directory first: no need to attach if that fails. An older trace stays where

@@ -26,6 +26,7 @@ use capriole::filtered::Filtered;
 use capriole::options;
 use capriole::plan::{Planned, Probed, Request};
 use capriole::program::Program;
+use capriole::record::saving;
 use capriole::returns::Unseen;
 use capriole::uncovered;
 use capriole::watch::{Ended, Watch};
@@ -159,6 +160,9 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             true => Form::Full,
             false => arguments.run.names.form(),
         };
+        if let Some(message) = saving::take_over(program.process())? {
+            tell!("capriole: {}", advice::told(&message));
+        }
         lookup.begin(program.process(), &planned.selected, form);
         timed("probes inserted", || {
             planned.attach(program.process(), None, geometry)

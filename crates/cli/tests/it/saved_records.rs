@@ -378,6 +378,142 @@ fn document(trace: &Path) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
+/// Without `-o` the records go where the recorder had made its trace, wherever the command runs.
+#[test]
+fn they_go_where_the_recorder_made_its_trace() {
+    let Some(mut case) = Case::killed() else {
+        return;
+    };
+    let elsewhere = scratch();
+    let pid = case.pid();
+    let run = |words: &[&str]| {
+        let mut command = command(words);
+        let output = command.current_dir(elsewhere.path()).output();
+        let output = output.expect("capriole starts");
+        assert!(output.status.success(), "{}", told(&output));
+        told(&output)
+    };
+    let saved = format!(" -> {}\n", text(&case.trace()));
+    let said = run(&["detach", &pid]);
+    assert!(said.contains(&saved), "{said}");
+    assert_eq!(assert_whole(&case.trace(), case.calls, "detach"), 0);
+
+    // A recording that was made by a relative path, and what comes next makes another trace, or none.
+    for next in [
+        &[
+            "record",
+            "-o",
+            "other",
+            "-e",
+            EVENT,
+            "--duration",
+            "1ms",
+            "-p",
+            &pid,
+        ][..],
+        &["stat", "-e", ":saved_work", "--duration", "1ms", "-p", &pid],
+    ] {
+        fs::remove_dir_all(case.trace()).expect("a trace");
+        let mut command =
+            crate::target::command(&["record", "-o", "trace", "-e", EVENT, "-p", &pid]);
+        let command = command.current_dir(case.directory.path());
+        let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn();
+        case.recorder = Some(child.expect("capriole starts"));
+        until_recording(case.running.pid);
+        case.calls = 0;
+        case.call_and_kill((2, 500, 0));
+        let said = run(next);
+        assert!(said.contains(&saved), "{said}");
+        assert_eq!(assert_whole(&case.trace(), case.calls, next[0]), 0);
+    }
+
+    // Another recording has moved it aside.
+    fs::remove_dir_all(case.trace()).expect("a trace");
+    case.record(&[]);
+    case.call_and_kill((2, 500, 0));
+    let Some(other) = Case::start() else { return };
+    let trace = case.trace();
+    let words = [
+        "record",
+        "-o",
+        text(&trace),
+        "-e",
+        EVENT,
+        "--duration",
+        "1ms",
+    ];
+    run(&[&words[..], &["-p", &other.pid()]].concat());
+    run(&["detach", &pid]);
+    let old = case.directory.path().join("trace.old");
+    assert_eq!(assert_whole(&old, case.calls, "moved"), 0);
+    other.finish();
+    case.finish();
+}
+
+#[test]
+fn they_are_thrown_away_on_request() {
+    let Some(case) = Case::killed() else {
+        return;
+    };
+    let output = case.detach(&["--discard", "--json"]);
+    assert!(output.status.success(), "{}", told(&output));
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(said["saved"].is_null(), "{said}");
+    assert_no_session(&case.running.process());
+    assert_eq!(summary(&case.trace())["complete"], false);
+    assert_eq!(summary(&case.trace())["events"], 0);
+    case.finish();
+}
+
+/// The program can write another directory into its session: nothing is added to a trace that is not this one.
+#[test]
+fn a_program_cannot_name_another_trace() {
+    let Some(first) = Case::killed() else {
+        return;
+    };
+    let Some(mut second) = Case::start() else {
+        return;
+    };
+    second.record(&[]);
+    second.call_and_kill((1, 10, 0));
+    let process = first.running.process();
+    let maps = process.raw_maps().expect("maps");
+    let ledger = maps
+        .iter()
+        .find(|m| m.path.to_string_lossy().contains("memfd:capriole-ledger"));
+    let ledger = ledger.expect("a ledger").start;
+    let memory = OpenOptions::new()
+        .write(true)
+        .open(process.proc_path("mem"));
+    let mut path = text(&second.trace()).to_owned().into_bytes();
+    path.push(0);
+    let place = ledger + 5 * 4096;
+    let mut before = vec![0; path.len()];
+    process.read_memory(place, &mut before).expect("a path");
+    assert!(
+        before.starts_with(text(&first.trace()).as_bytes()),
+        "{before:?}"
+    );
+    memory
+        .expect("ours")
+        .write_all_at(&path, place)
+        .expect("written");
+    let content = content(&second.trace());
+    let output = first.detach(&[]);
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("is the trace of another recording"),
+        "{said}"
+    );
+    assert_eq!(content, self::content(&second.trace()));
+    first.detach_and_save();
+    second.detach_and_save();
+    assert_eq!(assert_whole(&second.trace(), second.calls, "second"), 0);
+    first.finish();
+    second.finish();
+}
+
 fn uuid(trace: &Path) -> Option<Value> {
     Some(document(trace)?["uuid"].clone())
 }
@@ -519,7 +655,8 @@ fn content(trace: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 }
 
 /// Checks that `detach -o PLACE` is refused with the reason and changes nothing, neither the program
-/// nor the trace nor `place`; and that `detach` without a trace works and tells what is lost.
+/// nor the trace nor `place`; and that `detach` without a trace saves the records into the trace, or does the
+/// same if that is `place`.
 fn refused(case: &Case, place: &Path, why: &str) {
     let before = content(&case.trace());
     let there = place.is_dir().then(|| content(place));
@@ -532,20 +669,25 @@ fn refused(case: &Case, place: &Path, why: &str) {
     );
     let sessions = find(&*capriole_host::ptrace::host(&case.running.process())).expect("sessions");
     assert_eq!(sessions.len(), 1, "{said}");
-    let nowhere = case.directory.path();
-    let output = command(&["detach", &case.pid()])
-        .current_dir(nowhere)
-        .output()
-        .expect("capriole starts");
+    // Without a trace the records go where they belong, if that is possible.
+    let output = case.detach(&[]);
     let said = told(&output);
-    assert!(output.status.success(), "{said}");
+    assert_eq!(place.is_dir().then(|| content(place)), there, "{said}");
+    if place != case.trace() {
+        assert!(output.status.success(), "{said}");
+        assert_eq!(assert_whole(&case.trace(), case.calls, &said), 0);
+        assert_no_session(&case.running.process());
+        return;
+    }
+    assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
-        said.contains("not saved: ") && said.contains("they are lost now"),
+        said.contains(why) && said.contains("nothing was changed"),
         "{said}"
     );
-    assert_eq!(content(&case.trace()), before, "{said}");
-    assert_eq!(place.is_dir().then(|| content(place)), there, "{said}");
+    let output = case.detach(&["--discard"]);
+    assert!(output.status.success(), "{}", told(&output));
     assert_no_session(&case.running.process());
+    assert_eq!(content(&case.trace()), before, "{said}");
     assert_eq!(summary(&case.trace())["complete"], false);
 }
 

@@ -6,7 +6,7 @@ use crate::plan::Probed;
 use crate::watch::{Ended, Observer, Watch};
 use capriole_host::signals;
 use capriole_host::steps::step;
-use capriole_ledger::remains::TraceId;
+use capriole_ledger::remains::TracePlace;
 use capriole_patch::attach::Attached;
 use capriole_patch::detach::Detached;
 use capriole_proc::process::Process;
@@ -105,8 +105,8 @@ impl Recorder {
         })
     }
 
-    /// The trace's UUID.
-    pub fn trace(&self) -> TraceId {
+    /// The trace's UUID and directory.
+    pub fn trace(&self) -> TracePlace {
         self.recording.trace()
     }
 

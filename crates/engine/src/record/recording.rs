@@ -7,7 +7,7 @@ use crate::descriptors::{Descriptors, is_descriptor};
 use crate::error::Result;
 use crate::filtered::Filtered;
 use crate::watch::not_followed;
-use capriole_ledger::remains::TraceId;
+use capriole_ledger::remains::TracePlace;
 use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader};
@@ -16,7 +16,7 @@ use capriole_trace::{
     EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Maximum number of the program's threads whose children are looked at, and of these children: each
@@ -28,6 +28,8 @@ const MOST_CHILDREN: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Recording {
     writer: TraceWriter,
+    /// The trace's directory, an absolute path.
+    directory: PathBuf,
     process: Process,
     /// Thread names by thread id as in the records.
     threads: BTreeMap<u32, String>,
@@ -131,8 +133,10 @@ impl Recording {
             clock: clock.model()?,
             warnings: unstable_warning().into_iter().collect(),
         };
+        let absolute = std::path::absolute(directory);
         let mut recording = Recording {
             writer: TraceWriter::prepare(directory, &info)?,
+            directory: absolute.unwrap_or_else(|_| directory.to_path_buf()),
             mapped: None,
             descriptors: None,
             process: process.clone(),
@@ -185,9 +189,12 @@ impl Recording {
         self.losses = (tsc::read(), reader.lost_in_lanes());
     }
 
-    /// The trace's UUID.
-    pub fn trace(&self) -> TraceId {
-        *self.writer.uuid()
+    /// The trace's UUID and directory.
+    pub fn trace(&self) -> TracePlace {
+        TracePlace {
+            id: *self.writer.uuid(),
+            directory: self.directory.clone(),
+        }
     }
 
     /// Puts the trace in its place, and an older one aside.

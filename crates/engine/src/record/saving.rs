@@ -11,12 +11,14 @@ use capriole_host::survey::own_tid;
 use capriole_ledger::Kind;
 use capriole_ledger::remains::{Remains, TraceId};
 use capriole_patch::detach::Detached;
-use capriole_patch::recover::{detach_all_and_save, find_of};
+use capriole_patch::recover::{FoundSession, detach_all_and_save, find_of};
 use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader};
 use capriole_text::units;
 use capriole_trace::clock::{Clock, tsc};
-use capriole_trace::{Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError};
+use capriole_trace::{
+    Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError, put_aside_as,
+};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -82,23 +84,38 @@ pub struct Saved {
 }
 
 impl Saver {
-    /// Creates a saver for the sessions of dead recorders in a process, if there are any. The trace
-    /// is in the directory `path`; data from the process cannot redirect the writes elsewhere.
-    fn of(process: &Process, path: &Path) -> Option<Saver> {
+    /// Creates a saver for the sessions of dead recorders in a process, if there are any. The trace is in the
+    /// directory `path`, or else where its recorder made it, or by the usual name where we are.
+    ///
+    /// The program can change what its session says of that. But nothing is added to a directory that is not a
+    /// trace of ours with the session's UUID, in which nobody else may write, as for one that the user names.
+    fn of(process: &Process, path: Option<&Path>) -> Option<Saver> {
         // Errors are reported when the probes are taken out.
         let sessions = find_of(&*ptrace::host(process), Kind::Recorder).unwrap_or_default();
         let dead = sessions.iter().filter(|session| session.owner.is_none());
-        let mut opened = dead
-            .filter_map(|session| session.trace)
-            .map(|trace| (trace, TraceWriter::reopen(path, &trace)));
+        let places = |session: &FoundSession| -> Vec<PathBuf> {
+            match (path, &session.directory) {
+                (Some(path), _) => vec![path.to_path_buf()],
+                (None, Some(known)) => vec![known.clone(), put_aside_as(known), USUAL.into()],
+                (None, None) => vec![USUAL.into()],
+            }
+        };
+        let all = dead.filter_map(|session| Some((session.trace?, places(session))));
+        let all = all.flat_map(|(trace, places)| places.into_iter().map(move |path| (trace, path)));
+        let mut opened = all.map(|(trace, path)| {
+            let writer = TraceWriter::reopen(&path, &trace);
+            (trace, path, writer)
+        });
         let first = opened.next()?;
-        let (trace, writer) = match first {
-            (_, Err(_)) => opened.find(|(_, writer)| writer.is_ok()).unwrap_or(first),
+        let (trace, path, writer) = match first {
+            (_, _, Err(_)) => opened
+                .find(|(_, _, writer)| writer.is_ok())
+                .unwrap_or(first),
             first => first,
         };
         Some(Saver {
             process: process.clone(),
-            path: path.to_path_buf(),
+            path,
             trace,
             writer,
             read: 0,
@@ -225,6 +242,8 @@ impl Saver {
     }
 }
 
+/// The directory of a trace whose recorder was given no other.
+const USUAL: &str = "capriole.trace";
 /// Warning in the trace of a killed recorder.
 const KILLED: &str = "the recorder was killed: its last events were saved afterwards, but not its \
                       notes (how long the program was paused at first, other tools)";
@@ -280,20 +299,31 @@ impl Saved {
 }
 
 /// Removes every probe from a process. Also saves the records that dead recorders have not
-/// written to their trace in the directory `path`, if it belongs to one of them, and returns
+/// written, to their trace in the directory `path`, or without one where they made it, and returns
 /// the result of saving.
 ///
 /// # Errors
 /// The errors of [`detach_all_and_save`].
-pub fn detach(process: &Process, path: &Path) -> (Result<Detached, TargetError>, Option<Saved>) {
+pub fn detach(
+    process: &Process,
+    path: Option<&Path>,
+) -> (Result<Detached, TargetError>, Option<Saved>) {
     detach_of(&Kind::ALL, process, path)
+}
+
+/// Removes every probe from a process. The records that dead recorders have not written are lost.
+///
+/// # Errors
+/// The errors of [`detach_all_and_save`].
+pub fn discard(process: &Process) -> Result<Detached, TargetError> {
+    detach_all_and_save(&*ptrace::host(process), &Kind::ALL, None)
 }
 
 /// Detaches as [`detach`] does, sessions of these kinds.
 fn detach_of(
     kinds: &[Kind],
     process: &Process,
-    path: &Path,
+    path: Option<&Path>,
 ) -> (Result<Detached, TargetError>, Option<Saved>) {
     let host = ptrace::host(process);
     match Saver::of(process, path) {
@@ -313,12 +343,12 @@ fn detach_of(
     }
 }
 
-/// Checks that [`detach`] could save the records of dead recorders to the directory `path`, if
-/// there are any. Changes nothing.
+/// Checks that [`detach`] could save the records of dead recorders to the directory `path`, or without one where
+/// they made their trace, if there are any. Changes nothing.
 ///
 /// # Errors
 /// The directory is not their trace, or nothing can be added to it.
-pub fn check(process: &Process, path: &Path) -> Result<()> {
+pub fn check(process: &Process, path: Option<&Path>) -> Result<()> {
     match Saver::of(process, path).map(|saver| saver.writer) {
         // Their recorder, or another `detach`, has saved them.
         None | Some(Ok(_) | Err(ReopenError::Complete(_))) => Ok(()),
@@ -341,14 +371,14 @@ pub fn check(process: &Process, path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// The errors of [`detach`].
-pub fn take_over(process: &Process, path: &Path) -> Result<Option<Message>, TargetError> {
+pub fn take_over(process: &Process) -> Result<Option<Message>, TargetError> {
     // Errors are reported by the attach that follows.
     let sessions = find_of(&*ptrace::host(process), Kind::Recorder).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());
     if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
         return Ok(None);
     }
-    let (detached, saved) = detach_of(&[Kind::Recorder], process, path);
+    let (detached, saved) = detach_of(&[Kind::Recorder], process, None);
     match detached {
         Ok(_) | Err(TargetError::NothingAttached { .. }) => {}
         Err(error) => return Err(error),
