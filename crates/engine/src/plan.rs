@@ -7,6 +7,7 @@ use crate::error::{Code, Context, Error, Result, err};
 use crate::machine::possible_cpus;
 use crate::options;
 use crate::options::ProbeOptions;
+use crate::record::Recorder;
 use crate::session::sites::Pace;
 use crate::unwinding;
 use capriole_codegen::runtime::ClockReading;
@@ -515,7 +516,18 @@ impl Probed {
     /// # Errors
     /// The probes are still in the program; the error says why.
     pub fn detach(&self) -> Result<Detached, TargetError> {
-        detach(&self.attached)
+        detach(&self.attached, Attached::detach)
+    }
+
+    /// Removes the probes as [`detach`](Self::detach) does; a recorder writes what session memory has to its trace
+    /// while that memory is still in the program.
+    ///
+    /// # Errors
+    /// See [`detach`](Self::detach).
+    pub fn detach_and_flush(&self, recorder: &mut Recorder) -> Result<Detached, TargetError> {
+        detach(&self.attached, |attached| {
+            attached.detach_and_flush(&mut || recorder.flush())
+        })
     }
 
     /// Returns the numbers of the probes that serve these events, ascending.
@@ -550,11 +562,14 @@ impl Probed {
 ///
 /// # Errors
 /// The probes are still in the program; the error says why.
-pub(crate) fn detach(attached: &Attached) -> Result<Detached, TargetError> {
+pub(crate) fn detach(
+    attached: &Attached,
+    mut detach: impl FnMut(&Attached) -> Result<Detached, TargetError>,
+) -> Result<Detached, TargetError> {
     let mut tries = 0;
     loop {
         tries += 1;
-        match attached.detach() {
+        match detach(attached) {
             // The program ended during the detach: nothing is left to remove.
             Err(_) if attached.process().is_over() => return Ok(Detached::default()),
             // A parent in vfork can be stopped once its child has executed its program; and

@@ -109,6 +109,31 @@ pub fn detach(host: &dyn Host, installed: &Installed) -> Result<Detached, Target
     detach_and_save(host, installed, None)
 }
 
+/// Detaches as [`detach`] does. The recorder writes what session memory has to its trace before that memory is
+/// unmapped: until then it can be saved by others, if the recorder is killed.
+///
+/// # Errors
+/// See [`detach`].
+pub(crate) fn detach_and_flush(
+    host: &dyn Host,
+    installed: &Installed,
+    flush: &mut Flush<'_>,
+) -> Result<Detached, TargetError> {
+    host.check_stops()?;
+    host.apart(|| detach_living(host, installed, Some(Meanwhile::Flush(flush))))
+}
+
+/// Callback of a recorder that writes what session memory has to its trace. The program runs meanwhile.
+pub type Flush<'a> = dyn FnMut() + Send + 'a;
+
+/// What is done when no thread writes records any more, before session memory is unmapped.
+enum Meanwhile<'m, 's> {
+    /// The records that a dead recorder has left are saved.
+    Save(&'m mut Save<'s>),
+    /// A living recorder writes its records.
+    Flush(&'m mut Flush<'s>),
+}
+
 /// Detaches as [`detach`] does, and saves the records that a dead recorder has left in session
 /// memory before that memory is unmapped.
 ///
@@ -120,17 +145,17 @@ pub(crate) fn detach_and_save(
     save: Option<&mut Save<'_>>,
 ) -> Result<Detached, TargetError> {
     host.check_stops()?;
-    host.apart(|| detach_living(host, installed, save))
+    host.apart(|| detach_living(host, installed, save.map(Meanwhile::Save)))
 }
 
 fn detach_living(
     host: &dyn Host,
     installed: &Installed,
-    save: Option<&mut Save<'_>>,
+    meanwhile: Option<Meanwhile<'_, '_>>,
 ) -> Result<Detached, TargetError> {
     let process = host.process();
     let mut report = Detached::default();
-    match detach_ours(host, installed, save, &mut report) {
+    match detach_ours(host, installed, meanwhile, &mut report) {
         // Another process has finished meanwhile, and has unmapped what was being read.
         Err(_) if !process.is_over() && matches!(installed.ledger.is_in(process), Ok(false)) => {
             Ok(report)
@@ -142,7 +167,7 @@ fn detach_living(
 fn detach_ours(
     host: &dyn Host,
     installed: &Installed,
-    mut save: Option<&mut Save<'_>>,
+    mut meanwhile: Option<Meanwhile<'_, '_>>,
     report: &mut Detached,
 ) -> Result<(), TargetError> {
     let process = host.process();
@@ -211,11 +236,27 @@ fn detach_ours(
         let Some(stopped) = uncover(host, stopped, &remote, installed, report)? else {
             continue;
         };
-        match save.take() {
+        match meanwhile.take() {
             // The next round unmaps.
-            Some(save) => {
+            Some(Meanwhile::Save(save)) => {
                 drop(stopped);
                 save_remains(process, &remote, installed, save)?;
+            }
+            Some(Meanwhile::Flush(flush)) => {
+                drop(stopped);
+                flush();
+                step("records flushed");
+                // No thread comes to the arenas again: nothing leads there. So one stopped thread is enough, or
+                // the next round if there is none now.
+                let agent = Agent::hire(host, &remote);
+                if !is_ours()? {
+                    return Ok(());
+                }
+                if let Ok(agent) = agent {
+                    agent.unmap(process, &remote, installed)?;
+                    agent.dismiss();
+                    return Ok(());
+                }
             }
             None if installed.stays => {
                 installed.ledger.note_kept(&remote)?;

@@ -172,7 +172,7 @@ fn record(
     }
     let mut child = program.release();
     let ended = recorder.run(&mut probed, arguments.run.duration, &mut Console);
-    let detached = timed("probes removed", || probed.detach());
+    let detached = timed("probes removed", || probed.detach_and_flush(&mut recorder));
     let attached = &probed.attached;
     let end = ended.as_ref().ok();
     let known = recorder.exit_status();

@@ -175,7 +175,10 @@ impl Victim {
             let is_stopped = has_stopped(child.id());
             // While it holds the program, others wait for it.
             let is_free = is_stopped && !self.is_traced();
-            let detached = is_free.then(|| self.detach());
+            // One that saves leaves the trace to the other, which has it open.
+            let mut other = self.detach_command();
+            let other = other.arg("--discard");
+            let detached = is_free.then(|| other.output().expect("capriole starts"));
             // SAFETY: sends a signal to a child of this test that has not been waited for.
             unsafe { libc::kill(child.id() as i32, libc::SIGCONT) };
             let output = child.wait_with_output().expect("a child");

@@ -378,6 +378,75 @@ fn document(trace: &Path) -> Option<Value> {
     serde_json::from_slice(&json).ok()
 }
 
+/// A recorder that is killed while it takes its probes out and completes its trace: every event is in the trace, or
+/// can still be saved into it.
+#[test]
+fn a_recorder_killed_while_it_ends_loses_nothing() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    let recorder = |case: &Case, more: &[&str]| {
+        let pid = case.pid();
+        let words = [&["-e", EVENT, "-p", &pid], more].concat();
+        let mut command = recorder(&case.trace(), &words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
+    };
+    let (steps, output) = reached(&mut recorder(&case, &["--duration", "1ms"]));
+    assert!(output.status.success(), "{}", told(&output));
+    let begin = steps.iter().position(|step| step.name == "session found");
+    let steps = firsts(&steps[begin.expect("are debug assertions on?")..]);
+    let flushed = steps.iter().position(|step| step.name == "records flushed");
+    assert!(
+        flushed.is_some_and(|at| at > 3 && at + 3 < steps.len()),
+        "{steps:?}"
+    );
+    let mut kept = 0;
+    for step in &steps {
+        let mut command = recorder(&case, &[]);
+        let child = dies_at(&mut command, step).spawn();
+        case.recorder = Some(child.expect("capriole starts"));
+        until_recording(case.running.pid);
+        case.calls = 0;
+        case.call((2, 300, 0));
+        let child = case.recorder.take().expect("a recorder");
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGINT) }, 0);
+        let ended = child.wait_with_output().expect("a child");
+        let sessions = find(&*capriole_host::ptrace::host(&case.running.process()));
+        let when = format!("{step}: {}", ended.status);
+        if !sessions.expect("sessions").is_empty() {
+            let output = case.detach(&[]);
+            assert!(output.status.success(), "{when}: {}", told(&output));
+            assert_no_session(&case.running.process());
+        }
+        let summary = summary(&case.trace());
+        if summary["complete"] == true {
+            assert_eq!(assert_whole(&case.trace(), case.calls, &when), 0, "{when}");
+            continue;
+        }
+        // Its recorder was killed when all events were in the trace.
+        assert!(died(&ended), "{when}");
+        assert_eq!(
+            (
+                &summary["events"],
+                &summary["lost_events"],
+                &summary["damages"]
+            ),
+            (&case.calls.into(), &0.into(), &0.into()),
+            "{when}: {summary}"
+        );
+        let report = told(&capriole(&["report", "--summary", text(&case.trace())]));
+        assert!(
+            report.contains("did not end this trace"),
+            "{when}: {report}"
+        );
+        kept += 1;
+    }
+    assert!(kept > 0);
+    case.finish();
+}
+
 /// Without `-o` the records go where the recorder had made its trace, wherever the command runs.
 #[test]
 fn they_go_where_the_recorder_made_its_trace() {
@@ -502,10 +571,7 @@ fn a_program_cannot_name_another_trace() {
     let output = first.detach(&[]);
     let said = told(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(
-        said.contains("is the trace of another recording"),
-        "{said}"
-    );
+    assert!(said.contains("is the trace of another recording"), "{said}");
     assert_eq!(content, self::content(&second.trace()));
     first.detach_and_save();
     second.detach_and_save();

@@ -252,6 +252,18 @@ impl Recorder {
         self.recording.warn(notice);
     }
 
+    /// Writes what session memory has to the trace. Errors come again when the trace is completed.
+    pub(crate) fn flush(&mut self) {
+        if self.failed_packets || self.collect(Collect::Committed).is_err() {
+            return;
+        }
+        let _ = self.clock.sync();
+        let _ = self
+            .clock
+            .model()
+            .map(|model| self.recording.checkpoint(&model));
+    }
+
     /// Writes the rest of session memory and completes the trace. Nothing writes to session memory
     /// any more: the probes are out or the program is dead.
     pub fn finish(

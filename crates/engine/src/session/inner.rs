@@ -624,7 +624,7 @@ impl Inner {
             }
             if matches!(self.ended, Some(Ended::NoClock | Ended::ThreadPointer)) {
                 // A thread of the program waits for that, for some seconds.
-                let _ = crate::plan::detach(&active.attached);
+                let _ = crate::plan::detach(&active.attached, Attached::detach);
             }
         }
         if self.synced.elapsed() >= SYNC {
@@ -716,7 +716,7 @@ impl Inner {
 
     pub(super) fn detach(&mut self) -> Result<Vec<Record>> {
         if let Some(active) = &self.active {
-            crate::plan::detach(&active.attached)?;
+            crate::plan::detach(&active.attached, Attached::detach)?;
         }
         self.ended.get_or_insert(Ended::Requested);
         let records = self.read();
@@ -744,7 +744,7 @@ impl Drop for Inner {
             && active.attached.process().is_alive()
         {
             // Nobody is left who could be told.
-            let _ = crate::plan::detach(&active.attached);
+            let _ = crate::plan::detach(&active.attached, Attached::detach);
         }
         // A program that has ended already must not stay as a zombie.
         self.exit_status();

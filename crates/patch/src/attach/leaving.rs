@@ -1,7 +1,7 @@
 //! The end of a session: detaching, and the signs that somebody else has ended it.
 
 use super::Attached;
-use crate::detach::{Detached, detach};
+use crate::detach::{Detached, Flush, detach, detach_and_flush};
 use crate::recover::{detach_children, detach_sharing, shares, sharing};
 use capriole_host::error::TargetError;
 use capriole_host::host::Host;
@@ -34,7 +34,20 @@ impl Attached {
     /// # Errors
     /// See [`detach`]; a process that has ended is no error.
     pub fn detach(&self) -> Result<Detached, TargetError> {
-        let mut report = match detach(&*self.host, &self.installed) {
+        self.detach_by(detach(&*self.host, &self.installed))
+    }
+
+    /// Removes every probe as [`detach`](Self::detach) does. `flush` is called when no thread of the process
+    /// records any more, while session memory is still in it.
+    ///
+    /// # Errors
+    /// See [`detach`](Self::detach).
+    pub fn detach_and_flush(&self, flush: &mut Flush<'_>) -> Result<Detached, TargetError> {
+        self.detach_by(detach_and_flush(&*self.host, &self.installed, flush))
+    }
+
+    fn detach_by(&self, detached: Result<Detached, TargetError>) -> Result<Detached, TargetError> {
+        let mut report = match detached {
             Ok(report) => report,
             Err(_) if self.process().is_over() => Detached::default(),
             Err(error) => return Err(error),
