@@ -550,6 +550,9 @@ impl<'a> Reader<'a> {
     /// compiler has changed the parameters of a function that only its own file calls.
     fn check_argument(&mut self, number: u8, site: &'a Site) -> Result<()> {
         let linkage = site.linkage_name.as_deref().unwrap_or_default();
+        if let Some(convention) = own_convention(linkage, site) {
+            bail!(Field, "{convention}");
+        }
         if COPIES.iter().any(|mark| linkage.contains(mark)) {
             bail!(Field, "{CHANGED}");
         }
@@ -1040,6 +1043,31 @@ struct Parameters {
     /// Those without a known value at the place, or of a type of which no value can be shown, with
     /// the reason.
     unshown: Vec<(String, String)>,
+}
+
+/// Returns where a function has its arguments if its language passes them in a way of its own.
+fn own_convention(linkage: &str, site: &Site) -> Option<&'static str> {
+    // OCaml's names are `camlModule__name_12`, from 5.1 on `camlModule.name_12`; its runtime in C has `caml_name`.
+    let ocaml = linkage.strip_prefix("caml").is_some_and(|rest| {
+        let numbered = rest.rsplit_once('_');
+        let is_numbered = numbered.is_some_and(|(_, number)| number.parse::<u64>().is_ok());
+        let is_module = rest.starts_with(|first: char| first.is_ascii_uppercase());
+        is_module && is_numbered && (rest.contains("__") || rest.contains('.'))
+    });
+    if ocaml {
+        return Some(
+            "OCaml passes arguments in registers of its own, in this order: %ax, %bx, %di, %si, %dx, %cx, %r8, %r9, \
+             %r12, %r13; an integer n is there as 2n+1",
+        );
+    }
+    let is_haskell = || {
+        let symbols = site.object.symbols();
+        symbols.is_ok_and(|symbols| symbols.has_linkage_name("stg_upd_frame_info"))
+    };
+    (linkage.ends_with("_info") && is_haskell()).then_some(
+        "Haskell's code has arguments in registers of its own and on a stack of its own: write registers (%bx, %r14, \
+         %si)",
+    )
 }
 
 /// Returns the parameters that exist at a place.

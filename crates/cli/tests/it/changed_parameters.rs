@@ -62,3 +62,38 @@ fn arguments_that_are_passed_as_declared_are_not_refused() {
         }
     }
 }
+
+/// Languages that pass arguments in a way of their own are recognised by their names of functions.
+#[test]
+fn arguments_of_other_conventions_are_refused() {
+    let Some(program) = build(Compiler::Gcc, "own_conventions.c", &[]) else {
+        return;
+    };
+    for (function, refused) in [
+        ("camlOrders__price_283", Some("OCaml passes arguments")),
+        ("camlOrders.price_283", Some("OCaml passes arguments")),
+        ("caml_alloc_shr_2", None),
+        ("camlCase_2", None),
+        ("Orders_zdwprice_info", Some("Haskell's code has arguments")),
+        ("order_infos", None),
+    ] {
+        for register in [false, true] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let value = match register {
+                true => "%di",
+                false => "$arg1",
+            };
+            let event = format!(":{function} n={value}");
+            let output = record(&trace, &["-e", &event, "--", text(&program)]);
+            let said = told(&output);
+            match refused.filter(|_| !register) {
+                Some(why) => assert!(said.contains(why), "{event}: {said}"),
+                None => {
+                    assert!(output.status.success(), "{event}: {said}");
+                    assert_eq!(events(&trace).len(), 10, "{event}: {said}");
+                }
+            }
+        }
+    }
+}
