@@ -60,6 +60,11 @@ PROBED struct large large(double x)
 	return (struct large){ { x, x, x, x } };
 }
 
+PROBED __int128 wide_integer(int n)
+{
+	return (__int128)n << 64 | 7;
+}
+
 PROBED long double extended(long double x)
 {
 	return x / 3;

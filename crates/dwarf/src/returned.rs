@@ -28,6 +28,8 @@ pub enum Returned {
     /// register, complex and decimal numbers have another form, the place of vectors of more than
     /// 16 bytes depends on compiler options. Contains the type in the source.
     Elsewhere(String),
+    /// In `rax` and `rdx`: an integer of 16 bytes, of this type in the source.
+    Pair(String),
     /// On the stack, of this type in the source: a large structure or an array in Go.
     Stack(String),
     /// A structure or another type that does not determine the content of `rax`: `rax` holds the
@@ -125,6 +127,7 @@ impl Debug<'_> {
             Shape::Base { encoding, .. } if encoding >= dw::DW_ATE_lo_user => {
                 Returned::Other(c_type())
             }
+            Shape::Base { size: 16, .. } => Returned::Pair(c_type()),
             Shape::Base { size: 1, name, .. } if name == "char" => number(Shown::Character, 1),
             Shape::Base { encoding, size, .. } => number(of_sign(is_signed(encoding)), size),
             Shape::Enumeration { size, signed } => match number(of_sign(signed), size) {

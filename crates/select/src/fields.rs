@@ -700,6 +700,11 @@ impl<'a> Reader<'a> {
                  `double`, which are in xmm0, can be read, and vectors of up to 16 bytes; \
                  $retval:x64 is whatever rax holds"
             ),
+            Ok(Returned::Pair(c_type)) => bail!(
+                Field,
+                "the function returns `{c_type}`, of 16 bytes in two registers; $retval:x64 is the low half, %dx \
+                 the high one"
+            ),
             Ok(Returned::Stack(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`, which Go leaves on the stack; $retval:x64 is \

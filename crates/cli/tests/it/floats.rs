@@ -179,6 +179,11 @@ fn what_cannot_be_done_with_them_is_said() {
     for (how, event, reason) in [
         (
             "record",
+            "r :wide_integer $retval",
+            "the function returns `__int128`, of 16 bytes in two registers",
+        ),
+        (
+            "record",
             "r :extended $retval",
             "the function returns `long double`",
         ),
