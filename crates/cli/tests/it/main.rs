@@ -52,6 +52,7 @@ mod gotos;
 mod help;
 mod hostile;
 mod impossible_counts;
+mod in_memory;
 mod inlined;
 mod intervals;
 mod keep_going;

@@ -167,6 +167,9 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
     })
 }
 
+/// Beginning of the names of libraries that are in memory (memfd_create(2)).
+const MEMFD: &str = "memfd:";
+
 /// Finds the colon between file and place: the first that is not part of `::`.
 fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
     let word = first_word(&text[start..end]);
@@ -175,6 +178,14 @@ fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
         && is_offset(&word[colon + 1..])
     {
         return Some(start + colon); // the path itself may have a colon
+    }
+    // A library without a file, as lists and messages name it: `memfd:NAME:SYMBOL`.
+    if let Some(name) = text[start..end].strip_prefix(MEMFD)
+        && let Some(colon) = name.find(':')
+        && !name[..colon].contains(['$', '%', '@', '='])
+        && !name[colon..].starts_with("::")
+    {
+        return Some(start + MEMFD.len() + colon);
     }
     // Behind the place, a colon is in front of a type. Paths may contain blanks.
     let end = match word.contains('/') {
@@ -247,7 +258,8 @@ fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseErro
         return Err(ParseError::at(text, start, message, help));
     }
     let is_path = object.contains('/');
-    let is_end = |at: usize| !is_path || starts_argument(object[at..].trim_start());
+    let may_have_blanks = is_path || object.starts_with(MEMFD);
+    let is_end = |at: usize| !may_have_blanks || starts_argument(object[at..].trim_start());
     let mut blanks = object.char_indices().filter(|(_, c)| c.is_whitespace());
     if let Some((blank, _)) = blanks.find(|(at, _)| is_end(*at)) {
         let message = "there is no colon before the first blank";

@@ -1,0 +1,36 @@
+/*
+ * Loads a library from memory, as programs with plug-ins in archives do: in_memory LIBRARY NAME. Its function
+ * `plugged` is called 10 times on each line "call", answered by "called".
+ */
+#define _GNU_SOURCE
+#include "common.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+
+int main(int argc, char **argv)
+{
+	char path[64], line[64];
+	struct stat status;
+	CHECK(argc == 3);
+	int file = open(argv[1], O_RDONLY | O_CLOEXEC), memory = memfd_create(argv[2], MFD_CLOEXEC);
+	CHECK(file >= 0 && memory >= 0 && fstat(file, &status) == 0);
+	CHECK(sendfile(memory, file, NULL, (size_t)status.st_size) == status.st_size);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", memory);
+	void *library = dlopen(path, RTLD_NOW);
+	long (*plugged)(long) = library ? (long (*)(long))dlsym(library, "plugged") : NULL;
+	CHECK(plugged);
+	ready();
+	while (fgets(line, sizeof line, stdin)) {
+		for (long i = 0; i < 10; i++)
+			if (plugged(i) != 3 * i)
+				BAD("wrong answer for %ld", i);
+		puts("called");
+		fflush(stdout);
+	}
+	puts("ok all answers");
+	return 0;
+}
