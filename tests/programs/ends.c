@@ -1,6 +1,6 @@
 /*
- * A program that ends as it is told, and forks when it is told: ends [reaped]. All of it happens in
- * `served`, which is entered before "ready PID" and left at the end. On standard input, each answered by
+ * A program that ends as it is told, and forks when it is told: ends [reaped]. It calls `begin`, and that `once`,
+ * whose return addresses stay on the stack below; all else happens in `served`, which is left at the end. On standard input, each answered by
  * "done": "call" calls `told_to`; "fork" makes a child that waits for its parent's end; "crash" ends by
  * SIGSEGV; "exit N". With "reaped" the program is a grandchild whose parent waits for it at once, and says
  * "gone" then. At the end of its input it says "ok as told" and ends with 0.
@@ -36,9 +36,31 @@ static void make_child(void)
 	CHECK(read(ready[0], &byte, 1) == 1);
 }
 
-PROBED int served(int status)
+/* Leaves its return address on the stack. */
+PROBED void once(void)
+{
+	calls++;
+}
+
+PROBED void begin(void)
+{
+	volatile char room[4096];
+	room[0] = room[sizeof room - 1] = 1;
+	once();
+	calls += room[0];
+}
+
+PROBED int served(int status, int reaped)
 {
 	char line[64];
+	volatile char room[8192];
+	room[0] = 1;
+	if (reaped) {
+		printf("is %d\n", (int)getpid());
+		fflush(stdout);
+	} else {
+		ready();
+	}
 	while (fgets(line, sizeof line, stdin)) {
 		if (!strcmp(line, "call\n")) {
 			told_to(1);
@@ -59,7 +81,8 @@ PROBED int served(int status)
 
 int main(int argc, char **argv)
 {
-	if (argc > 1 && !strcmp(argv[1], "reaped")) {
+	int reaped = argc > 1 && !strcmp(argv[1], "reaped");
+	if (reaped) {
 		pid_t child = fork();
 		CHECK(child >= 0);
 		if (child) {
@@ -68,12 +91,9 @@ int main(int argc, char **argv)
 			puts("ok as told");
 			return 0;
 		}
-		printf("is %d\n", (int)getpid());
-		fflush(stdout);
-	} else {
-		ready();
 	}
-	int status = served(0);
+	begin();
+	int status = served(0, reaped);
 	puts("ok as told");
 	return status;
 }

@@ -31,6 +31,11 @@ pub fn words(advice: Advice) -> String {
         Advice::DetachSavesLater => {
             "; `capriole detach` saves what is in it when it can".to_owned()
         }
+        Advice::DetachAgainSaves => {
+            "; the rest stays in the program's memory: `capriole detach` saves it later, and throws it away with \
+             --discard"
+                .to_owned()
+        }
         Advice::DetachIntoTrace => "; they are lost now".to_owned(),
         Advice::DetachWithoutTrace => {
             "; `-o DIR` names the trace of that recording, `--discard` throws its last records away".to_owned()

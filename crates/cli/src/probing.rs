@@ -416,7 +416,10 @@ pub fn say_nothing_hit(
 /// Returns the processes that a recording of a running program does not cover.
 pub fn uncovered(run: &RunFlags, probed: &Probed) -> Vec<Uncovered> {
     match run.pid {
-        Some(_) => uncovered::of(&probed.attached),
+        Some(_) => {
+            let sites = probed.selected.iter().map(|event| event.site.address);
+            uncovered::of(&probed.attached, &sites.collect::<Vec<u64>>())
+        }
         None => Vec::new(),
     }
 }
@@ -443,7 +446,7 @@ pub fn say_open_calls(
         .collect();
     if !open.is_empty() {
         tell!(
-            "capriole: a thread is in {} since before the probes were in: such a call is not seen at its entry",
+            "capriole: a thread has been in {} since before the probes were in: its entry was not seen, and it has not returned",
             named(&open)
         );
     }

@@ -71,6 +71,10 @@ impl Executed {
                 found.insert(name, executed);
             }
         }
+        // The program itself has executed another one, whose children never had probes.
+        if self.count != before && !attached.is_mapped() {
+            self.count = before;
+        }
         self.children = found;
         if is_first || self.count != before {
             step("children looked at");

@@ -1,77 +1,180 @@
-//! Functions whose calls are open: threads have a return address into them on their stacks.
+//! Functions whose calls are open: they are on the stacks of threads.
 //!
 //! A call that began before its probes were in is not seen at its entry, and a function that runs as long as the
-//! program is then "never hit". This tells why. Stacks are searched, not unwound, so that a function may be
-//! named whose return address was left there by an earlier call.
+//! program is then "never hit". This tells why. Stacks are unwound by the rules by which the program itself finds
+//! callers; where there is no rule, nothing is said of what comes further up.
 
 use capriole_insn::Extent;
+use capriole_object::frame_rules::{Cfa, FrameRule, RuleStart, SavedRbp};
+use capriole_object::{Object, Objects};
+use capriole_patch::detach::Stood;
 use capriole_proc::maps::containing;
 use capriole_proc::process::Process;
-use std::collections::BTreeSet;
+use capriole_ring::numbers::chain;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-/// Most bytes of a stack that are searched.
+/// Most bytes of a stack that are read, and most frames of it that are followed.
 const MOST: u64 = 1 << 20;
-/// True if the bytes before a return address can be those of a call.
-fn follows_a_call(before: [u8; 7]) -> bool {
-    const NEAR: u8 = 0xe8;
-    // `call` of a register or memory, `ff /2`, has 2 to 7 bytes.
-    let indirect = before
-        .windows(2)
-        .any(|two| two[0] == 0xff && two[1] >> 3 & 7 == 2);
-    before[2] == NEAR || indirect
-}
+const FRAMES: usize = 256;
 
-/// Returns the indices of those functions in which a thread was, of threads with these stack pointers and program
-/// counters.
+/// Returns the indices of those functions in which threads were that stood there.
 #[must_use]
-pub fn on_stacks(
-    process: &Process,
-    threads: &[(u64, u64)],
-    functions: &[Extent],
-) -> BTreeSet<usize> {
+pub fn on_stacks(process: &Process, stood: &[Stood], functions: &[Extent]) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    let Ok(maps) = process.maps() else {
+    let (Ok(maps), Ok(objects)) = (process.maps(), Objects::of_process(process)) else {
         return found;
     };
-    for &(sp, pc) in threads {
-        let Some(stack) = containing(&maps, sp) else {
+    let mut rules = Rules {
+        objects: &objects,
+        known: HashMap::new(),
+    };
+    for at in stood {
+        let Some(mapping) = containing(&maps, at.sp) else {
             continue;
         };
-        let mut bytes = vec![0; (stack.end - sp).min(MOST) as usize];
-        let read = process.read_memory(sp, &mut bytes).unwrap_or(0);
+        let mut bytes = vec![0; (mapping.end - at.sp).min(MOST) as usize];
+        let read = process.read_memory(at.sp, &mut bytes).unwrap_or(0);
         bytes.truncate(read);
-        let words = bytes
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|word| u64::from_le_bytes(*word));
-        let is_return = |address: u64| {
-            let mut before = [0; 7];
-            let read = process.read_memory(address - 7, &mut before);
-            read.is_ok_and(|read| read == before.len()) && follows_a_call(before)
+        let stack = Stack {
+            start: at.sp,
+            bytes,
         };
-        for (index, function) in functions.iter().enumerate() {
-            // A call may be the last instruction of its function.
-            let inside = |address: &u64| function.start < *address && *address <= function.end;
-            let mut returns = words.clone().filter(inside);
-            if function.contains(pc) || returns.any(is_return) {
-                found.insert(index);
-            }
+        for address in stack.chain(at, |address| rules.at(address)) {
+            let inside = functions.iter().enumerate();
+            let inside = inside.filter(|(_, function)| function.contains(address));
+            found.extend(inside.map(|(index, _)| index));
         }
     }
     found
+}
+
+/// The rules of the files that a process has mapped.
+struct Rules<'o> {
+    objects: &'o Objects,
+    known: HashMap<*const Object, Vec<RuleStart>>,
+}
+
+impl Rules<'_> {
+    fn at(&mut self, address: u64) -> FrameRule {
+        let Some(object) = self.objects.containing(address) else {
+            return FrameRule::Unknown;
+        };
+        let rules = self.known.entry(Arc::as_ptr(object));
+        let rules = rules.or_insert_with(|| object.file().frame_rules());
+        let link = object.link(address);
+        let before = rules.partition_point(|rule| rule.address <= link);
+        let rule = before.checked_sub(1).map(|at| rules[at].rule);
+        rule.unwrap_or(FrameRule::Unknown)
+    }
+}
+
+/// A copy of a thread's stack, from its stack pointer up.
+struct Stack {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Stack {
+    fn word(&self, address: u64) -> Option<u64> {
+        let at = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        let bytes = self.bytes.get(at..at.checked_add(8)?)?;
+        Some(u64::from_le_bytes(bytes.try_into().ok()?))
+    }
+
+    /// Returns an address in each function on the stack, from the innermost on: where the thread stands, and in the
+    /// calls of the others.
+    fn chain(&self, at: &Stood, mut rule: impl FnMut(u64) -> FrameRule) -> Vec<u64> {
+        let (mut sp, mut rbp) = (at.sp, Some(at.rbp));
+        let mut inside = vec![at.pc];
+        while inside.len() < FRAMES {
+            let address = inside[inside.len() - 1];
+            let next = match rule(address) {
+                FrameRule::Unknown | FrameRule::Outermost => None,
+                FrameRule::Signal => {
+                    rbp = self.word(sp.wrapping_add(chain::SIGNAL_RBP));
+                    let pc = self.word(sp.wrapping_add(chain::SIGNAL_RIP));
+                    let before = self.word(sp.wrapping_add(chain::SIGNAL_RSP));
+                    pc.zip(before)
+                }
+                FrameRule::Frame { cfa, rbp: saved } => self
+                    .cfa(cfa, address, sp, rbp)
+                    // A stack that does not lead up is none.
+                    .filter(|cfa| *cfa > sp)
+                    .and_then(|cfa| {
+                        rbp = match saved {
+                            SavedRbp::Unchanged => rbp,
+                            SavedRbp::BelowCfa(below) => self.word(cfa - u64::from(below)),
+                            SavedRbp::AtRbp => rbp.and_then(|rbp| self.word(rbp)),
+                            SavedRbp::Unknown => None,
+                        };
+                        // A call may be the last instruction of its function.
+                        let back = self.word(cfa - 8).filter(|back| *back != 0)?;
+                        Some((back - 1, cfa))
+                    }),
+            };
+            let Some((address, above)) = next else { break };
+            inside.push(address);
+            sp = above;
+        }
+        inside
+    }
+
+    fn cfa(&self, cfa: Cfa, address: u64, sp: u64, rbp: Option<u64>) -> Option<u64> {
+        match cfa {
+            Cfa::Rsp(distance) => Some(sp + u64::from(distance)),
+            Cfa::Rbp(distance) => Some(rbp? + u64::from(distance)),
+            Cfa::Saved(distance) => self.word(rbp?.checked_sub(distance.into())?),
+            Cfa::Plt => Some(sp + if address & 15 >= 11 { 16 } else { 8 }),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn stack(words: &[u64]) -> Stack {
+        Stack {
+            start: 0x1000,
+            bytes: words.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        }
+    }
+
     #[test]
-    fn calls_are_recognised() {
-        assert!(follows_a_call([0, 0, 0xe8, 1, 2, 3, 4]));
-        assert!(follows_a_call([0, 0, 0, 0, 0, 0xff, 0xd0])); // call *%rax
-        assert!(follows_a_call([0, 0xff, 0x15, 1, 2, 3, 4])); // call *x(%rip)
-        assert!(!follows_a_call([0x90; 7]));
-        assert!(!follows_a_call([0, 0xff, 0x25, 1, 2, 3, 4])); // jmp *x(%rip)
+    fn frames_are_followed_and_what_lies_between_is_not() {
+        // 0x10: sub $16,%rsp; 0x20: push %rbp; mov %rsp,%rbp; 0x30: the outermost. 0x99 was left there.
+        let stack = stack(&[0x99, 0, 0x21, 0x99, 0x1030, 0x31, 0x99, 0x99]);
+        let rule = |address| match address {
+            0x10..0x20 => FrameRule::Frame {
+                cfa: Cfa::Rsp(24),
+                rbp: SavedRbp::Unchanged,
+            },
+            0x20..0x30 => FrameRule::Frame {
+                cfa: Cfa::Rbp(16),
+                rbp: SavedRbp::BelowCfa(16),
+            },
+            0x30..0x40 => FrameRule::Outermost,
+            _ => FrameRule::Unknown,
+        };
+        let at = Stood {
+            pc: 0x10,
+            sp: 0x1000,
+            rbp: 0x1020,
+        };
+        assert_eq!(stack.chain(&at, rule), [0x10, 0x20, 0x30]);
+        // One that leads down, and one that cannot be read.
+        let at = Stood {
+            pc: 0x20,
+            sp: 0x1000,
+            rbp: 0xf00,
+        };
+        assert_eq!(stack.chain(&at, rule), [0x20]);
+        let at = Stood {
+            pc: 0x20,
+            sp: 0x1000,
+            rbp: 0x1030,
+        };
+        assert_eq!(stack.chain(&at, rule), [0x20, 0x98]);
     }
 }

@@ -2,9 +2,10 @@
 //! forked before the probes were in, and the other processes of a program that forked before.
 
 use capriole_patch::attach::Attached;
+use capriole_proc::maps::{Device, containing};
 use capriole_proc::process::{Process, is_helper};
 use capriole_text::units;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::os::unix::fs::MetadataExt;
 
 /// Most processes that are looked at, and most that a message names.
@@ -71,17 +72,26 @@ fn ourselves() -> Vec<u32> {
     line.map(|process| process.pid()).collect()
 }
 
-/// Returns the processes that are not covered, the children first.
+/// Returns the processes that are not covered, the children first: of those that have mapped one of the files in
+/// which these addresses lie, and so could have called what is recorded.
 #[must_use]
-pub fn of(attached: &Attached) -> Vec<Uncovered> {
+pub fn of(attached: &Attached, sites: &[u64]) -> Vec<Uncovered> {
     let process = attached.process();
+    let maps = process.maps().unwrap_or_default();
+    let files = sites.iter().filter_map(|site| containing(&maps, *site));
+    let files: HashSet<(Device, u64)> = files.map(|file| (file.dev, file.inode)).collect();
+    let could_call = |other: &Process| {
+        let maps = other.maps().unwrap_or_default();
+        maps.iter()
+            .any(|file| files.contains(&(file.dev, file.inode)))
+    };
     let ourselves = ourselves();
     let mut found: BTreeMap<u32, Uncovered> = BTreeMap::new();
     let mut add = |other: &Process, relation| {
         let known = found.len();
         let is_other = other.pid() != process.pid() && !is_helper(other.pid());
         let is_new = is_other && !found.contains_key(&other.pid()) && known < MOST;
-        if is_new && !attached.is_shared_with(other) {
+        if is_new && could_call(other) && !attached.is_shared_with(other) {
             let uncovered = Uncovered {
                 pid: other.pid(),
                 name: other.name().to_owned(),
@@ -89,7 +99,7 @@ pub fn of(attached: &Attached) -> Vec<Uncovered> {
             };
             found.insert(other.pid(), uncovered);
         }
-        found.len() > known
+        is_new
     };
     let mut parents = vec![process.clone()];
     while let Some(parent) = parents.pop() {

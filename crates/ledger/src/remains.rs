@@ -35,8 +35,9 @@ pub struct TracePlace {
 
 /// Callback that saves the records that a dead recorder left in a process, for the trace with
 /// this UUID. It is called for each process that has the session, after the process has stopped
-/// writing records and before its memory is unmapped. The program runs meanwhile.
-pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) + Send + 'a;
+/// writing records and before its memory is unmapped. The program runs meanwhile. Returns false if the memory is to
+/// stay, because the records could not be written and may be later.
+pub type Save<'a> = dyn FnMut(&TraceId, Result<Remains<'_>, TargetError>) -> bool + Send + 'a;
 
 /// Session memory of a process.
 #[derive(Debug)]

@@ -74,9 +74,29 @@ pub struct Detached {
     /// signal handler had interrupted; `None` if there were none to remove, because the program had ended
     /// or another process had removed them.
     pub out: Option<Instant>,
-    /// Stack pointers and program counters of the threads when the bytes were restored; of the first
-    /// [`MOST_STOOD`] threads.
-    pub stood: Vec<(u64, u64)>,
+    /// Where threads stood when the bytes were restored, the first [`MOST_STOOD`].
+    pub stood: Vec<Stood>,
+}
+
+/// Where a thread stood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stood {
+    /// Its program counter.
+    pub pc: u64,
+    /// Its stack pointer.
+    pub sp: u64,
+    /// Its frame pointer, or whatever else is in that register.
+    pub rbp: u64,
+}
+
+impl Stood {
+    fn of(thread: &StoppedThread) -> Stood {
+        Stood {
+            pc: thread.pc(),
+            sp: thread.sp(),
+            rbp: thread.frame_pointer(),
+        }
+    }
 }
 
 /// Most threads of which a detach tells where they stood.
@@ -197,7 +217,7 @@ fn detach_ours(
         }
         if round == 0 && !is_kept {
             let threads = stopped.threads().iter().take(MOST_STOOD);
-            report.stood = threads.map(|thread| (thread.sp(), thread.pc())).collect();
+            report.stood = threads.map(Stood::of).collect();
             lower_references(process, &remote, installed)?;
             restore_bytes(pid, &remote, installed, report)?;
             say_left(process, &remote, installed)?;
@@ -240,7 +260,10 @@ fn detach_ours(
             // The next round unmaps.
             Some(Meanwhile::Save(save)) => {
                 drop(stopped);
-                save_remains(process, &remote, installed, save)?;
+                if !save_remains(process, &remote, installed, save)? {
+                    report.lingering = true;
+                    return Ok(());
+                }
             }
             Some(Meanwhile::Flush(flush)) => {
                 drop(stopped);
@@ -383,14 +406,15 @@ fn save_remains(
     remote: &dyn TargetMemory,
     installed: &Installed,
     save: &mut Save<'_>,
-) -> Result<(), TargetError> {
+) -> Result<bool, TargetError> {
     let trace = installed.ledger.header(remote)?.trace();
     if let (Some(trace), Some(mapped)) = (trace, installed.shared_in(process)?) {
         let remains = Remains::read(process.pid() as i32, remote, mapped);
-        save(&trace, remains);
+        let saved = save(&trace, remains);
         step("remains saved");
+        return Ok(saved);
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Records that all bytes are restored. The recorder that made the session for this process,

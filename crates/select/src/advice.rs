@@ -44,6 +44,8 @@ pub enum Advice {
     /// Detach later, to save what a dead recorder had not written.
     DetachSavesLater,
     /// Name the trace of a dead recorder when detaching, to save what it had not written. Too late
+    /// Detach again, or throw the records away. Stands behind the reason why they were not written.
+    DetachAgainSaves,
     /// for the records that the message is about.
     DetachIntoTrace,
     /// Name the right trace when detaching, or none, to give up what was not written.

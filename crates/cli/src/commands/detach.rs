@@ -65,14 +65,16 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         error => error.into(),
     })?;
     signals::outlive_file_limit();
-    if !arguments.discard {
-        saving::check(&process, arguments.output.as_deref())?;
-    }
     let output = arguments.output.as_deref();
     let (report, saved) = timed("probes removed", || match arguments.discard {
-        true => (saving::discard(&process), None),
+        true => Ok((saving::discard(&process), None)),
         false => saving::detach(&process, output),
-    });
+    })?;
+    let waits = saved.as_ref().is_some_and(Saved::waits);
+    let code = match waits {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    };
     let message = saved.as_ref().and_then(Saved::message);
     let message = message.as_ref().map(advice::told);
     let report = report.inspect_err(|_| {
@@ -93,7 +95,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
                 "saved": saved.map(|saved| saved.json(advice::words)),
             })
         );
-        return Ok(ExitCode::SUCCESS);
+        return Ok(code);
     }
     if is_talkative() {
         say!(
@@ -122,7 +124,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             units::counted(report.damaged as u64, "child process", "child processes")
         );
     }
-    if report.lingering {
+    if report.lingering && !waits {
         say!(
             "some memory stays mapped, because a thread is still in it, or will return into it from a signal \
              handler: `capriole detach {}` unmaps it later",
@@ -135,5 +137,5 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
              its library unmaps it when it registers the next probe, or finishes"
         );
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }

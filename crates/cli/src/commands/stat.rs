@@ -35,7 +35,7 @@ use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_patch::detach::Detached;
 use capriole_ring::{layout, summary};
 use capriole_select::definitions;
-use capriole_select::event::Event;
+use capriole_select::event::{Event, has_duration};
 use capriole_select::select::{self, Mode, Selected};
 use capriole_text::note;
 use capriole_text::output;
@@ -301,7 +301,7 @@ fn count(
     let end = End::of(ended, probed.attached.process(), child.as_mut(), known);
     let mut whole = source.read(time, &probed.selected);
     let entered = source.entries(&probed.selected);
-    let unended = unended(&whole, &entered, &shown.hit_as);
+    let unended = unended(&whole, &entered, &shown.hit_as, &probed.selected);
     let mut last = whole.since(&before);
     let both = [&mut whole.groups[..], &mut last.groups[..]];
     lookup.name(probed.attached.process(), both);
@@ -450,10 +450,17 @@ fn unended(
     whole: &Snapshot,
     entered: &BTreeMap<usize, u64>,
     hit_as: &[u32],
+    selected: &[Selected],
 ) -> BTreeMap<usize, u64> {
     let number = |event: usize| number_of(hit_as, event);
     let hit = hit_events(whole, hit_as);
-    let counted = entered.iter().filter(|(_, calls)| **calls > 0);
+    // A filter at the exit may have rejected them.
+    let rejects = |event: &usize| {
+        let probe = selected.get(*event).map(|event| &event.probe);
+        probe.is_some_and(|probe| probe.guard.is_some() && !has_duration(probe))
+    };
+    let counted = entered.iter();
+    let counted = counted.filter(|(event, calls)| **calls > 0 && !rejects(event));
     let unended = counted.filter(|(event, _)| !hit.contains(&number(**event)));
     unended
         .map(|(event, calls)| (number(*event), *calls))

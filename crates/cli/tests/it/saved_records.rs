@@ -519,6 +519,66 @@ fn they_go_where_the_recorder_made_its_trace() {
     case.finish();
 }
 
+/// What cannot be written stays in the program's memory, and the next `detach` writes it; nothing else takes it
+/// away meanwhile.
+#[test]
+fn they_wait_until_they_can_be_written() {
+    let Some(mut case) = Case::start() else {
+        return;
+    };
+    case.record(&[]);
+    case.call_and_kill(FAST);
+    let limited = |words: &[&str]| {
+        let limit = ["-c", "ulimit -f 8 && exec \"$@\"", "sh"];
+        let own = crate::target::own();
+        let mut command = std::process::Command::new("sh");
+        command.args(limit).arg(own.get_program()).args(words);
+        command.env_clear().envs(
+            own.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        command.output().expect("a shell")
+    };
+    let pid = case.pid();
+    let other = case.directory.path().join("other");
+    for words in [
+        &["detach", &pid][..],
+        &[
+            "record",
+            "-o",
+            text(&other),
+            "-e",
+            EVENT,
+            "--duration",
+            "1ms",
+            "-p",
+            &pid,
+        ],
+        &["stat", "-e", ":saved_work", "--duration", "1ms", "-p", &pid],
+        &["detach", "--json", &pid],
+    ] {
+        let output = limited(words);
+        let said = told(&output);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
+        if words.contains(&"--json") {
+            let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            assert_eq!(said["still_mapped"], true, "{said}");
+            assert!(said["saved"]["unsaved_bytes"].as_u64() > Some(0), "{said}");
+        } else {
+            assert!(
+                said.contains("stays in the program's memory"),
+                "{words:?}: {said}"
+            );
+        }
+        assert!(!other.exists(), "{said}");
+    }
+    case.call((1, 10, 0)); // not recorded any more
+    case.calls -= 10;
+    let when = case.detach_and_save();
+    assert_eq!(assert_whole(&case.trace(), case.calls, &when), 0);
+    case.finish();
+}
+
 #[test]
 fn they_are_thrown_away_on_request() {
     let Some(case) = Case::killed() else {

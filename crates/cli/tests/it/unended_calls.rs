@@ -109,6 +109,19 @@ fn rejected_calls_are_not_unreadable() {
     assert!(!said.contains("unreadable"), "{said}");
 }
 
+/// A filter at the exit rejects calls that have returned.
+#[test]
+fn returns_that_a_filter_rejects_have_returned() {
+    let Some(program) = program() else { return };
+    for event in [
+        "latency(r :halved n=$entry:arg1 if n > 1000 -> :left n=$arg1)",
+        "r :halved hist(n=$entry:arg1) if n > 1000",
+    ] {
+        let said = stat(&program, &["-e", event]);
+        assert!(!said.contains("was entered"), "{event}: {said}");
+    }
+}
+
 /// Returns that start intervals have returned, and those that end none have as well.
 #[test]
 fn returns_of_intervals_have_returned() {

@@ -67,6 +67,8 @@ struct Saver {
     unsaved: u64,
     /// The first error.
     problem: Option<Message>,
+    /// True if records stay in session memory, as they cannot be written now.
+    waits: bool,
 }
 
 /// Result of saving.
@@ -81,6 +83,8 @@ pub struct Saved {
     unsaved: u64,
     /// Reason why records were not saved or the trace is incomplete.
     problem: Option<Message>,
+    /// True if they stay in session memory, where a later detach finds them.
+    waits: bool,
 }
 
 impl Saver {
@@ -123,13 +127,14 @@ impl Saver {
             damaged: 0,
             unsaved: 0,
             problem: None,
+            waits: false,
         })
     }
 
     /// Saves the session memory of one process. The process that was recorded comes last, unless it
     /// has forked meanwhile: its trace is completed while the session still exists, so a kill after
     /// that leaves nothing to do.
-    fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) {
+    fn save(&mut self, trace: &TraceId, remains: Result<Remains<'_>, TargetError>) -> bool {
         let saved = remains.map_err(Error::from).and_then(|remains| {
             let is_last = remains.pid() == self.process.pid() as i32;
             self.read(trace, remains)?;
@@ -140,7 +145,10 @@ impl Saver {
         });
         if let Err(error) = saved {
             self.problem.get_or_insert(error.whole());
+            // What cannot be written now is written by a later detach.
+            self.waits |= error.code() == Code::Trace;
         }
+        !self.waits
     }
 
     fn read(&mut self, trace: &TraceId, remains: Remains<'_>) -> Result<(), WriteError> {
@@ -164,6 +172,9 @@ impl Saver {
         });
         self.lost = self.lost.max(reader.lost());
         self.damaged += reader.damaged();
+        if result.is_err() {
+            self.unsaved += reader.pending();
+        }
         result.map(drop)
     }
 
@@ -235,6 +246,7 @@ impl Saver {
             events: events.ok(),
             lost: self.lost.max(lost),
             unsaved: self.unsaved,
+            waits: self.waits,
             problem: self
                 .problem
                 .or(self.writer.err().map(|error| error.to_string().into())),
@@ -254,6 +266,11 @@ const CHILDREN: &str = "some children of the program still have probes: their la
 const STAYS: &str = "the session stays, as memory cannot be unmapped now";
 
 impl Saved {
+    /// True if records could not be written, and stay in the program's memory for a later detach.
+    pub fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// Returns a message on what was saved and what was not; `None` if there was nothing to save.
     pub fn message(&self) -> Option<Message> {
         let trace = self.trace.display();
@@ -272,7 +289,11 @@ impl Saved {
             (None, saved) => saved.map(Message::from),
             (Some(problem), Some(saved)) => {
                 let message = Message::from(format!("{saved}; the trace stays incomplete: "));
-                Some(message.then(problem.clone()))
+                let message = message.then(problem.clone());
+                Some(match self.waits {
+                    true => message.advise(Advice::DetachAgainSaves),
+                    false => message,
+                })
             }
             (Some(_), None) if self.unsaved == 0 => None,
             (Some(problem), None) => {
@@ -298,17 +319,34 @@ impl Saved {
     }
 }
 
+/// Outcome of a detach, and of saving if there was anything to save.
+pub type Outcome = (Result<Detached, TargetError>, Option<Saved>);
+
 /// Removes every probe from a process. Also saves the records that dead recorders have not
 /// written, to their trace in the directory `path`, or without one where they made it, and returns
 /// the result of saving.
 ///
 /// # Errors
-/// The errors of [`detach_all_and_save`].
-pub fn detach(
-    process: &Process,
-    path: Option<&Path>,
-) -> (Result<Detached, TargetError>, Option<Saved>) {
-    detach_of(&Kind::ALL, process, path)
+/// There are such records, and the directory is not their trace, or nothing can be added to it; nothing has
+/// changed. The inner errors are those of [`detach_all_and_save`].
+pub fn detach(process: &Process, path: Option<&Path>) -> Result<Outcome> {
+    let saver = Saver::of(process, path);
+    match saver.as_ref().map(|saver| &saver.writer) {
+        // Their recorder, or another `detach`, has saved them.
+        None | Some(Ok(_) | Err(ReopenError::Complete(_))) => {}
+        Some(Err(error)) => {
+            let message = Message::from(format!(
+                "the last events of a killed recorder of process {} cannot be saved: {error}; nothing \
+                 was changed",
+                process.pid()
+            ));
+            return Err(Error::new(
+                Code::Trace,
+                message.advise(Advice::DetachWithoutTrace),
+            ));
+        }
+    }
+    Ok(detach_of(&Kind::ALL, process, saver))
 }
 
 /// Removes every probe from a process. The records that dead recorders have not written are lost.
@@ -319,17 +357,13 @@ pub fn discard(process: &Process) -> Result<Detached, TargetError> {
     detach_all_and_save(&*ptrace::host(process), &Kind::ALL, None)
 }
 
-/// Detaches as [`detach`] does, sessions of these kinds.
-fn detach_of(
-    kinds: &[Kind],
-    process: &Process,
-    path: Option<&Path>,
-) -> (Result<Detached, TargetError>, Option<Saved>) {
+/// Detaches sessions of these kinds, and saves what they have left.
+fn detach_of(kinds: &[Kind], process: &Process, saver: Option<Saver>) -> Outcome {
     let host = ptrace::host(process);
-    match Saver::of(process, path) {
+    match saver {
         Some(mut saver) => {
             let mut save = |trace: &TraceId, remains: Result<Remains<'_>, TargetError>| {
-                saver.save(trace, remains);
+                saver.save(trace, remains)
             };
             let detached = detach_all_and_save(&*host, kinds, Some(&mut save));
             let saved = match &detached {
@@ -343,45 +377,28 @@ fn detach_of(
     }
 }
 
-/// Checks that [`detach`] could save the records of dead recorders to the directory `path`, or without one where
-/// they made their trace, if there are any. Changes nothing.
-///
-/// # Errors
-/// The directory is not their trace, or nothing can be added to it.
-pub fn check(process: &Process, path: Option<&Path>) -> Result<()> {
-    match Saver::of(process, path).map(|saver| saver.writer) {
-        // Their recorder, or another `detach`, has saved them.
-        None | Some(Ok(_) | Err(ReopenError::Complete(_))) => Ok(()),
-        Some(Err(error)) => {
-            let message = Message::from(format!(
-                "the last events of a killed recorder of process {} cannot be saved: {error}; nothing \
-                 was changed",
-                process.pid()
-            ));
-            Err(Error::new(
-                Code::Trace,
-                message.advise(Advice::DetachWithoutTrace),
-            ))
-        }
-    }
-}
-
 /// Runs [`detach`] before another recording begins, if all recorders in the process are dead.
 /// Returns a message for the user, if any.
 ///
 /// # Errors
 /// The errors of [`detach`].
-pub fn take_over(process: &Process) -> Result<Option<Message>, TargetError> {
+pub fn take_over(process: &Process) -> Result<Option<Message>> {
     // Errors are reported by the attach that follows.
     let sessions = find_of(&*ptrace::host(process), Kind::Recorder).unwrap_or_default();
     let is_left = sessions.iter().any(|session| session.trace.is_some());
     if !is_left || sessions.iter().any(|session| session.owner.is_some()) {
         return Ok(None);
     }
-    let (detached, saved) = detach_of(&[Kind::Recorder], process, None);
+    let saver = Saver::of(process, None);
+    let (detached, saved) = detach_of(&[Kind::Recorder], process, saver);
     match detached {
         Ok(_) | Err(TargetError::NothingAttached { .. }) => {}
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     }
-    Ok(saved.and_then(|saved| saved.message()))
+    let waits = saved.as_ref().is_some_and(Saved::waits);
+    let message = saved.and_then(|saved| saved.message());
+    match message {
+        Some(message) if waits => Err(Error::new(Code::Trace, message)),
+        message => Ok(message),
+    }
 }

@@ -19,6 +19,11 @@ impl StoppedThread {
         self.registers.rsp
     }
 
+    /// Returns rbp.
+    pub fn frame_pointer(&self) -> u64 {
+        self.registers.rbp
+    }
+
     /// Returns the general registers, in no particular order, without the stack pointer.
     pub fn general_registers(&self) -> [u64; 15] {
         let r = &self.registers;
