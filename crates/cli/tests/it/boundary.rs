@@ -248,11 +248,11 @@ fn ledgers_that_lie_are_refused() {
         return;
     };
     const PAGE: usize = 4096;
-    const JOURNAL: usize = 5 * PAGE;
+    const JOURNAL: usize = 6 * PAGE;
     let header = |halves: &[(usize, u32)], words: &[(usize, u64)]| {
         let mut bytes = vec![0u8; JOURNAL + PAGE];
         bytes[..8].copy_from_slice(b"CAPRLEDG");
-        bytes[8] = 1;
+        bytes[8] = 3;
         for (at, half) in halves {
             bytes[*at..at + 4].copy_from_slice(&half.to_le_bytes());
         }

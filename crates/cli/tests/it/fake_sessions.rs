@@ -228,7 +228,7 @@ fn greedy(fake: &Fake, which: usize) {
         1 => {
             // The longest possible journal, all entries alike.
             ledger.store_u32(noted::JOURNAL_LEN, ledger::MAX_ENTRIES);
-            let entry = 5 * 4096 + journal::LEN;
+            let entry = 6 * 4096 + journal::LEN;
             ledger.write(entry, &[journal::MAX_BYTES as u8 + 1]);
         }
         2 | 3 => {

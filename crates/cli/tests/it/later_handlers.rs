@@ -160,17 +160,17 @@ fn a_detach_killed_at_each_step() {
         std::fs::remove_dir_all(&trace).expect("its trace");
     };
     leave_probes(&mut running);
-    let (steps, output) = reached(&mut command(&["detach", &pid]));
+    let (steps, output) = reached(&mut command(&["detach", "--discard", &pid]));
     assert!(output.status.success(), "{}", told(&output));
     let steps = few(&steps);
     for step in &steps {
         leave_probes(&mut running);
-        let output = dies_at(&mut command(&["detach", &pid]), step).output();
+        let output = dies_at(&mut command(&["detach", "--discard", &pid]), step).output();
         let output = output.expect("capriole starts");
         println!("{step}");
         does(&mut running, &["faults", "check"]);
         if died(&output) {
-            let output = capriole(&["detach", &pid]);
+            let output = capriole(&["detach", "--discard", &pid]);
             let text = told(&output);
             let gone = text.contains("has no probes of capriole");
             assert!(output.status.success() || gone, "{step}: {text}");
