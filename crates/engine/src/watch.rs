@@ -226,6 +226,11 @@ impl Watch {
         self.family.members(attached).cloned()
     }
 
+    /// Waits that long, or until the program ends or a signal comes, whatever is first.
+    pub fn wait(&self, most: Duration) {
+        self.ending.wait(most);
+    }
+
     /// Returns the exit status of a process that has ended, if it is known.
     #[must_use]
     pub fn exit_status(&self) -> Option<ExitStatus> {

@@ -8,6 +8,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
+use std::time::Duration;
 
 /// `PIDFD_GET_INFO`, `_IOWR(0xff, 11, struct pidfd_info)` with its first version (linux/pidfd.h).
 const GET_INFO: libc::c_ulong = 0xc040_ff0b;
@@ -48,15 +49,17 @@ impl Ending {
     /// True if the process has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
         match &self.pidfd {
-            Some(fd) => {
-                poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&now)).is_ok_and(|n| n > 0)
-            }
+            Some(pidfd) => ends_within(pidfd, Duration::ZERO),
             None => !self.process.is_alive(),
+        }
+    }
+
+    /// Waits that long, or until the process ends or a signal comes, whatever is first.
+    pub fn wait(&self, most: Duration) {
+        match &self.pidfd {
+            Some(pidfd) => drop(ends_within(pidfd, most)),
+            None => std::thread::sleep(most),
         }
     }
 
@@ -89,4 +92,12 @@ impl Ending {
         let stat = self.process.stat().ok()?;
         stat.state.has_ended().then_some(stat.exit_code).flatten()
     }
+}
+
+fn ends_within(pidfd: &OwnedFd, time: Duration) -> bool {
+    let time = Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&time)).is_ok_and(|n| n > 0)
 }

@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::names::{DURATION, GOROUTINE, LATENCY, RESULT, SINCE, STACK};
 use capriole_event::{
     Action, Aggregate, Aggregation, At, Base, Deref, Entry, Fetch, FetchArg, FieldType, Fields,
-    Function, Gpr, Guard, Map, Place, Probe, Value,
+    Function, Gpr, Guard, Map, ParseError, Place, Probe, Value,
 };
 
 /// Builds the event of a function's entry and exits for `record --graph`. With `least`, a call is
@@ -132,10 +132,9 @@ pub fn latency(text: &str) -> Result<Option<Probe>> {
         return Ok(None);
     };
     let Some(end) = closing(inside) else {
-        bail!(
-            Unsuitable,
-            "`{text}`: the parenthesis is not closed; write latency(EVENT), or latency(EVENT) by KEY"
-        );
+        let help = "write latency(EVENT), or latency(EVENT) by KEY";
+        let end = text.trim_end().len();
+        return Err(ParseError::at(text, end, "the parenthesis is not closed", help).into());
     };
     let (inside, rest) = (&inside[..end], inside[end + 1..].trim());
     refuse_duration(text, inside, rest)?;

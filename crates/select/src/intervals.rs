@@ -34,11 +34,8 @@ pub fn intervals(text: &str) -> Result<Option<Event>> {
         return Ok(None);
     };
     if close == text.trim_end().len() {
-        bail!(
-            Unsuitable,
-            "`{text}`: the parenthesis is not closed; write latency(EVENT -> EVENT), or \
-             latency(EVENT -> EVENT) by KEY"
-        );
+        let help = "write latency(EVENT -> EVENT), or latency(EVENT -> EVENT) by KEY";
+        return Err(ParseError::at(text, close, "the parenthesis is not closed", help).into());
     }
     let begin = side(text, open..arrow.start)?;
     let end = side(text, arrow.end..close)?;

@@ -532,7 +532,7 @@ fn until_end(
             }
         }
         let due = next.map_or(TICK, |next| next.saturating_duration_since(now).min(TICK));
-        std::thread::sleep(watch.pause(&probed.attached, due));
+        watch.wait(watch.pause(&probed.attached, due));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Messages that had misled users, each beside the one that it replaced.
 
 use crate::programs::{Compiler, build};
-use crate::target::{Running, capriole, command, told};
+use crate::target::{Running, assert_failed, capriole, command, told};
 use crate::traces::{
     events, record, record_program, recorder, scratch, text, until_looked, until_recording,
 };
@@ -330,7 +330,7 @@ fn latencies_that_cannot_be_measured() {
         ("latency(:f", "the parenthesis is not closed"),
     ] {
         let output = capriole(&["stat", "-e", event, "--", "true"]);
-        assert_eq!(output.status.code(), Some(1), "{}", told(&output));
+        assert_failed(&output);
         let said = said(&output);
         assert!(!said.contains("%return"), "{said}");
         table.add(&format!("stat -e '{event}'"), before, &said);
