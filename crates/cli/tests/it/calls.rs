@@ -198,7 +198,7 @@ fn latencies_can_stand_in_a_file() {
     for (wrong, reason) in [
         (
             "latency(:even",
-            "events: line 2: `latency(:even`: the parenthesis",
+            "events: line 2: the parenthesis is not closed\n  latency(:even\n               ^\n",
         ),
         (
             "latency(:even+4)",
