@@ -5,9 +5,7 @@ use crate::advice;
 use capriole::error::message_of;
 use capriole_event::ParseError;
 use capriole_text::tell;
-use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
 use std::process::{ExitCode, ExitStatus};
 
 /// Error for arguments that clap accepts but that do not fit together.
@@ -45,17 +43,6 @@ fn is_usage(error: &anyhow::Error, message: &str) -> bool {
         || error
             .chain()
             .any(|cause| cause.is::<Usage>() || cause.is::<ParseError>())
-}
-
-/// Reads the name of a file or directory that is to be made.
-///
-/// # Errors
-/// It is `-`, by which other commands mean standard output.
-pub fn new_file(name: OsString) -> Result<PathBuf, String> {
-    match name == "-" {
-        true => Err("it is not written to standard output; give a name".to_owned()),
-        false => Ok(name.into()),
-    }
 }
 
 /// Formats an error and its causes, without causes that its message already contains.

@@ -7,6 +7,7 @@ mod completion;
 mod exit;
 mod manual;
 mod names;
+mod new_file;
 mod probing;
 mod subject;
 mod topics;

@@ -13,6 +13,7 @@ use capriole::plan::Probed;
 use capriole::returns::{Returns, Unseen};
 use capriole::uncovered::{self, Uncovered};
 use capriole::watch::{Ended, Observer, not_followed};
+use capriole_host::ending::Ending;
 use capriole_host::signals;
 use capriole_insn::Extent;
 use capriole_object::Objects;
@@ -28,8 +29,6 @@ use capriole_text::units::parse_duration;
 use capriole_text::{detail, note, tell, units};
 use capriole_trace::Role;
 use clap::ValueHint;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -564,18 +563,17 @@ pub struct End {
 }
 
 impl End {
-    /// Looks at a process whose recording has ended for this reason. `known` is its exit status, as far as
-    /// that can be known of a process that is not our child.
-    pub fn of(
-        reason: Ended,
-        process: &Process,
-        child: Option<&mut Child>,
-        known: Option<ExitStatus>,
-    ) -> End {
+    /// Looks at a program whose recording has ended for this reason. The status of one that is not our child may
+    /// not be known.
+    pub fn of(reason: Ended, probed: &Probed, child: Option<&mut Child>) -> End {
+        let process = probed.attached.process();
         // A child that has ended keeps its name until it is waited for.
         let name = process.thread_name(process.pid()).ok();
         let status = match reason {
-            Ended::Exited => child.map_or(known, |child| child.wait().ok()),
+            Ended::Exited => match child {
+                Some(child) => child.wait().ok(),
+                None => probed.ending.status(),
+            },
             _ => None,
         };
         End {
@@ -699,15 +697,9 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
             };
             tell!("capriole: waiting for {}{then}", program());
         }
-        match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
-            // A signal interrupts this wait; one that arrived just before it is noticed soon.
-            Ok(ended) => {
-                let soon = Timespec {
-                    tv_sec: 0,
-                    tv_nsec: 100_000_000,
-                };
-                let _ = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&soon));
-            }
+        // A signal interrupts this wait; one that arrived just before it is noticed soon.
+        match Process::open(child.id()) {
+            Ok(process) => Ending::of(&process).wait(Duration::from_millis(100)),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
     }

@@ -104,12 +104,14 @@ impl Stack {
                     .and_then(|cfa| {
                         rbp = match saved {
                             SavedRbp::Unchanged => rbp,
-                            SavedRbp::BelowCfa(below) => self.word(cfa - u64::from(below)),
+                            SavedRbp::BelowCfa(below) => {
+                                cfa.checked_sub(below.into()).and_then(|at| self.word(at))
+                            }
                             SavedRbp::AtRbp => rbp.and_then(|rbp| self.word(rbp)),
                             SavedRbp::Unknown => None,
                         };
                         // A call may be the last instruction of its function.
-                        let back = self.word(cfa - 8).filter(|back| *back != 0)?;
+                        let back = self.word(cfa.checked_sub(8)?).filter(|back| *back != 0)?;
                         Some((back - 1, cfa))
                     }),
             };
@@ -122,10 +124,10 @@ impl Stack {
 
     fn cfa(&self, cfa: Cfa, address: u64, sp: u64, rbp: Option<u64>) -> Option<u64> {
         match cfa {
-            Cfa::Rsp(distance) => Some(sp + u64::from(distance)),
-            Cfa::Rbp(distance) => Some(rbp? + u64::from(distance)),
+            Cfa::Rsp(distance) => sp.checked_add(distance.into()),
+            Cfa::Rbp(distance) => rbp?.checked_add(distance.into()),
             Cfa::Saved(distance) => self.word(rbp?.checked_sub(distance.into())?),
-            Cfa::Plt => Some(sp + if address & 15 >= 11 { 16 } else { 8 }),
+            Cfa::Plt => sp.checked_add(if address & 15 >= 11 { 16 } else { 8 }),
         }
     }
 }
@@ -176,5 +178,12 @@ mod tests {
             rbp: 0x1030,
         };
         assert_eq!(stack.chain(&at, rule), [0x20, 0x98]);
+        // The register may have any value.
+        let at = Stood {
+            pc: 0x20,
+            sp: 0x1000,
+            rbp: u64::MAX,
+        };
+        assert_eq!(stack.chain(&at, rule), [0x20]);
     }
 }

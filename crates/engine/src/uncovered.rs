@@ -39,7 +39,7 @@ pub struct Uncovered {
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// What it is to the process that is recorded.
+    /// Its relation to the process that is recorded.
     pub relation: Relation,
 }
 

@@ -10,7 +10,6 @@ use capriole_patch::family::Family;
 use capriole_patch::lanes::Lanes;
 use capriole_proc::process::Process;
 use capriole_text::units;
-use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -229,12 +228,6 @@ impl Watch {
     /// Waits that long, or until the program ends or a signal comes, whatever is first.
     pub fn wait(&self, most: Duration) {
         self.ending.wait(most);
-    }
-
-    /// Returns the exit status of a process that has ended, if it is known.
-    #[must_use]
-    pub fn exit_status(&self) -> Option<ExitStatus> {
-        self.ending.status()
     }
 
     fn all_threads_ended(&self) -> bool {

@@ -146,7 +146,7 @@ pub(crate) fn detach_and_flush(
 /// Callback of a recorder that writes what session memory has to its trace. The program runs meanwhile.
 pub type Flush<'a> = dyn FnMut() + Send + 'a;
 
-/// What is done when no thread writes records any more, before session memory is unmapped.
+/// The action on session memory after the last record was written and before the memory is unmapped.
 enum Meanwhile<'m, 's> {
     /// The records that a dead recorder has left are saved.
     Save(&'m mut Save<'s>),

@@ -2,6 +2,7 @@
 
 use crate::advice;
 use crate::exit::{self, with_remedy};
+use crate::new_file::new_file;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
 use capriole::aggregate::Keys;
@@ -30,7 +31,6 @@ use capriole_text::{note, say, tell};
 use capriole_trace::ExitStatus;
 use capriole_trace::clock::Clock;
 use clap::ValueHint;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -65,7 +65,7 @@ pub struct Arguments {
     #[command(flatten)]
     run: RunFlags,
     /// The trace directory
-    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace", value_hint = ValueHint::DirPath, value_parser = OsStringValueParser::new().try_map(exit::new_file))]
+    #[arg(short, long, value_name = "DIR", default_value = "capriole.trace", value_hint = ValueHint::DirPath, value_parser = new_file())]
     output: PathBuf,
     /// Memory shared with the program for events not yet on disk
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
@@ -175,8 +175,7 @@ fn record(
     let detached = timed("probes removed", || probed.detach_and_flush(&mut recorder));
     let attached = &probed.attached;
     let end = ended.as_ref().ok();
-    let known = recorder.exit_status();
-    let end = end.map(|ended| End::of(*ended, attached.process(), child.as_mut(), known));
+    let end = end.map(|ended| End::of(*ended, &probed, child.as_mut()));
     let status = end.as_ref().and_then(End::status);
     let summary = timed("trace completed", || {
         recorder.finish(attached, detached.as_ref().ok(), status.map(traced))

@@ -1,7 +1,7 @@
 //! `capriole report`: shows a trace.
 
-use crate::exit;
 use crate::names::NamesFlag;
+use crate::new_file::new_file;
 use crate::verbosity::timed;
 use capriole_report;
 use capriole_report::calls::Functions;
@@ -13,7 +13,6 @@ use capriole_text::output;
 use capriole_text::{detail, tell};
 use capriole_trace::{Health, Trace, write_file};
 use clap::ValueHint;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,7 +37,7 @@ pub struct Arguments {
     #[arg(long)]
     callers: bool,
     /// Draw a flame graph into this file (SVG)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = OsStringValueParser::new().try_map(exit::new_file))]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = new_file())]
     flame: Option<PathBuf>,
     /// Compare the times of each function's calls in two traces
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], value_hint = ValueHint::DirPath, conflicts_with = "directory")]

@@ -18,6 +18,7 @@ mod text;
 
 use crate::advice;
 use crate::exit;
+use crate::new_file::new_file;
 use crate::probing::{self, Console, End, ProbeFlags, ReturnsBy, RunFlags, wait_for};
 use crate::verbosity::timed;
 use capriole::aggregate::model::{Group, Interval, Snapshot, by_event, per_second};
@@ -44,7 +45,6 @@ use capriole_text::units;
 use capriole_text::units::parse_duration;
 use capriole_trace::Role;
 use clap::ValueHint;
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use columns::Names;
 use json::Extent;
 use live::Screen;
@@ -95,7 +95,7 @@ pub struct Arguments {
     #[arg(long, conflicts_with_all = ["json", "interval", "top", "sort", "histogram"])]
     folded: bool,
     /// Draw a flame graph of the keys that are call stacks into this file (SVG)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = OsStringValueParser::new().try_map(exit::new_file))]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = new_file())]
     flame: Option<PathBuf>,
     /// With --folded and --flame: the column to add up, calls unless given; a sum, or total
     #[arg(long, value_name = "COLUMN")]
@@ -294,11 +294,7 @@ fn count(
             };
         }
     };
-    let known = match ended {
-        Ended::Exited => watch.exit_status(),
-        _ => None,
-    };
-    let end = End::of(ended, probed.attached.process(), child.as_mut(), known);
+    let end = End::of(ended, probed, child.as_mut());
     let mut whole = source.read(time, &probed.selected);
     let entered = source.entries(&probed.selected);
     let unended = unended(&whole, &entered, &shown.hit_as, &probed.selected);

@@ -107,7 +107,7 @@ fn a_program_whose_parent_has_waited_for_it() {
     assert!(parent.wait().expect("it ends").success());
 }
 
-/// What is wrong in the command line, also in an event, is 2; what is wrong with the program is 1.
+/// Checks that an invalid command line or event ends with status 2, and any other failure with 1.
 #[test]
 fn an_invalid_command_line_is_2() {
     let Some(program) = program() else { return };

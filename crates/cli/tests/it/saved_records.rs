@@ -519,8 +519,8 @@ fn they_go_where_the_recorder_made_its_trace() {
     case.finish();
 }
 
-/// What cannot be written stays in the program's memory, and the next `detach` writes it; nothing else takes it
-/// away meanwhile.
+/// Checks that records which cannot be written stay in the program's memory until a later `detach` writes them,
+/// whatever is run in between.
 #[test]
 fn they_wait_until_they_can_be_written() {
     let Some(mut case) = Case::start() else {

@@ -109,35 +109,37 @@ fn rejected_calls_are_not_unreadable() {
     assert!(!said.contains("unreadable"), "{said}");
 }
 
+/// Asserts that no function of these events is said to have been entered and not left.
+fn assert_returned(program: &Path, events: &[&str]) {
+    for event in events {
+        let said = stat(program, &["-e", event]);
+        assert!(!said.contains("was entered"), "{event}: {said}");
+    }
+}
+
 /// A filter at the exit rejects calls that have returned.
 #[test]
 fn returns_that_a_filter_rejects_have_returned() {
     let Some(program) = program() else { return };
-    for event in [
+    let events = [
         "latency(r :halved n=$entry:arg1 if n > 1000 -> :left n=$arg1)",
         "r :halved hist(n=$entry:arg1) if n > 1000",
-    ] {
-        let said = stat(&program, &["-e", event]);
-        assert!(!said.contains("was entered"), "{event}: {said}");
-    }
+    ];
+    assert_returned(&program, &events);
 }
 
 /// Returns that start intervals have returned, and those that end none have as well.
 #[test]
 fn returns_of_intervals_have_returned() {
     let Some(program) = program() else { return };
-    for event in [
+    let events = [
         "latency(r :halved n=$entry:arg1 -> :left n=$arg1)",
         "latency(r :halved n=$entry:arg1 -> :left n=$arg2)",
         "latency(:left n=$arg1 -> r :halved n=$entry:arg1)",
-    ] {
-        let said = stat(&program, &["-e", event]);
-        assert!(!said.contains("was entered"), "{event}: {said}");
-    }
-    let said = stat(
-        &program,
-        &["-e", "latency(r :left n=$entry:arg1 -> :halved n=$arg1)"],
-    );
+    ];
+    assert_returned(&program, &events);
+    let event = "latency(r :left n=$entry:arg1 -> :halved n=$arg1)";
+    let said = stat(&program, &["-e", event]);
     assert!(
         said.contains("left was entered 40 times, but no call"),
         "{said}"

@@ -50,8 +50,6 @@ pub struct Recorder {
     ended: Option<Instant>,
     /// Number of forked children that were seen to execute another program.
     executed_children: u64,
-    /// The program's exit status, if its end ended the recording.
-    exit_status: Option<std::process::ExitStatus>,
     failed_packets: bool,
 }
 
@@ -100,7 +98,6 @@ impl Recorder {
             started: Instant::now(),
             ended: None,
             executed_children: 0,
-            exit_status: None,
             failed_packets: false,
         })
     }
@@ -132,12 +129,6 @@ impl Recorder {
     pub fn set_start(&mut self, since: Instant) {
         self.since = since;
         self.recording.set_start(since);
-    }
-
-    /// Returns the program's exit status if its end ended the recording, and the status is known.
-    #[must_use]
-    pub fn exit_status(&self) -> Option<std::process::ExitStatus> {
-        self.exit_status
     }
 
     /// Removes the trace directory of a recording that did not start.
@@ -211,9 +202,6 @@ impl Recorder {
             if let Some(ended) = ended {
                 let others = watch.other_processes(attached);
                 self.recording.look_at_last_threads(others);
-                if ended == Ended::Exited {
-                    self.exit_status = watch.exit_status();
-                }
                 return Ok(ended);
             }
             if tick.elapsed() >= TICK {

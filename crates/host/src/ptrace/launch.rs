@@ -239,9 +239,9 @@ fn stopping_places(process: &Process) -> Result<(Vec<u64>, Option<u64>), TargetE
     })
 }
 
-/// Returns where a static program of a C library is ready and none of its own code has run. Who calls neither
-/// `_init` nor `main` is not started by `__libc_start_main` (glibc's csu/libc-start.c, musl's
-/// env/__libc_start_main.c).
+/// Returns addresses at which the C library of a static program is ready, and none of the program's own code has
+/// run: `_init` and `main`, at least one of which `__libc_start_main` calls (glibc's csu/libc-start.c, musl's
+/// env/__libc_start_main.c). `None` for a program without these.
 fn behind_start(process: &Process, entry: u64) -> Option<Vec<u64>> {
     let file = std::fs::File::open(process.proc_path("exe")).ok()?;
     let cache = object::ReadCache::new(file);
