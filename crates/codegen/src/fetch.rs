@@ -39,7 +39,6 @@ use crate::condition::{Condition, Normal, Relation, Subject, Tree, Width, normal
 use crate::program::{Program, Step};
 use crate::work::{Compare, Filter, Long, Operand, Record, Word, Work};
 use capriole_ring::intervals::Intervals;
-use capriole_ring::numbers::session::STACK_HEAD;
 use capriole_ring::numbers::{chain, frame, op, program};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -127,15 +126,8 @@ pub enum Content {
         /// Number of strings, at least 1.
         count: u16,
     },
-    /// Data for unwinding, of a field that is the stack pointer: that register, rbp, and a copy of
-    /// the memory above the stack pointer, as far as it can be read. The record always contains
-    /// this field, possibly with an empty copy.
-    CallStack {
-        /// Maximum number of bytes of the stack to copy.
-        bytes: u16,
-    },
     /// The chain of callers, of a field that is rbp, found by the session's
-    /// [table](capriole_ring::numbers::unwinding). For keys.
+    /// [table](capriole_ring::numbers::unwinding).
     Callers {
         /// Maximum number of addresses, the site's included: 1 to [`chain::MOST`].
         most: u16,
@@ -313,9 +305,6 @@ impl Field {
             }
             (_, Content::Text) => text(STRING_LIMIT.into()),
             (_, Content::Texts { count }) => u64::from(count) * text(STRING_LIMIT.into()),
-            (_, Content::CallStack { bytes }) => {
-                (STACK_HEAD + u64::from(bytes)).next_multiple_of(8)
-            }
             (_, Content::Callers { most, .. }) => chain::HEAD as u64 + 8 * u64::from(most),
         }
     }
@@ -420,7 +409,6 @@ impl Fetch {
             Content::Numbers { .. }
             | Content::Text
             | Content::Texts { .. }
-            | Content::CallStack { .. }
             | Content::Callers { .. } => None,
         }
     }

@@ -6,7 +6,6 @@ use crate::condition::Width;
 use capriole_insn::RegSet;
 use capriole_ring::numbers::op::Effect;
 use capriole_ring::numbers::{op, program, step, test};
-use iced_x86::Register;
 use std::ops::BitOr;
 
 /// A program for the resident, as placed in memory at a multiple of 8.
@@ -46,8 +45,6 @@ impl Program {
     /// Returns the general registers that the program reads.
     pub(crate) fn registers(&self) -> RegSet {
         let read = |step: &[u8]| match step[step::OP] {
-            // Unwinding needs it, also where the program does not: in a function that does not return.
-            op::STACK => Some(RegSet::of(Register::RBP)),
             op if op::effect(op) == Some(Effect::Register) => Some(RegSet(1 << step[step::A])),
             _ => None,
         };

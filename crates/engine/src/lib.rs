@@ -132,6 +132,7 @@ pub mod descriptors;
 mod executed;
 pub mod filtered;
 pub mod machine;
+pub mod names;
 pub mod open_calls;
 pub mod options;
 mod pace;

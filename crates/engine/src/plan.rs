@@ -9,7 +9,7 @@ use crate::options;
 use crate::options::ProbeOptions;
 use crate::record::Recorder;
 use crate::session::sites::Pace;
-use crate::unwinding;
+use crate::unwinding::Callers;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
 use capriole_host::ending::Ending;
@@ -26,6 +26,7 @@ use capriole_planner::guards;
 use capriole_planner::planner::Planner;
 use capriole_planner::unwinders;
 use capriole_proc::process::Process;
+use capriole_resident::unwinding::Module;
 use capriole_ring::layout::Geometry;
 use capriole_select::event::Event;
 use capriole_select::message;
@@ -52,8 +53,8 @@ pub struct Planned {
     kind: Kind,
     /// True if some work needs packets, to record or to assemble values.
     fetches: bool,
-    /// The table by which callers are found; empty if no work needs it.
-    unwinding: Vec<u8>,
+    /// The code in which callers are found, and its rules; `None` if no work needs them.
+    callers: Option<(Callers, Vec<Module>)>,
     probes: Probes,
     guards: Guards,
     clock: ClockReading,
@@ -188,9 +189,9 @@ impl Planned {
         select::refuse_named(&selected)?;
         let plain = |work: &Work| matches!(work, Work::Count { .. });
         let fetches = !works.iter().flatten().all(plain);
-        let unwinding = match works.iter().flatten().any(Work::finds_callers) {
-            true => unwinding::table(objects, process)?,
-            false => Vec::new(),
+        let callers = match works.iter().flatten().any(Work::finds_callers) {
+            true => Some(Callers::of(objects, process)?),
+            false => None,
         };
         let probes = select::probes(&selected, works);
         let mut guards = match guarded {
@@ -217,7 +218,7 @@ impl Planned {
             own,
             kind,
             fetches,
-            unwinding,
+            callers,
             probes,
             guards,
             clock: options.clock()?,
@@ -284,10 +285,11 @@ impl Planned {
         signals::hold();
         let ending = Arc::new(Ending::of(host.process()));
         let (probes, events): (Vec<_>, Vec<_>) = self.probes.probes.into_iter().unzip();
+        let (callers, rules) = self.callers.take().unzip();
         let session = NewSession {
             kind: self.kind,
             trace,
-            unwinding: &self.unwinding,
+            callers: rules.as_deref().unwrap_or_default(),
         };
         let attached = attach_as(host, probes, &self.guards, self.clock, geometry, session)
             .map_err(|error| failed(&**host, self.kind, error))?;
@@ -311,6 +313,7 @@ impl Planned {
             own: self.own,
             probe_of,
             ending,
+            callers,
             attached,
         })
     }
@@ -440,6 +443,8 @@ pub struct Probed {
     pub(crate) probe_of: Vec<Option<usize>>,
     /// Watches for the end of the process, from before the attach.
     pub ending: Arc<Ending>,
+    /// The code whose callers the program finds; `None` if no event needs them.
+    pub(crate) callers: Option<Callers>,
     /// The inserted probes.
     pub attached: Attached,
 }

@@ -1,6 +1,5 @@
 //! Recording: from session memory to a trace directory.
 
-pub mod mappings;
 pub mod recorder;
 pub(crate) mod recording;
 pub mod saving;

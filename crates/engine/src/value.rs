@@ -1,6 +1,6 @@
 //! Values of fields, owned.
 
-use capriole_trace::Value as Borrowed;
+use capriole_trace::{StackEnd, Value as Borrowed};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -28,14 +28,12 @@ pub enum Value {
     Ipv6(Ipv6Addr),
     /// Text without the terminating NUL, in the program's encoding.
     Text(Vec<u8>),
-    /// The stack pointer, rbp, and a copy of the stack from the stack pointer upwards.
+    /// The chain of callers.
     CallStack {
-        /// The stack pointer.
-        stack_pointer: u64,
-        /// The register rbp.
-        frame_pointer: u64,
-        /// The memory from the stack pointer upwards.
-        bytes: Vec<u8>,
+        /// The address of the hit, then return addresses.
+        addresses: Vec<u64>,
+        /// The reason why there are no more.
+        end: StackEnd,
     },
     /// Several values of one type.
     Array(Vec<Value>),
@@ -102,9 +100,8 @@ impl From<Borrowed<'_>> for Value {
             },
             Borrowed::Text(bytes) => Value::Text(bytes.to_vec()),
             Borrowed::CallStack(stack) => Value::CallStack {
-                stack_pointer: stack.stack_pointer,
-                frame_pointer: stack.frame_pointer,
-                bytes: stack.bytes.to_vec(),
+                addresses: stack.addresses().collect(),
+                end: stack.end,
             },
             Borrowed::Array(array) => Value::Array(array.iter().map(Value::from).collect()),
             Borrowed::Fault => Value::Unreadable,
@@ -124,11 +121,13 @@ impl fmt::Display for Value {
             Value::Ipv4(address) => write!(f, "{address}"),
             Value::Ipv6(address) => write!(f, "{address}"),
             Value::Text(bytes) => write!(f, "{:?}", String::from_utf8_lossy(bytes)),
-            Value::CallStack {
-                stack_pointer,
-                bytes,
-                ..
-            } => write!(f, "<{} bytes from {stack_pointer:#x}>", bytes.len()),
+            Value::CallStack { addresses, .. } => {
+                for (index, address) in addresses.iter().enumerate() {
+                    let arrow = if index > 0 { " < " } else { "" };
+                    write!(f, "{arrow}{address:#x}")?;
+                }
+                Ok(())
+            }
             Value::Array(values) => {
                 f.write_str("{")?;
                 for (index, value) in values.iter().enumerate() {

@@ -3,6 +3,8 @@
 
 use crate::executed::Executed;
 use crate::pace::Work;
+use crate::plan::Probed;
+use crate::unwinding::Callers;
 use capriole_host::TargetError;
 use capriole_host::ending::Ending;
 use capriole_patch::attach::{Attached, Beside, How, Leave, Unreached};
@@ -134,6 +136,8 @@ fn tool_check_delay(found: bool, spent: Duration) -> Duration {
 pub struct Watch {
     process: Process,
     ending: Arc<Ending>,
+    /// The code whose callers the program finds; `None` if no event needs them.
+    callers: Option<Callers>,
     started: Instant,
     limit: Option<Duration>,
     second: Instant,
@@ -156,16 +160,12 @@ pub struct Watch {
 impl Watch {
     /// Starts watching a process, for `limit` at most, from now on. This cannot fail, since the
     /// probes are already in the process.
-    pub fn new(
-        process: &Process,
-        ending: Arc<Ending>,
-        names: Vec<String>,
-        limit: Option<Duration>,
-    ) -> Watch {
+    pub fn new(probed: &mut Probed, limit: Option<Duration>) -> Watch {
         let now = Instant::now();
         Watch {
-            process: process.clone(),
-            ending,
+            process: probed.attached.process().clone(),
+            ending: Arc::clone(&probed.ending),
+            callers: probed.callers.take(),
             started: now,
             limit,
             second: now,
@@ -175,7 +175,7 @@ impl Watch {
             next_round: now + FIRST_ROUND,
             next_tool_check: now + TOOL_CHECK_INTERVAL,
             next_memory_check: now,
-            names,
+            names: probed.names(),
             notices: Vec::new(),
             held: false,
             lanes: Lanes::default(),
@@ -345,6 +345,9 @@ impl Watch {
         }
         self.lanes.look(attached);
         self.executed.look(attached);
+        if let Some(callers) = &mut self.callers {
+            callers.keep_looking(attached);
+        }
         if Instant::now() >= self.next_memory_check {
             let work = Work::begin();
             self.check_memory(attached);

@@ -1,5 +1,6 @@
 //! Aggregation over many hits: aggregate functions, and the keys that group hits.
 
+use crate::field_type::FieldType;
 use std::fmt;
 
 /// Aggregate function, applied to the values of a field.
@@ -41,7 +42,7 @@ pub enum KeyKind {
     /// `cpu`: the CPU's number.
     Cpu,
     /// `stack`, `stack(FRAMES)`: the chain of callers, up to so many addresses, that of the hit
-    /// included; 1 to [`KeyKind::MOST_FRAMES`].
+    /// included; 1 to [`FieldType::MOST_FRAMES`].
     Stack(u16),
 }
 
@@ -121,15 +122,10 @@ impl From<&str> for KeyKind {
 }
 
 impl KeyKind {
-    /// Addresses in a chain of callers, if their number is not given.
-    pub const USUAL_FRAMES: u16 = 64;
-    /// Maximum number of addresses in a chain of callers.
-    pub const MOST_FRAMES: u16 = 128;
-
     /// The chain of callers, with the usual number of addresses.
     #[must_use]
     pub fn stack() -> KeyKind {
-        KeyKind::Stack(KeyKind::USUAL_FRAMES)
+        KeyKind::Stack(FieldType::USUAL_FRAMES)
     }
 
     /// Name of the key's column: the value's name, `tid`, `comm`, `cpu` or `stack`.
@@ -179,7 +175,7 @@ impl fmt::Display for KeyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())?;
         match self {
-            KeyKind::Stack(KeyKind::USUAL_FRAMES) => Ok(()),
+            KeyKind::Stack(FieldType::USUAL_FRAMES) => Ok(()),
             KeyKind::Stack(frames) => write!(f, "({frames})"),
             KeyKind::Field(_) | KeyKind::Thread | KeyKind::Comm | KeyKind::Cpu => Ok(()),
         }

@@ -40,8 +40,7 @@ pub enum Base {
     /// The value with this number among those that the start of the interval keeps, see
     /// [`Pairing::kept`](crate::Pairing::kept). Has no syntax of its own. Never dereferenced.
     Started(u8),
-    /// `stack`, `stack(SIZE)`: the call stack, unwound from a copy of this many bytes of the stack.
-    /// Never dereferenced.
+    /// `stack`, `stack(FUNCTIONS)`: the call stack, up to this many addresses. Never dereferenced.
     CallStack(u16),
     /// `$comm`: the name of the thread. Never dereferenced.
     Comm,
@@ -224,13 +223,13 @@ impl Fetch {
     }
 
     /// The type if none is given: `string` for `$comm` and string constants, `f64` for `%xmm0` and
-    /// so on, `stack(SIZE)` for call stacks, else `x64`. `None` if debug information determines it.
+    /// so on, `stack(FUNCTIONS)` for call stacks, else `x64`. `None` if debug information determines it.
     pub fn default_type(&self) -> Option<FieldType> {
         match &self.base {
             Base::Comm | Base::Text(_) => Some(FieldType::STRING),
             Base::Vector(_) => Some(FieldType::F64),
             Base::AllArguments => None,
-            Base::CallStack(bytes) => Some(FieldType::call_stack(*bytes)),
+            Base::CallStack(frames) => Some(FieldType::call_stack(*frames)),
             Base::Variable(_) if self.derefs.is_empty() => None,
             Base::Entry(entry) if self.derefs.is_empty() => {
                 entry.field_type.or_else(|| entry.fetch.default_type())
@@ -295,8 +294,8 @@ impl fmt::Display for Base {
             Base::Latency => f.write_str("latency"),
             Base::Interval => f.write_str("interval"),
             Base::Started(number) => write!(f, "started{number}"),
-            Base::CallStack(FieldType::USUAL_STACK) => f.write_str("stack"),
-            Base::CallStack(bytes) => write!(f, "stack({bytes})"),
+            Base::CallStack(FieldType::USUAL_FRAMES) => f.write_str("stack"),
+            Base::CallStack(frames) => write!(f, "stack({frames})"),
             Base::Comm => f.write_str("$comm"),
             Base::Immediate(value) => write!(f, "\\{value}"),
             Base::Text(text) => {

@@ -64,12 +64,11 @@ pub enum Element {
     },
     /// `ipv6`: the 16 bytes of an IPv6 address; `::1`. Never an array. The kernel has no such type.
     Ipv6,
-    /// Registers and a copy of the stack, from which the call stack is unwound. Only for the field
-    /// `stack`; never an array.
+    /// The chain of callers: the address of the hit, then return addresses. Only for the field and
+    /// the key `stack`; never an array.
     CallStack {
-        /// Maximum number of stack bytes copied: a multiple of 8, from [`FieldType::LEAST_STACK`]
-        /// to [`FieldType::MOST_STACK`].
-        bytes: u16,
+        /// Maximum number of addresses, from 1 to [`FieldType::MOST_FRAMES`].
+        frames: u16,
     },
 }
 
@@ -78,7 +77,7 @@ pub enum Element {
 /// `Display` and [`FromStr`](std::str::FromStr) use the kernel's syntax: `u32`, `s8`, `x64`, `char`, `string`,
 /// `ustring`, `symbol`, `b3@5/32`, `u16[4]`, `string[2]`; and extensions: `f32`, `f64`, `be16`,
 /// `be32`, `be64`, `port` (which is `be16`), `ipv4`, `ipv6`, `fd`, bit fields with another display format (`s3@5/32`, `x8@8/64`, `c8@8/64`,
-/// `f32@32/64`), and `stack(4096)`, which is not a type that events can name.
+/// `f32@32/64`), and `stack(64)`, which is not a type that events can name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FieldType {
     /// Type of each element.
@@ -168,17 +167,15 @@ impl FieldType {
         )
     }
 
-    /// Default size of a stack copy, in bytes.
-    pub const USUAL_STACK: u16 = 4096;
-    /// Minimum size of a stack copy, in bytes.
-    pub const LEAST_STACK: u16 = 64;
-    /// Maximum size of a stack copy, in bytes: it has to fit into a record with all other fields.
-    pub const MOST_STACK: u16 = 32_000;
+    /// Maximum number of addresses in a call stack, if none is given.
+    pub const USUAL_FRAMES: u16 = 64;
+    /// Maximum number of addresses in a call stack.
+    pub const MOST_FRAMES: u16 = 128;
 
-    /// `stack(SIZE)`
-    pub const fn call_stack(bytes: u16) -> FieldType {
+    /// `stack(FUNCTIONS)`
+    pub const fn call_stack(frames: u16) -> FieldType {
         FieldType {
-            element: Element::CallStack { bytes },
+            element: Element::CallStack { frames },
             count: None,
         }
     }
@@ -358,7 +355,7 @@ impl fmt::Display for Element {
             Element::String { user: false } => return f.write_str("string"),
             Element::String { user: true } => return f.write_str("ustring"),
             Element::Ipv6 => return f.write_str("ipv6"),
-            Element::CallStack { bytes } => return write!(f, "stack({bytes})"),
+            Element::CallStack { frames } => return write!(f, "stack({frames})"),
             Element::Number {
                 shown,
                 bytes,

@@ -5,6 +5,11 @@
 //! pointer and rbp are kept, which are nearly all. (The kernel's ORC tables are made in the same
 //! way, from the instructions: Documentation/arch/x86/orc-unwinder.rst.)
 //!
+//! Code of Go has no call frame information, but a table of the stack pointer's distance from what it was
+//! at the function's entry (`pcsp` of `runtime.pcvalue`). Other functions without call frame information
+//! have rules if they begin as the ABI describes functions with frame pointers (System V ABI, x86-64, 3.2.2):
+//! then rbp leads to the caller. Nothing is guessed of others.
+//!
 //! Words of DWARF 5, 6.4: the *canonical frame address* (CFA) of a frame is the stack pointer of
 //! its caller, before the call. The return address is right below it.
 
@@ -17,8 +22,11 @@ use std::collections::HashMap;
 
 use super::Text;
 use super::elf::Headers;
+use super::go::GoFunctions;
 use super::source::Source;
 use super::unwind::eh_frame;
+use crate::symbols::Function;
+use capriole_insn::Extent;
 
 /// Largest distance in bytes of a frame's parts from one another that a [`FrameRule`] has.
 pub const MOST_DISTANCE: u32 = ((1 << 18) - 1) * 8;
@@ -83,9 +91,23 @@ pub struct RuleStart {
 /// return. Unwinders know it by these bytes in C libraries without information about it.
 const SIGRETURN: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
 
+const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
+/// `push %rbp; mov %rsp,%rbp`, in both encodings.
+const PROLOGUES: [&[u8]; 2] = [b"\x55\x48\x89\xe5", b"\x55\x48\x8b\xec"];
+/// Instructions after which rbp is the caller's, and the starts of those that may follow.
+const LEAVE: u8 = 0xc9;
+const POP_RBP: u8 = 0x5d;
+const LEAVING: [&[u8]; 4] = [b"\xc3", b"\xf3\xc3", b"\xe9", b"\xeb"];
+
 /// Reads the rules of an object, by address; each differs from the one before. In a damaged section,
 /// those before the damage.
-pub(crate) fn read(source: &Source, headers: &Headers, texts: &[Text]) -> Vec<RuleStart> {
+pub(crate) fn read(
+    source: &Source,
+    headers: &Headers,
+    texts: &[Text],
+    go: Option<&GoFunctions>,
+    functions: &[Function],
+) -> Vec<RuleStart> {
     let (address, bytes) = match eh_frame(source, headers) {
         Ok(Some(found)) => found,
         Ok(None) | Err(_) => (0, Vec::new()),
@@ -113,6 +135,14 @@ pub(crate) fn read(source: &Source, headers: &Headers, texts: &[Text]) -> Vec<Ru
         });
         let Ok(fde) = fde else { continue };
         rules.add(&section, &bases, &mut context, &fde);
+    }
+    let described = rules.described();
+    let functions = functions.iter().map(|function| function.extent);
+    for function in functions.filter(|function| !is_in(&described, function.start)) {
+        rules.add_with_frame_pointer(texts, function);
+    }
+    if let Some(go) = go {
+        rules.add_go(go);
     }
     rules.add_signal_returns(texts);
     rules.joined()
@@ -157,6 +187,96 @@ impl Rules {
         }
         if known < end {
             self.0.push((known, end, FrameRule::Unknown));
+        }
+    }
+
+    /// Returns the ranges that have rules, by address.
+    fn described(&self) -> Vec<(u64, u64)> {
+        let mut described: Vec<_> = self
+            .0
+            .iter()
+            .map(|(start, end, _)| (*start, *end))
+            .collect();
+        described.sort_unstable();
+        described
+    }
+
+    /// Adds the rules of a function that keeps a frame pointer from its start on:
+    ///
+    /// ```text
+    /// [endbr64]       CFA = rsp + 8
+    /// push %rbp       CFA = rsp + 16, the caller's rbp is at rsp
+    /// mov %rsp,%rbp   CFA = rbp + 16, the caller's rbp is at rbp
+    /// ...
+    /// leave | pop %rbp
+    /// ret | jmp       CFA = rsp + 8
+    /// ```
+    fn add_with_frame_pointer(&mut self, texts: &[Text], function: Extent) {
+        let Some(bytes) = texts.iter().find_map(|text| text.at(function)) else {
+            return;
+        };
+        let behind = bytes.strip_prefix(ENDBR64).unwrap_or(bytes);
+        if !PROLOGUES
+            .iter()
+            .any(|prologue| behind.starts_with(prologue))
+        {
+            return;
+        }
+        let pushed = function.start + (bytes.len() - behind.len()) as u64 + 1;
+        let framed = pushed + 3;
+        let frame = |cfa, rbp| FrameRule::Frame { cfa, rbp };
+        let called = frame(Cfa::Rsp(8), SavedRbp::Unchanged);
+        self.0.push((function.start, pushed, called));
+        let rule = frame(Cfa::Rsp(16), SavedRbp::BelowCfa(16));
+        self.0.push((pushed, framed, rule));
+        let rule = frame(Cfa::Rbp(16), SavedRbp::AtRbp);
+        self.0.push((framed, function.end, rule));
+        for at in memchr::memchr2_iter(LEAVE, POP_RBP, bytes) {
+            let left = &bytes[at + 1..];
+            if LEAVING.iter().any(|leaving| left.starts_with(leaving)) {
+                let at = function.start + at as u64 + 1;
+                self.0.push((at, at + 1, called));
+            }
+        }
+    }
+
+    /// Adds the rules of Go's own functions. One that moves the stack pointer to another stack has none.
+    fn add_go(&mut self, go: &GoFunctions) {
+        for function in go.functions.iter().filter(|function| function.go) {
+            let Extent { start, end } = function.extent;
+            if function.outermost || function.sets_stack {
+                self.0.push((
+                    start,
+                    end,
+                    match function.outermost {
+                        true => FrameRule::Outermost,
+                        false => FrameRule::Unknown,
+                    },
+                ));
+                continue;
+            }
+            for (from, to, size) in go.stack_sizes(function) {
+                let cfa = u32::try_from(size)
+                    .ok()
+                    .and_then(|size| distance(i64::from(size) + 8));
+                let rbp = match (size, function.assembly) {
+                    (0, _) => SavedRbp::Unchanged,
+                    // Below the return address, unless the function is just beginning.
+                    (_, false) => SavedRbp::BelowCfa(16),
+                    (_, true) => SavedRbp::Unknown,
+                };
+                self.0.push((
+                    from,
+                    to,
+                    match cfa {
+                        Some(cfa) => FrameRule::Frame {
+                            cfa: Cfa::Rsp(cfa),
+                            rbp,
+                        },
+                        None => FrameRule::Unknown,
+                    },
+                ));
+            }
         }
     }
 
@@ -205,6 +325,14 @@ impl Rules {
         joined.dedup_by(|next, last| next.rule == last.rule);
         joined
     }
+}
+
+/// True if an address is in one of the ranges, which are sorted and do not overlap.
+fn is_in(ranges: &[(u64, u64)], address: u64) -> bool {
+    let after = ranges.partition_point(|(start, _)| *start <= address);
+    after
+        .checked_sub(1)
+        .is_some_and(|at| address < ranges[at].1)
 }
 
 /// Ends the ranges that end up to an address: the one around them goes on.

@@ -21,7 +21,9 @@ const HEADER: usize = 72;
 /// Offsets in `runtime.moduledata`: address of the table of names, and start of Go's text.
 const MODULE_NAMES: u64 = 8;
 const MODULE_TEXT: u64 = 22 * 8;
-/// `abi.FuncFlagAsm`.
+/// Flags of a function: `abi.FuncFlagTopFrame`, `abi.FuncFlagSPWrite`, `abi.FuncFlagAsm`.
+const TOP_FRAME: u8 = 1 << 0;
+const SETS_STACK: u8 = 1 << 1;
 const ASSEMBLY: u8 = 1 << 2;
 const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
 
@@ -39,6 +41,12 @@ pub(crate) struct GoFunction {
     pub assembly: bool,
     /// True if Go compiled the function; false for C code that Go's linker added.
     pub go: bool,
+    /// Offset in the table of values by address of those of the stack pointer; 0: there are none.
+    pub stack: u32,
+    /// True if the function has no caller: a thread or a goroutine begins there.
+    pub outermost: bool,
+    /// True if the function moves the stack pointer to another stack.
+    pub sets_stack: bool,
     /// True if another function has the same name: one is a wrapper of the other, for callers that
     /// use the other calling convention.
     pub twice: bool,
@@ -49,6 +57,8 @@ pub(crate) struct GoFunction {
 pub(crate) struct GoFunctions {
     pub functions: Vec<GoFunction>,
     pub names: Vec<u8>,
+    /// Table of values by address (`pctab`).
+    pub values: Vec<u8>,
 }
 
 /// Reason why there is no list of functions.
@@ -89,6 +99,8 @@ impl GoFunctions {
         let [names, files] = [word64(table, 32)?, word64(table, 40)?];
         let start = text_start(source, headers, address, address.checked_add(names)?)?;
         let names = table.get(usize::try_from(names).ok()?..usize::try_from(files).ok()?)?;
+        let values =
+            usize::try_from(word64(table, 56)?).ok()?..usize::try_from(word64(table, 64)?).ok()?;
         let functions = table.get(usize::try_from(word64(table, 64)?).ok()?..)?;
         // Pairs of a function's start and the offset of its entry, followed by the end of the last
         // function.
@@ -115,15 +127,46 @@ impl GoFunctions {
                 assembly: entry[flag] & ASSEMBLY != 0,
                 // All Go functions have stack pointer information.
                 go: word32(entry, 16)? != 0,
+                stack: word32(entry, 16)?,
+                outermost: entry[flag] & TOP_FRAME != 0,
+                sets_stack: entry[flag] & SETS_STACK != 0,
                 twice: false,
             });
         }
         let mut found = GoFunctions {
             functions: found,
             names: names.to_owned(),
+            values: table.get(values)?.to_owned(),
         };
         found.mark_twice();
         Some(found)
+    }
+
+    /// Returns the ranges of link addresses within a function in which the stack pointer has the same
+    /// distance, in bytes, from what it is at the function's entry. As `runtime.pcvalue`; in a damaged
+    /// table, those before the damage.
+    pub(crate) fn stack_sizes(&self, function: &GoFunction) -> Vec<(u64, u64, i32)> {
+        let mut sizes = Vec::new();
+        let Some(mut bytes) = self.values.get(function.stack as usize..) else {
+            return sizes;
+        };
+        let (mut at, mut size) = (function.extent.start, -1i32);
+        while let Some(change) = number(&mut bytes) {
+            if change == 0 && !sizes.is_empty() {
+                break;
+            }
+            let signed = (change >> 1) as i32 ^ -((change & 1) as i32);
+            let Some(length) = number(&mut bytes) else {
+                break;
+            };
+            size = size.wrapping_add(signed);
+            let end = at
+                .saturating_add(u64::from(length))
+                .min(function.extent.end);
+            sizes.push((at, end, size));
+            at = end;
+        }
+        sizes
     }
 
     /// Returns the function around a link address.
@@ -215,6 +258,20 @@ fn text_start(source: &Source, headers: &Headers, table: u64, names: u64) -> Opt
         let found = (skip..bytes.len()).step_by(8).find(is_module);
         if let Some(at) = found {
             return word64(&bytes, at + MODULE_TEXT as usize);
+        }
+    }
+    None
+}
+
+/// Removes a number of variable length (LEB128, without a sign) from the start.
+fn number(bytes: &mut &[u8]) -> Option<u32> {
+    let mut value = 0u32;
+    for shift in (0..35).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u32::from(byte & 0x7f).checked_shl(shift)?;
+        if byte & 0x80 == 0 {
+            return Some(value);
         }
     }
     None

@@ -119,6 +119,13 @@ pub struct Text {
 }
 
 impl Text {
+    /// Returns the bytes of a range of link addresses that is within the segment.
+    pub(crate) fn at(&self, range: Extent) -> Option<&[u8]> {
+        let start = usize::try_from(range.start.checked_sub(self.address)?).ok()?;
+        let end = usize::try_from(range.end.checked_sub(self.address)?).ok()?;
+        self.bytes.get(start..end)
+    }
+
     /// Link address after the last byte.
     #[must_use]
     pub fn end(&self) -> u64 {
@@ -483,7 +490,11 @@ impl ObjectFile {
     #[must_use]
     pub fn frame_rules(&self) -> Vec<frame_rules::RuleStart> {
         let texts = self.text().unwrap_or_default();
-        frame_rules::read(&self.source, &self.headers, texts)
+        let go = self.go_functions().and_then(|go| go.as_ref().ok());
+        let functions = self
+            .symbols()
+            .map_or(&[][..], |symbols| symbols.functions());
+        frame_rules::read(&self.source, &self.headers, texts, go, functions)
     }
 
     /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that is

@@ -60,6 +60,7 @@ use capriole_ledger::remains::TracePlace;
 use capriole_ledger::{FAULTS, Identity, Kind, MAX_ENTRIES};
 use capriole_proc::process::{self, Process};
 use capriole_proc::translator;
+use capriole_resident::unwinding::Module;
 use capriole_ring::layout::{Geometry, State, header, own};
 use capriole_tactic::site::{Patch, Tactic};
 use std::collections::{BTreeSet, HashMap};
@@ -293,6 +294,18 @@ impl Attached {
         self.memory.ledger.kind
     }
 
+    /// Gives the program the rules of code that it has mapped since the attach, by which it finds callers.
+    /// Nothing is stopped. Returns false if it does not look for callers, or there is no room for more
+    /// rules: call stacks then end at this code.
+    ///
+    /// # Errors
+    /// The program's memory cannot be written.
+    pub fn add_callers(&mut self, modules: &[Module]) -> Result<bool, TargetError> {
+        let remote = self.host.memory()?;
+        let pid = self.process().pid() as i32;
+        self.round.code.add_callers(pid, &remote, modules)
+    }
+
     /// Checks that breakpoints may be used now: those of [`breakpoints_allowed`], and beside the other
     /// session of the process, if there is one.
     fn check_breakpoints(&self) -> Result<(), &'static str> {
@@ -398,7 +411,7 @@ pub fn attach(
     let new = NewSession {
         kind: Kind::Recorder,
         trace: None,
-        unwinding: &[],
+        callers: &[],
     };
     attach_as(host, probes, guards, clock, geometry, new)
 }
@@ -410,9 +423,8 @@ pub struct NewSession<'a> {
     pub kind: Kind,
     /// The trace that its records go to.
     pub trace: Option<&'a TracePlace>,
-    /// The [table](capriole_resident::unwinding::table) by which callers are found; empty if no
-    /// probe [needs it](Work::finds_callers).
-    pub unwinding: &'a [u8],
+    /// The rules by which callers are found; empty if no work needs them.
+    pub callers: &'a [Module],
 }
 
 /// Attaches as [`attach`] does, with this session. There may be a session of the other kind in the process:
@@ -613,7 +625,7 @@ fn prepare_and_write(
         });
     }
     let geometry = geometry(writes as u32);
-    let geometry = match new.unwinding.is_empty() {
+    let geometry = match new.callers.is_empty() {
         true => geometry,
         false => geometry.with_windows(),
     };
@@ -662,7 +674,7 @@ fn prepare_and_write(
         make_no_calls(pid, &remote, &memory)?;
     }
     let mut arenas = Vec::new();
-    let clusters = code::clusters(probes, new.unwinding);
+    let clusters = code::clusters(probes, new.callers);
     for cluster in &clusters {
         let near = cluster.near.clone();
         let size = cluster.size;
@@ -707,7 +719,7 @@ fn prepare_and_write(
         beside.and_then(|()| breakpoints_allowed(&**host))
     };
     let traps = code.traps(probes, allowed);
-    code.write(pid, &remote, &traps, new.unwinding)?;
+    code.write(pid, &remote, &traps, new.callers)?;
     let stubs = code.stubs();
     let is_free = other.is_none_or(|other| !other.handles(&FAULTS));
     let follows_faults = is_free && guards.have_actions() && code.has_resident();

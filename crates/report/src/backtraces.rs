@@ -9,8 +9,7 @@ use super::tasks::printable;
 use crate::callstack::{Backtrace, CallStacks, End, Frame};
 use crate::shown::{call_stack, with_call_stacks};
 use capriole_object::symbols::shown::{Form, ShownNames};
-use capriole_trace::Document;
-use capriole_trace::Event;
+use capriole_trace::{Event, Trace};
 
 /// Maximum number of call stacks that are kept as text.
 const MOST_TEXTS: usize = 4096;
@@ -30,17 +29,17 @@ pub(super) struct Backtraces {
 
 impl Backtraces {
     /// Returns `None` if no event has a call stack.
-    pub(super) fn of(document: &Document, names: Form) -> Option<Backtraces> {
+    pub(super) fn of(trace: &Trace, names: Form) -> Option<Backtraces> {
         Some(Backtraces {
-            events: with_call_stacks(document)?,
-            stacks: CallStacks::of(document),
+            events: with_call_stacks(trace.document())?,
+            stacks: CallStacks::of(trace),
             shown: Vec::new(),
             texts: HashMap::new(),
             names,
         })
     }
 
-    /// Returns remarks on files that were missing.
+    /// Returns remarks on missing names.
     pub(super) fn into_remarks(self) -> Vec<String> {
         self.stacks.remarks().to_vec()
     }
@@ -50,7 +49,7 @@ impl Backtraces {
             return None;
         }
         let stack = call_stack(event)?;
-        Some(self.stacks.backtrace(event.info(), &stack))
+        Some(self.stacks.backtrace(&stack))
     }
 
     /// Returns the frames of a call as JSON.

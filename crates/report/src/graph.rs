@@ -105,7 +105,7 @@ pub fn write_graph(
             true => Vec::new(),
             false => document.events.iter().map(MarkerText::of).collect(),
         },
-        symbols: Symbols::of(document, move |name| printable(&of_symbols.get(name))),
+        symbols: Symbols::of(trace, move |name| printable(&of_symbols.get(name))),
         tasks: Tasks::new(&document.threads, tasks::name_and_id),
         width: tasks::width(document),
         calls: Open::new(),

@@ -61,7 +61,7 @@ pub fn write_graph_json(
         names: functions.names().iter().map(|name| quoted(name)).collect(),
         entries: arguments(Side::Entry),
         arguments: arguments(Side::Exit),
-        symbols: Symbols::of(document, escaped),
+        symbols: Symbols::of(trace, escaped),
         named: document.threads.keys().copied().collect(),
         comms: Tasks::new(&document.threads, |comm, _| quoted(comm)),
         calls: Open::new(),

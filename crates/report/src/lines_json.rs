@@ -60,10 +60,10 @@ use capriole_trace::{EventInfo, FieldInfo};
 pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, ReportError> {
     let document = trace.document();
     let labels: Vec<Label> = document.events.iter().map(Label::new).collect();
-    let symbols = Symbols::of(document, escaped);
+    let symbols = Symbols::of(trace, escaped);
     let mut comms = Tasks::new(&document.threads, |comm, _| quoted(comm));
     let mut lines = Lines::new(out);
-    let mut backtraces = Backtraces::of(document, Form::Full);
+    let mut backtraces = Backtraces::of(trace, Form::Full);
     let mut scratch = Vec::new();
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {

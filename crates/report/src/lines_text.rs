@@ -67,11 +67,11 @@ pub fn write_text(
     let labels: Vec<Label> = document.events.iter().map(label).collect();
     let mut scratch = Vec::new();
     let named = names.clone();
-    let symbols = Symbols::of(document, move |name| printable(&named.get(name)));
+    let symbols = Symbols::of(trace, move |name| printable(&named.get(name)));
     let mut tasks = Tasks::new(&document.threads, tasks::name_and_id);
     let mut lines = Lines::new(out);
     layout.header(&mut lines, document)?;
-    let mut backtraces = Backtraces::of(document, options.names);
+    let mut backtraces = Backtraces::of(trace, options.names);
     let mut events = trace.events()?;
     while let Some(event) = events.next()? {
         if event.lost_before > 0 {

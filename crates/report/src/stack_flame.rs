@@ -83,7 +83,7 @@ pub(super) fn ways(
     trace: &Trace,
 ) -> Result<(HashMap<Backtrace, u64>, CallStacks, Health), ReportError> {
     let document = trace.document();
-    let mut stacks = CallStacks::of(document);
+    let mut stacks = CallStacks::of(trace);
     let mut ways: HashMap<Backtrace, u64> = HashMap::new();
     let with = with_call_stacks(document).unwrap_or_default();
     let mut events = trace.events()?;
@@ -94,7 +94,7 @@ pub(super) fn ways(
         let Some(stack) = call_stack(&event) else {
             continue;
         };
-        let backtrace = stacks.backtrace(event.info(), &stack);
+        let backtrace = stacks.backtrace(&stack);
         *ways.entry(backtrace).or_default() += 1;
     }
     let mut health = events.health();

@@ -1,26 +1,19 @@
-//! Names of addresses: from the functions in the trace, or else from the files that the program had
-//! mapped as code.
+//! Names of addresses: from the functions with probes, or else from the names in the trace.
 
-use crate::callstack::Module;
-use capriole_trace::{Document, EventInfo};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use capriole_trace::{EventInfo, Names, Trace};
 use std::rc::Rc;
 
 /// Functions by address.
 ///
 /// The trace has the addresses of its events, but not the sizes of functions. A function of the trace
 /// covers the range from its first byte to its last probe; nothing is guessed beyond that. Other
-/// addresses are looked up in the mapped files, if these are still the ones that were recorded.
+/// addresses have the names that the recorder has noted.
 pub(super) struct Symbols {
     /// Sorted by address, none inside another.
     known: Vec<Known>,
     /// Formats a name.
     make: Box<dyn Fn(&str) -> String>,
-    /// Sorted by address.
-    modules: RefCell<Vec<Module>>,
-    /// Addresses that were looked up in the files.
-    found: RefCell<HashMap<u64, Option<Named>>>,
+    names: Names,
 }
 
 struct Known {
@@ -34,12 +27,12 @@ type Named = (Rc<str>, u64);
 
 impl Symbols {
     /// Prepares the names in a trace, as formatted by `make`.
-    pub(super) fn of(document: &Document, make: impl Fn(&str) -> String + 'static) -> Symbols {
-        let mut symbols = Symbols::of_events(&document.events, make);
-        let recorded = document.time.start_realtime_ns;
-        let modules = Module::all(document, recorded);
-        symbols.modules = RefCell::new(modules);
-        symbols
+    pub(super) fn of(trace: &Trace, make: impl Fn(&str) -> String + 'static) -> Symbols {
+        let symbols = Symbols::of_events(&trace.document().events, make);
+        Symbols {
+            names: trace.names(),
+            ..symbols
+        }
     }
 
     fn of_events(events: &[EventInfo], make: impl Fn(&str) -> String + 'static) -> Symbols {
@@ -64,17 +57,16 @@ impl Symbols {
         Symbols {
             known,
             make: Box::new(make),
-            modules: RefCell::default(),
-            found: RefCell::default(),
+            names: Names::default(),
         }
     }
 
     /// Returns the function that contains an address, and the offset of the address from its start.
     pub(super) fn find(&self, address: u64) -> Option<Named> {
         self.probed(address).or_else(|| {
-            let mut found = self.found.borrow_mut();
-            let found = found.entry(address).or_insert_with(|| self.mapped(address));
-            found.clone()
+            let function = self.names.get(address)?.functions.last()?;
+            let name = (self.make)(function.name.as_deref()?);
+            Some((name.into(), function.offset?))
         })
     }
 
@@ -83,21 +75,6 @@ impl Symbols {
         let at = self.known.partition_point(|known| known.first <= address);
         let known = &self.known[at.checked_sub(1)?];
         (address <= known.last).then(|| (Rc::clone(&known.name), address - known.first))
-    }
-
-    /// Finds the function in the file that is mapped there.
-    fn mapped(&self, address: u64) -> Option<Named> {
-        let mut modules = self.modules.borrow_mut();
-        let after = modules.partition_point(|module| module.start() <= address);
-        let module = modules.get_mut(after.checked_sub(1)?)?;
-        if !module.contains(address) {
-            return None;
-        }
-        // A file that is missing, or another one, gives no names.
-        module.load();
-        let function = module.frames(address, address).pop()?;
-        let name = (self.make)(&function.symbol?);
-        Some((name.into(), function.offset?))
     }
 }
 

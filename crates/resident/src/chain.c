@@ -4,7 +4,9 @@
  * frame information of all files that the program had mapped as code. Nothing is guessed: where the
  * table has no rule, the chain ends, and says so.
  *
- * The table is in the arena: private, and read-only for the program. The stack is read where it is
+ * The table is in the arena: private, and read-only for the program. When code is mapped later, a
+ * further table is written, which has all of it, and then the word with the table's address. No table
+ * goes as long as there are probes: a walk uses the one that it began with. The stack is read where it is
  * in the page of the stack pointer, above it, which is certainly mapped. All other pages are read by
  * the kernel, into memory that is private to the process as well: addresses that were read there
  * are followed, which session memory, where other processes can write, is not trusted for.
@@ -19,6 +21,7 @@ struct walk {
 	u64 window; /* private memory for a copy of some pages; 0: there is none */
 	u64 copied; /* address of the first */
 	u64 length; /* of the copy, bytes */
+	const struct unwinding *table; /* 0: there is none */
 	const struct module *module; /* of the last rule: callers are often in the same */
 	u32 reads;
 };
@@ -53,7 +56,7 @@ static __attribute__((noinline)) u32 word_at(struct walk *walk, u64 address, u64
 /* Returns the module of an address; 0 if there is none. */
 static const struct module *module_of(const struct unwinding *table, u64 address)
 {
-	u64 low = 0, high = table->modules;
+	u64 low = 0, high = table ? table->modules : 0;
 	while (low < high) {
 		u64 middle = low + (high - low) / 2;
 		if (table->module[middle].start <= address)
@@ -67,17 +70,14 @@ static const struct module *module_of(const struct unwinding *table, u64 address
 /* Returns the rule for an address. */
 static __attribute__((noinline)) u32 rule_at(struct walk *walk, u64 address)
 {
-	const struct unwinding *table = (const struct unwinding *)capriole_config.unwinding;
 	const struct module *module = walk->module;
-	if (!table)
-		return ROW_UNKNOWN;
 	if (!module || address < module->start || address >= module->end)
-		module = module_of(table, address);
+		module = module_of(walk->table, address);
 	if (!module)
 		return ROW_UNKNOWN;
 	walk->module = module;
-	const u64 *rows = (const u64 *)table + module->rows;
-	const u32 *blocks = (const u32 *)((const u64 *)table + module->blocks);
+	const u64 *base = (const u64 *)walk->table->base, *rows = base + module->rows;
+	const u32 *blocks = (const u32 *)(base + module->blocks);
 	u64 place = address - module->start;
 	blocks += place >> UNWINDING_BLOCK_SHIFT;
 	/* The row is among those that begin in the block, or the one that holds at its start. */
@@ -95,6 +95,8 @@ static __attribute__((noinline)) u32 rule_at(struct walk *walk, u64 address)
 u32 capriole_chain(u64 *content, const struct step *step, u64 stack, u64 rbp, u64 window)
 {
 	struct walk walk = { .stack = stack, .window = window };
+	if (capriole_config.unwinding)
+		walk.table = (const struct unwinding *)READ(*(u64 *)capriole_config.unwinding);
 	u64 address = step->value, rsp = stack, cfa;
 	u32 count = 0, most = step->count, rule, end;
 	u32 on_top = step->a, exact = 1, has_rbp = 1;

@@ -59,7 +59,8 @@ pub struct Config {
     pub traps: u64,
     /// The program's own SIGTRAP handler (0 default, 1 ignored) and its flags.
     pub old_trap: (u64, u64),
-    /// Address of the [table](unwinding::table) by which callers are found; 0: there is none.
+    /// Address of a word with the address of the [table](unwinding::Table) by which callers are found; 0:
+    /// there is none.
     pub unwinding: u64,
 }
 

@@ -673,27 +673,6 @@ static u32 copy_string(struct state *state, u64 from, u64 limit)
 	return good;
 }
 
-/* Copies what unwinding needs to where the next field goes: stack pointer, rbp, and at most `limit`
- * bytes of the stack from its pointer up. The kernel copies page by page and stops at the first one
- * that is missing, the end of the stack. If it copies nothing (a system call filter), the rest of
- * the page is copied here, as it is mapped: unless the stack pointer is at the page's very start,
- * where an empty stack may end. */
-static void copy_stack(struct state *state, u64 limit)
-{
-	u64 *head = (u64 *)state->at;
-	u64 to = state->at + STACK_HEAD, in_page = state->stack & 4095;
-	u64 length = capriole_read_memory(to, state->stack, limit);
-	if (!length && in_page) {
-		length = 4096 - in_page < limit ? 4096 - in_page : limit;
-		for (u64 i = 0; i < length; i++)
-			WRITE(((u8 *)to)[i], READ(((u8 *)state->stack)[i]));
-	}
-	WRITE(head[0], state->stack);
-	WRITE(head[1], state->registers[5]);
-	WRITE(*(u32 *)(head + 2), (u32)length);
-	pad(state, to + length);
-}
-
 /* Reports whether a byte is in the set after a `[`; *next becomes what follows the `]`. */
 static u32 in_set(const u8 *set, const u8 *end, u8 byte, const u8 **next)
 {
@@ -1138,10 +1117,6 @@ static u32 run(const struct program *program, struct state *state)
 					state->at = begin + 8;
 				}
 			}
-			break;
-		case STEP_STACK:
-			state->begin = state->at;
-			copy_stack(state, step->limit);
 			break;
 		case STEP_CHAIN: {
 			u64 window = (u64)state->lane * capriole_config.cpus + state->cpu;

@@ -353,15 +353,17 @@ u32 capriole_end(const struct intervals *intervals, struct words *words, u64 tim
 struct module {
 	u64 start;
 	u64 end;
-	u32 rows;   /* units of 8 bytes from the table */
+	u32 rows;   /* units of 8 bytes from the base */
 	u32 blocks;
 };
 
 struct unwinding {
+	u64 base; /* of the distances */
 	u64 modules;
 	struct module module[];
 };
 
+AT(unwinding, base, UNWINDING_BASE);
 AT(unwinding, modules, UNWINDING_MODULES);
 AT(unwinding, module, UNWINDING_HEAD);
 AT(module, start, UNWINDING_START);

@@ -1,7 +1,8 @@
 //! The table of rules by which the resident finds callers, and what it makes of it.
 //!
 //! ```text
-//! head, modules by address, then for each module its rows and its blocks
+//! for each module its rows and its blocks
+//! u64 base, u64 count, modules by address
 //! row     u32 place of the rule's start, in the module, above the u32 rule
 //! block   u32 number of the row that holds at the start of 256 places
 //! ```
@@ -55,6 +56,12 @@ fn encoded(rule: FrameRule) -> u32 {
 }
 
 impl Module {
+    /// True if it is not empty, and its places are numbers of 32 bits.
+    fn is_sound(&self) -> bool {
+        let addresses = &self.addresses;
+        addresses.start < addresses.end && addresses.end - addresses.start <= 1 << 32
+    }
+
     /// Returns the rows: the first at place 0, each later than the one before.
     fn rows(&self) -> Vec<u64> {
         let size = self.addresses.end - self.addresses.start;
@@ -71,41 +78,95 @@ impl Module {
     }
 }
 
-/// Encodes the table for modules, which do not overlap; in the target it has to be at a multiple of
-/// 8. A module that is too large is left out.
-#[must_use]
-pub fn table(modules: &[Module]) -> Vec<u8> {
-    let is_sound = |module: &&Module| {
-        let addresses = &module.addresses;
-        addresses.start < addresses.end && addresses.end - addresses.start <= 1 << 32
-    };
-    let mut modules: Vec<&Module> = modules.iter().filter(is_sound).collect();
-    modules.sort_by_key(|module| module.addresses.start);
-    let mut head = (modules.len() as u64).to_le_bytes().to_vec();
-    let start = unwinding::HEAD + unwinding::MODULE * modules.len();
-    let mut body: Vec<u8> = Vec::new();
-    for module in &modules {
-        let rows = module.rows();
-        let at = |body: &Vec<u8>| (((start + body.len()) / 8) as u32).to_le_bytes();
-        head.extend(module.addresses.start.to_le_bytes());
-        head.extend(module.addresses.end.to_le_bytes());
-        head.extend(at(&body));
-        body.extend(rows.iter().flat_map(|row| row.to_le_bytes()));
-        head.extend(at(&body));
-        let size = module.addresses.end - module.addresses.start;
-        // One more than there are: the rows of the last block end there.
-        let mut row = 0;
-        for block in 0..size.div_ceil(1 << unwinding::BLOCK_SHIFT) + 1 {
-            let place = block << unwinding::BLOCK_SHIFT;
-            while rows.get(row + 1).is_some_and(|next| next >> 32 <= place) {
-                row += 1;
-            }
-            body.extend((row as u32).to_le_bytes());
+/// A module whose rules are in the target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Placed {
+    addresses: Range<u64>,
+    rows: u32,
+    blocks: u32,
+}
+
+/// What a target has of the table. Grows as modules are added.
+#[derive(Debug)]
+pub struct Table {
+    base: u64,
+    /// By address; none overlap.
+    modules: Vec<Placed>,
+}
+
+impl Table {
+    /// Begins a table whose parts are from this address on, a multiple of 8.
+    #[must_use]
+    pub fn from(base: u64) -> Table {
+        Table {
+            base,
+            modules: Vec::new(),
         }
-        body.resize(body.len().next_multiple_of(8), 0);
     }
-    head.extend(body);
-    head
+
+    /// Returns how many bytes these modules add, at most, to a table without others.
+    #[must_use]
+    pub fn size(modules: &[Module]) -> usize {
+        let of = |module: &Module| {
+            let size = (module.addresses.end - module.addresses.start) as usize;
+            let blocks = (size >> unwinding::BLOCK_SHIFT) + 3;
+            8 * (module.rules.len() + 1) + (4 * blocks).next_multiple_of(8) + unwinding::MODULE
+        };
+        let sound = modules.iter().filter(|module| module.is_sound());
+        sound.map(of).sum::<usize>() + unwinding::HEAD
+    }
+
+    /// Returns the size of a table without further modules, bytes.
+    #[must_use]
+    pub fn size_of_head(&self) -> usize {
+        unwinding::HEAD + unwinding::MODULE * self.modules.len()
+    }
+
+    /// Adds modules, which do not overlap each other. Returns what is to be written at `at`, a multiple of 8
+    /// behind all that was written before, and the address in it at which the table then is. Modules that
+    /// were there are left out if they overlap a new one: they were unmapped. One that is too large is left
+    /// out as well.
+    #[must_use]
+    pub fn add(&mut self, modules: &[Module], at: u64) -> (Vec<u8>, u64) {
+        let mut body: Vec<u8> = Vec::new();
+        for module in modules.iter().filter(|module| module.is_sound()) {
+            let new = &module.addresses;
+            self.modules
+                .retain(|old| old.addresses.end <= new.start || new.end <= old.addresses.start);
+            let rows = module.rows();
+            let here = |body: &Vec<u8>| ((at - self.base + body.len() as u64) / 8) as u32;
+            let rows_at = here(&body);
+            body.extend(rows.iter().flat_map(|row| row.to_le_bytes()));
+            let blocks_at = here(&body);
+            let size = new.end - new.start;
+            // One more than there are: the rows of the last block end there.
+            let mut row = 0;
+            for block in 0..size.div_ceil(1 << unwinding::BLOCK_SHIFT) + 1 {
+                let place = block << unwinding::BLOCK_SHIFT;
+                while rows.get(row + 1).is_some_and(|next| next >> 32 <= place) {
+                    row += 1;
+                }
+                body.extend((row as u32).to_le_bytes());
+            }
+            body.resize(body.len().next_multiple_of(8), 0);
+            self.modules.push(Placed {
+                addresses: new.clone(),
+                rows: rows_at,
+                blocks: blocks_at,
+            });
+        }
+        self.modules.sort_by_key(|module| module.addresses.start);
+        let head = at + body.len() as u64;
+        body.extend(self.base.to_le_bytes());
+        body.extend((self.modules.len() as u64).to_le_bytes());
+        for module in &self.modules {
+            body.extend(module.addresses.start.to_le_bytes());
+            body.extend(module.addresses.end.to_le_bytes());
+            body.extend(module.rows.to_le_bytes());
+            body.extend(module.blocks.to_le_bytes());
+        }
+        (body, head)
+    }
 }
 
 #[cfg(test)]

@@ -82,9 +82,6 @@ pub mod session {
         RSEQ_SIGNATURE: u32 = 0x5305_3053;
         /// First word of the resident: `CAPR` in ASCII.
         RESIDENT_MAGIC: u32 = u32::from_le_bytes(*b"CAPR");
-        /// Bytes of a [call stack](super::op::STACK) before the copy of the stack: two registers,
-        /// and the copy's length.
-        STACK_HEAD: u64 = 20;
         /// Flag in the address of a program that a detour passes to the resident: the detour has
         /// moved the stack pointer past the red zone.
         RUN_RED_ZONE: u64 = 1;
@@ -764,9 +761,10 @@ pub mod op {
         LATENCY = 24, Neither;
         /// Start of a field: the low half of the vector register with the number `a`.
         VECTOR = 25, Neither;
-        /// End of a field: the stack pointer, rbp, a u32 count of the bytes of the stack that
-        /// follow, and those: as many of `limit` as can be read.
-        STACK = 26, Call;
+        /// End of a field: the chain of callers, see [`chain`](super::chain), of at most `count`
+        /// addresses. The value is rbp, `value` is the address of the site. If `a` is 1, the return
+        /// address is on top of the stack there, whatever the table says.
+        CHAIN = 26, Call;
         /// Start of a field: word `count` that the call `value` has kept since its entry. Like
         /// [`LATENCY`], rejects the end of a call that was [`REJECTED`].
         KEPT = 27, Neither;
@@ -800,19 +798,15 @@ pub mod op {
         INTERVAL = 39, Neither;
         /// Start of a field: word `count` that the start of the interval has kept.
         STARTED = 40, Neither;
-        /// End of a field: the chain of callers, see [`chain`](super::chain), of at most `count`
-        /// addresses. The value is rbp, `value` is the address of the site. If `a` is 1, the return
-        /// address is on top of the stack there, whatever the table says.
-        CHAIN = 41, Call;
         /// Skips `limit` steps unless the value, narrowed as [`TEST`] does (`a`, `count`), is `value`.
-        CASE = 42, Neither;
+        CASE = 41, Neither;
         /// Skips `limit` steps.
-        SKIP = 43, Neither;
+        SKIP = 42, Neither;
     }
 }
 
-/// The table of rules by which callers are found: a head, then the modules by ascending addresses,
-/// then what they refer to. A part is found by its distance from the table's start, in units of 8
+/// The table of rules by which callers are found: a head, then the modules by ascending addresses. What
+/// they refer to is elsewhere: a table that is made when more code was mapped refers to the same. A part is found by its distance from the head's base, in units of 8
 /// bytes. Byte offsets.
 ///
 /// ```text
@@ -823,10 +817,12 @@ pub mod op {
 /// ```
 pub mod unwinding {
     numbers! { "UNWINDING_"
+        /// u64: address from which the distances count.
+        BASE: usize = 0;
         /// u64: number of modules.
-        MODULES: usize = 0;
+        MODULES: usize = 8;
         /// Size of the head in bytes.
-        HEAD: usize = 8;
+        HEAD: usize = 16;
         /// u64, in a module: its first address.
         START: usize = 0;
         /// u64, in a module: the address after its last.

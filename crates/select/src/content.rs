@@ -21,7 +21,7 @@ pub fn content(field_type: FieldType) -> Result<Content> {
             Field,
             "arrays of addresses are not read; read the elements one by one"
         ),
-        (Element::CallStack { bytes }, _) => Content::CallStack { bytes },
+        (Element::CallStack { .. }, _) => bail!(Field, "a call stack is not in memory"),
         (
             Element::Number {
                 shown: Shown::Network | Shown::Ipv4,

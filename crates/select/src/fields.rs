@@ -180,6 +180,11 @@ impl<'a> Reader<'a> {
             _ => !tail || !argument.starts_from(Base::is_result),
         };
         for argument in probe.values.iter().filter(there) {
+            if let Base::CallStack(most) = argument.fetch.base {
+                let stack = call_stack(most, site.address, probe, site);
+                fields.push(&argument.name, stack, FieldType::call_stack(most));
+                continue;
+            }
             // Calls are recorded with their result, which a function of type void does not have.
             let added = probe.of_calls && argument.name == names::RESULT;
             if !(added && is_untyped_result(argument) && self.returns_nothing(site)) {
@@ -357,9 +362,14 @@ impl<'a> Reader<'a> {
                 KeyKind::Thread => (Source::Thread, WORD, FieldType::U32),
                 KeyKind::Cpu => (Source::Cpu, WORD, FieldType::U32),
                 KeyKind::Stack(most) => {
-                    let content = callers(*most, probe, site)?;
-                    let rbp = Source::Register(Register::RBP);
-                    (rbp, content, FieldType::call_stack(8 * most))
+                    // Calls that end at different exits have the same callers.
+                    let first = match is_left(probe, site) {
+                        true => site.function(),
+                        false => site.address,
+                    };
+                    let stack = call_stack(*most, first, probe, site);
+                    fields.push(key.name(), stack, FieldType::call_stack(*most));
+                    continue;
                 }
             };
             let field = Field {
@@ -1094,19 +1104,16 @@ fn parameters(debug: &Debug<'_>, place: &DebugSite) -> Result<Parameters> {
     Ok(Parameters { shown, unshown })
 }
 
-/// Returns the content of the key `stack` at a site.
-fn callers(most: u16, probe: &Probe, site: &Site) -> Result<Content> {
-    const _: () = assert!(KeyKind::MOST_FRAMES as u32 == chain::MOST);
+/// True if a hit at the site is the end of a call: the return address is on top of the stack.
+fn is_left(probe: &Probe, site: &Site) -> bool {
+    probe.at == At::Return || site.leaving.is_some()
+}
+
+/// Returns the field and the key `stack` at a site, whose first address is `first`.
+fn call_stack(most: u16, first: u64, probe: &Probe, site: &Site) -> Field {
+    const _: () = assert!(FieldType::MOST_FRAMES as u32 == chain::MOST);
     const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
     let file = site.object.file();
-    if file.is_go() {
-        bail!(
-            Field,
-            "`stack` is no key in code of Go, which has no call frame information (.eh_frame) to \
-             find callers by"
-        );
-    }
-    let leaves = probe.at == At::Return || site.leaving.is_some();
     let is_entry = || {
         let start = site.link_address.wrapping_sub(site.offset);
         let is_own = !matches!(site.body, Body::Inlined { .. }) && site.symbol.is_some();
@@ -1115,15 +1122,16 @@ fn callers(most: u16, probe: &Probe, site: &Site) -> Result<Content> {
                 || site.offset == 4 && file.read(start, 4).as_deref() == Some(ENDBR64))
     };
     let described = || file.is_called(site.link_address).is_some();
-    Ok(Content::Callers {
-        most,
-        // Calls that end at different exits have the same callers.
-        site: match leaves {
-            true => site.function(),
-            false => site.address,
+    Field {
+        source: Source::Register(Register::RBP),
+        pointers: Vec::new(),
+        length: None,
+        content: Content::Callers {
+            most,
+            site: first,
+            on_top: is_left(probe, site) || is_entry() && !described(),
         },
-        on_top: leaves || is_entry() && !described(),
-    })
+    }
 }
 
 /// Creates a field that is kept from the entry.
@@ -1377,9 +1385,7 @@ fn known(
             in_registers(site)?;
             Source::Register(Register::RAX)
         }
-        // The field's content determines how the stack is copied.
-        Base::CallStack(_) => stack,
-        Base::AllArguments | Base::Variable(_) | Base::Entry(_) => {
+        Base::AllArguments | Base::Variable(_) | Base::Entry(_) | Base::CallStack(_) => {
             bail!(Field, "it has no place of its own")
         }
     };

@@ -34,6 +34,17 @@ pub enum TraceError {
         /// Line, column and nature of the error.
         source: serde_json::Error,
     },
+    /// The trace has call stacks in the form of an older version.
+    #[error(
+        "{path}: the trace has version {found} of the format, with copies of stacks that only older \
+         versions of capriole unwind"
+    )]
+    StackCopies {
+        /// The JSON file.
+        path: PathBuf,
+        /// The trace's version.
+        found: u64,
+    },
     /// The trace was written by a later version.
     #[error(
         "{path} has format version {found}, and this program reads up to version {known}; read it with a newer one"

@@ -41,12 +41,19 @@ pub(crate) const METADATA: &str = "metadata";
 const INFO: &str = "info";
 /// The JSON file.
 const JSON: &str = "capriole.json";
+/// The file with the names of code.
+const NAMES: &str = "names.jsonl.gz";
 
 /// Permissions of a trace's files: the owner may read and write.
 const FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Maximum number of bytes of a metadata file read to identify its writer, which is named near
 /// the start.
 const MAX_HEAD: u64 = 1 << 20;
+
+/// Returns the path of the names of code in a trace directory.
+pub(crate) fn names_path(directory: &Path) -> PathBuf {
+    directory.join(INFO).join(NAMES)
+}
 
 /// Returns the path of the JSON file in a trace directory.
 pub(crate) fn json_path(directory: &Path) -> PathBuf {
@@ -299,6 +306,18 @@ impl Directory {
         open_file(&self.root.0, name, OFlags::RDWR)
     }
 
+    /// Opens the file with the names of code, which is created if it does not exist.
+    pub(crate) fn open_names(&self) -> io::Result<File> {
+        let name = OsStr::new(NAMES);
+        match open_file(&self.info, name, OFlags::RDWR) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+                Ok(openat(&self.info, name, flags | OFlags::CLOEXEC, FILE)?.into())
+            }
+            opened => opened,
+        }
+    }
+
     /// Reads the JSON file.
     pub(crate) fn read_json(&self) -> io::Result<Vec<u8>> {
         let file = open_file(&self.info, OsStr::new(JSON), OFlags::RDONLY)?;
@@ -408,7 +427,7 @@ fn is_empty(directory: &OwnedFd) -> io::Result<bool> {
     }
     let info = open_directory(directory, OsStr::new(INFO))?;
     let mut names = entries(&info)?;
-    names.retain(|name| *name != temporary(JSON));
+    names.retain(|name| *name != temporary(JSON) && name != NAMES);
     Ok(names.is_empty())
 }
 
@@ -574,7 +593,9 @@ fn parts(trace: &OwnedFd, path: &Path) -> Result<Parts, DirectoryError> {
         true => {
             let info =
                 open_directory(trace, OsStr::new(INFO)).map_err(failed("open", &info_path))?;
-            let files = collect(&info, &info_path, &|name| is_file(name, JSON))?;
+            let files = collect(&info, &info_path, &|name| {
+                is_file(name, JSON) || name == NAMES
+            })?;
             Some((info, files))
         }
         false => None,

@@ -10,7 +10,7 @@ use crate::descriptors::ProcessDescriptors;
 
 /// Version of the JSON document and of the whole directory that this crate writes. The table of
 /// versions is in the crate's documentation.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Maximum size of the description, bytes.
 pub(crate) const MAX_JSON: u64 = 512 << 20;
@@ -496,14 +496,14 @@ mod stored {
 }
 
 /// (De)serialises numbers as `"0x1f"`: JSON numbers above 2^53 do not survive most tools.
-mod hex {
+pub(crate) mod hex {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(value: &u64, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(&format_args!("{value:#x}"))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
         let text = String::deserialize(from)?;
         text.strip_prefix("0x")
             .and_then(|digits| u64::from_str_radix(digits, 16).ok())

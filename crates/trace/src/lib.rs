@@ -8,6 +8,7 @@
 //!   metadata              layout of the streams, in CTF's language
 //!   cpu0 cpu1 cpu0.1 ...  the streams: packets of records, one file for each CPU and lane
 //!   info/capriole.json    target, events, thread names, clock, losses (see `Document`)
+//!   info/names.jsonl.gz   functions at the addresses that occur (see `Names`)
 //! ```
 //!
 //! # Writing
@@ -36,7 +37,8 @@
 //! | --- | --- | --- |
 //! | 1 | before 0.1.0 | first version; all fields are 64-bit numbers in hexadecimal |
 //! | 2 | 0.1.0 | fields have types; a packet's last bits may be padding |
-//! | 3 | 0.1.0 | the type `stack`, and `mappings` |
+//! | 3 | 0.1.0 | the type `stack`, a copy of the stack, and `mappings` |
+//! | 4 | 0.1.0 | the type `stack` is a chain of addresses; the file of names |
 //!
 //! A reader accepts every version up to its own ([`FORMAT_VERSION`]) and refuses later ones
 //! with an error that names the version. Unknown fields are ignored, so adding one needs no new
@@ -50,6 +52,7 @@ mod descriptors;
 mod directory;
 mod document;
 pub mod live;
+mod names;
 mod output;
 mod packet;
 mod place;
@@ -70,13 +73,12 @@ pub use document::{
     ARCH, Document, EventInfo, ExitStatus, FORMAT_VERSION, FieldInfo, Finish, Losses, MappingInfo,
     RefusalInfo, Role, Stop, Target, TextFormat, TimeSpan, TraceInfo, Tracer,
 };
+pub use names::{CodeName, FunctionName, Names};
 pub use packet::{HEADER_BYTES, HeaderFault, MAX_CONTENT_BYTES};
 pub use place::write_file;
 pub use reader::{Event, Events, Gaps, Kept, Trace};
-pub use record::{
-    MAX_FIELDS, MAX_STACK_BYTES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES,
-};
+pub use record::{MAX_FIELDS, MAX_FRAMES, MAX_STRING_BYTES, RECORD_BYTES, RecordFault, WORD_BYTES};
 pub use reopen::ReopenError;
 pub use totals::{PacketMeta, Totals, Written};
-pub use value::{Array, CallStack, Elements, Enumerated, Fields, Value};
-pub use writer::{TraceWriter, WriteError};
+pub use value::{Array, CallStack, Elements, Enumerated, Fields, StackEnd, Value};
+pub use writer::{Code, TraceWriter, WriteError};

@@ -34,14 +34,9 @@ impl OutputStream {
     }
 
     /// Continues a stream after the complete packets of a file, and cuts off the rest of the file.
-    pub(crate) fn resume(mut file: File, uuid: [u8; 16], end: &End) -> io::Result<OutputStream> {
-        file.set_len(end.length)?;
-        file.seek(SeekFrom::Start(end.length))?;
+    pub(crate) fn resume(file: File, uuid: [u8; 16], end: &End) -> io::Result<OutputStream> {
         Ok(OutputStream {
-            file: StreamFile {
-                file,
-                length: end.length,
-            },
+            file: StreamFile::resume(file, end.length)?,
             uuid,
             last_time: end.ts_end,
             discarded: end.discarded,
@@ -127,16 +122,23 @@ impl OutputStream {
 
 /// A file to which packets are appended, each completely or not at all.
 #[derive(Debug)]
-struct StreamFile {
+pub(crate) struct StreamFile {
     file: File,
     /// Length of all complete packets in bytes: the offset of the next packet.
     length: u64,
 }
 
 impl StreamFile {
+    /// Continues a file that is open for writing after its first `length` bytes, and cuts off the rest.
+    pub(crate) fn resume(mut file: File, length: u64) -> io::Result<StreamFile> {
+        file.set_len(length)?;
+        file.seek(SeekFrom::Start(length))?;
+        Ok(StreamFile { file, length })
+    }
+
     /// Appends a packet, with one `writev` unless the system writes only a part. After an error the
     /// file is truncated to the previous packets.
-    fn append(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
+    pub(crate) fn append(&mut self, header: &[u8], content: &[u8]) -> io::Result<()> {
         match self.write(header, content) {
             Ok(()) => {
                 self.length += (header.len() + content.len()) as u64;

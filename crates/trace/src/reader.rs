@@ -15,11 +15,13 @@ use crate::descriptors::Open;
 use crate::directory::json_path;
 use crate::document::MAX_JSON;
 use crate::document::{Document, EventInfo, FORMAT_VERSION, Losses};
+use crate::names::Names;
 use crate::packet::{long, parse_file_name};
 use crate::record::{EventTable, MAX_FIELDS, WORD_BYTES};
 use crate::stream::{Gap, Record, StreamReader};
 use crate::tsdl::parse_uuid;
 use crate::value::Fields;
+use crate::writer::{Code, visit_code};
 use capriole_proc::files;
 
 /// A trace directory, opened for reading.
@@ -80,6 +82,12 @@ impl Trace {
     /// Returns the description.
     pub fn document(&self) -> &Document {
         &self.document
+    }
+
+    /// Reads the functions at the addresses that occur in the trace.
+    #[must_use]
+    pub fn names(&self) -> Names {
+        Names::read(&self.directory)
     }
 
     /// Returns all events of all streams from the beginning, in time order.
@@ -207,6 +215,11 @@ impl<'a> Event<'a> {
             true => fields,
             false => fields.named(Open::at(&self.document.descriptors, self.tid, self.tsc)),
         }
+    }
+
+    /// Calls `visit` for all addresses of code in the fields.
+    pub fn visit_code(&self, mut visit: impl FnMut(Code<'_>)) {
+        visit_code(self.fields(), &mut visit);
     }
 
     /// Returns the raw record after its header, in words of eight bytes. If all fields are numbers
@@ -379,6 +392,12 @@ pub(crate) fn parse_document(text: &[u8], path: &Path) -> Result<Document, Trace
             known: FORMAT_VERSION,
         });
     }
+    if format_version < u64::from(FIRST_WITH_CHAINS) && has_stack_copies(text) {
+        return Err(TraceError::StackCopies {
+            path: path.to_path_buf(),
+            found: format_version,
+        });
+    }
     serde_json::from_slice(text).map_err(damaged)
 }
 
@@ -386,6 +405,31 @@ pub(crate) fn parse_document(text: &[u8], path: &Path) -> Result<Document, Trace
 #[derive(Deserialize)]
 struct Version {
     format_version: u64,
+}
+
+/// The first version whose call stacks are chains of addresses, not copies of the stack.
+const FIRST_WITH_CHAINS: u32 = 4;
+
+/// True if an event has a field of the type `stack`.
+fn has_stack_copies(text: &[u8]) -> bool {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Any {
+        events: Vec<AnyEvent>,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct AnyEvent {
+        fields: Vec<AnyField>,
+    }
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct AnyField {
+        r#type: String,
+    }
+    let document: Any = serde_json::from_slice(text).unwrap_or_default();
+    let mut fields = document.events.iter().flat_map(|event| &event.fields);
+    fields.any(|field| field.r#type.starts_with("stack("))
 }
 
 /// Returns CPU and lane of all streams in a directory, in order.

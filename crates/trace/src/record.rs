@@ -17,8 +17,7 @@
 //! array of numbers  number, number, ..., zeros up to a multiple of 8
 //! string            u32 length, that many bytes, zeros up to a multiple of 8
 //! array of strings  string, string, ...
-//! call stack        u64 stack pointer, u64 rbp, u32 length, that many bytes, zeros up to a
-//!                   multiple of 8
+//! call stack        u32 number of addresses, u32 reason for the end, u64 address ...
 //! ```
 
 use std::collections::HashMap;
@@ -36,15 +35,15 @@ pub const WORD_BYTES: usize = 8;
 pub const MAX_FIELDS: usize = 128;
 /// Maximum length of a string, bytes.
 pub const MAX_STRING_BYTES: usize = 4000;
-/// Maximum length of a copy of the stack, bytes.
-pub const MAX_STACK_BYTES: usize = FieldType::MOST_STACK as usize;
+/// Maximum number of addresses in a call stack.
+pub const MAX_FRAMES: usize = FieldType::MOST_FRAMES as usize;
 
 /// Size of the length before a string, bytes.
 pub(crate) const LENGTH_BYTES: usize = 4;
 /// Bytes of an IPv6 address.
 pub(crate) const ADDRESS_BYTES: usize = 16;
-/// Size of the registers before a copy of the stack, bytes.
-pub(crate) const STACK_HEAD: usize = 2 * WORD_BYTES;
+/// Size of a call stack before its addresses, bytes.
+pub(crate) const STACK_HEAD: usize = WORD_BYTES;
 
 /// Returns the size of a string of `length` bytes, with its length field and padding.
 pub(crate) fn string_bytes(length: usize) -> usize {
@@ -63,8 +62,8 @@ pub enum RecordFault {
     /// A string is longer than the maximum.
     #[error("a string of {0} bytes is longer than {MAX_STRING_BYTES}")]
     StringTooLong(u32),
-    /// A copy of the stack is longer than the maximum.
-    #[error("a copy of {0} bytes of the stack is longer than {MAX_STACK_BYTES}")]
+    /// A call stack has more addresses than the maximum.
+    #[error("a call stack of {0} addresses has more than {MAX_FRAMES}")]
     StackTooLong(u32),
 }
 
@@ -93,17 +92,17 @@ struct Entry {
 /// [`MAX_FIELDS`] arrays of 64 strings each, 33 MB.
 const VARIABLE: u32 = 1 << 31;
 
-/// Positions of the strings and stack copies in an event's record.
+/// Positions of the strings and call stacks in an event's record.
 #[derive(Debug, Clone, Default)]
 struct Layout {
     runs: Vec<Run>,
-    /// Bytes of the fields after the last string or stack copy.
+    /// Bytes of the fields after the last string or call stack.
     rest: usize,
     /// Unused bits at the end of the last field; `None` if the record determines its length.
     padding_bits: Option<u32>,
 }
 
-/// Fields of known size, followed by strings or a stack copy.
+/// Fields of known size, followed by strings or a call stack.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     bytes: usize,
@@ -112,12 +111,17 @@ struct Run {
 }
 
 impl Run {
-    /// Checks a length against the maximum.
-    fn check(&self, length: u32) -> Result<usize, RecordFault> {
+    /// Returns the size of one of its strings, or of its call stack, and the unused bytes at the end, by
+    /// the length in the record.
+    fn size(&self, length: u32) -> Result<(usize, usize), RecordFault> {
         match (self.is_stack, length as usize) {
             (false, bytes) if bytes > MAX_STRING_BYTES => Err(RecordFault::StringTooLong(length)),
-            (true, bytes) if bytes > MAX_STACK_BYTES => Err(RecordFault::StackTooLong(length)),
-            (_, bytes) => Ok(bytes),
+            (false, bytes) => {
+                let size = string_bytes(bytes);
+                Ok((size, size - LENGTH_BYTES - bytes))
+            }
+            (true, frames) if frames > MAX_FRAMES => Err(RecordFault::StackTooLong(length)),
+            (true, frames) => Ok((STACK_HEAD + WORD_BYTES * frames, 0)),
         }
     }
 }
@@ -141,9 +145,8 @@ impl Layout {
                 }
                 None => {
                     let is_stack = field.field_type.is_call_stack();
-                    let head = if is_stack { STACK_HEAD } else { 0 };
                     layout.runs.push(Run {
-                        bytes: std::mem::take(&mut layout.rest) + head,
+                        bytes: std::mem::take(&mut layout.rest),
                         strings: field.field_type.count.map_or(1, usize::from),
                         is_stack,
                     });
@@ -154,7 +157,7 @@ impl Layout {
         layout
     }
 
-    /// Returns the size of a record whose strings and stack copies are all empty.
+    /// Returns the size of a record whose strings and call stacks are all empty.
     fn least(&self) -> usize {
         let run = |run: &Run| run.bytes + run.strings * string_bytes(0);
         self.runs.iter().map(run).sum::<usize>() + self.rest
@@ -172,9 +175,8 @@ impl Layout {
                 if bytes.len() < at + LENGTH_BYTES {
                     return Err(RecordFault::CutOff);
                 }
-                let length = run.check(word(bytes, at))?;
-                let size = string_bytes(length);
-                unused = size - LENGTH_BYTES - length;
+                let (size, rest) = run.size(word(bytes, at))?;
+                unused = rest;
                 at += size;
             }
         }
@@ -402,34 +404,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_record_with_a_call_stack_is_as_long_as_its_copy() {
+    fn a_record_with_a_call_stack_is_as_long_as_its_addresses() {
         let mut table = EventTable::default();
         assert!(table.add(&event(1, &["u8", "stack(64)", "string"], true)));
-        assert!(table.add(&event(2, &["stack(32000)"], false)));
-        for (length, filled) in [
-            (0, 8),
-            (4, 8),
-            (60, 64),
-            (61, 72),
-            (MAX_STACK_BYTES, 32_008),
-        ] {
-            let payload = [vec![0xff; 16 + 16], string(length), string(3)].concat();
+        assert!(table.add(&event(2, &["stack(128)"], false)));
+        for frames in [0, 1, 2, 64, MAX_FRAMES] {
+            let mut stack = (frames as u64).to_le_bytes().to_vec();
+            stack.extend(vec![0xff; 8 * frames]);
+            let payload = [vec![0xff; 16], stack.clone(), string(3)].concat();
             let bytes = record(1, &payload);
-            assert_eq!(bytes.len(), 16 + 32 + filled + 8);
             assert_eq!(table.record(&bytes), Ok((0, bytes.len())));
             assert_eq!(table.padding_bits(&bytes), Ok(8));
             for cut in 0..bytes.len() {
                 assert_eq!(table.record(&bytes[..cut]), Err(RecordFault::CutOff));
             }
-            let bytes = record(2, &[vec![0xff; 16], string(length)].concat());
+            let bytes = record(2, &stack);
             assert_eq!(table.record(&bytes), Ok((1, bytes.len())));
-            let unused = (filled - 4 - length) as u32 * 8;
-            assert_eq!(table.padding_bits(&bytes), Ok(unused));
+            assert_eq!(table.padding_bits(&bytes), Ok(0));
         }
-        for length in [MAX_STACK_BYTES as u32 + 1, u32::MAX, 1 << 31] {
+        for frames in [MAX_FRAMES as u32 + 1, u32::MAX, 1 << 31] {
             let mut bytes = record(2, &[0; 40_000]);
-            bytes[32..36].copy_from_slice(&length.to_le_bytes());
-            assert_eq!(table.record(&bytes), Err(RecordFault::StackTooLong(length)));
+            bytes[16..20].copy_from_slice(&frames.to_le_bytes());
+            assert_eq!(table.record(&bytes), Err(RecordFault::StackTooLong(frames)));
         }
     }
 

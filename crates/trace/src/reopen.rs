@@ -146,6 +146,7 @@ impl TraceWriter {
             document,
             table,
             streams,
+            names: None,
             totals,
         })
     }

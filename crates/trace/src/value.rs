@@ -36,7 +36,7 @@ pub enum Value<'a> {
     Descriptor(Descriptor<'a>),
     /// Text without the terminating NUL, in the program's encoding (`string`, `ustring`).
     Text(&'a [u8]),
-    /// The data for a call stack (`stack`).
+    /// A call stack (`stack`).
     CallStack(CallStack<'a>),
     /// The value of an enumeration (a number with or without a sign).
     Enumerated(Enumerated<'a>),
@@ -121,15 +121,46 @@ impl fmt::Display for Enumerated<'_> {
     }
 }
 
-/// Registers and a copy of the stack, for a call stack.
+/// The chain of callers at a hit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallStack<'a> {
-    /// The stack pointer.
-    pub stack_pointer: u64,
-    /// The register rbp, which may be a frame pointer.
-    pub frame_pointer: u64,
-    /// The memory from the stack pointer upwards, as far as it was copied.
-    pub bytes: &'a [u8],
+    /// The reason why there are no more addresses.
+    pub end: StackEnd,
+    addresses: &'a [u8],
+}
+
+impl<'a> CallStack<'a> {
+    /// Returns the addresses: that of the hit, then return addresses, but after the place to which a signal
+    /// handler returns the address that was interrupted.
+    pub fn addresses(&self) -> impl ExactSizeIterator<Item = u64> + use<'a> {
+        self.addresses
+            .chunks_exact(WORD_BYTES)
+            .map(|bytes| long(bytes, 0))
+    }
+}
+
+/// The reason for the end of a call stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StackEnd {
+    /// 0: the last function has no caller.
+    Outermost,
+    /// 1: there are as many addresses as there may be.
+    Full,
+    /// 2: the stack could not be read any further.
+    Unreadable,
+    /// 3, and any other number: there is no rule for finding the caller of the last function.
+    Unknown,
+}
+
+impl From<u32> for StackEnd {
+    fn from(number: u32) -> StackEnd {
+        match number {
+            0 => StackEnd::Outermost,
+            1 => StackEnd::Full,
+            2 => StackEnd::Unreadable,
+            _ => StackEnd::Unknown,
+        }
+    }
 }
 
 /// The values of a field that is an array.
@@ -336,9 +367,8 @@ fn take_address(bytes: &mut &[u8]) -> Ipv6Addr {
 fn take_stack<'a>(bytes: &mut &'a [u8]) -> CallStack<'a> {
     let head = take(bytes, STACK_HEAD);
     CallStack {
-        stack_pointer: long(head, 0),
-        frame_pointer: long(head, WORD_BYTES),
-        bytes: take_string(bytes),
+        end: StackEnd::from(word(head, LENGTH_BYTES)),
+        addresses: take(bytes, WORD_BYTES * word(head, 0) as usize),
     }
 }
 

@@ -11,16 +11,18 @@ use capriole_event::FieldType;
 
 use crate::clock::{self, ClockModel};
 use crate::descriptors::ProcessDescriptors;
-use crate::directory::{Directory, DirectoryError, METADATA, json_path};
+use crate::directory::{Directory, DirectoryError, METADATA, json_path, names_path};
 use crate::document::{
     ARCH, Document, EventInfo, FORMAT_VERSION, FieldInfo, Finish, MappingInfo, TimeSpan, TraceInfo,
     Tracer,
 };
-use crate::output::OutputStream;
+use crate::names::{self, CodeName};
+use crate::output::{OutputStream, StreamFile};
 use crate::packet::{MAX_CONTENT_BYTES, file_name};
-use crate::record::{EventTable, MAX_FIELDS};
+use crate::record::{EventTable, MAX_FIELDS, RECORD_BYTES};
 use crate::totals::{PacketMeta, Totals, Written};
 use crate::tsdl::{metadata, uuid_text};
+use crate::value::{CallStack, Fields, Value};
 
 /// Reason why a trace could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +85,18 @@ pub struct TraceWriter {
     pub(crate) document: Document,
     pub(crate) table: EventTable,
     pub(crate) streams: BTreeMap<(u32, u32), OutputStream>,
+    /// The file of names; `None` before the first.
+    pub(crate) names: Option<StreamFile>,
     pub(crate) totals: Totals,
+}
+
+/// Addresses of code in a record.
+#[derive(Debug, Clone, Copy)]
+pub enum Code<'a> {
+    /// A call stack.
+    Stack(CallStack<'a>),
+    /// The value of a field of the type `symbol`.
+    Symbol(u64),
 }
 
 impl TraceWriter {
@@ -153,6 +166,7 @@ impl TraceWriter {
             document,
             table,
             streams: BTreeMap::new(),
+            names: None,
             totals: Totals::default(),
         };
         match writer.describe() {
@@ -255,6 +269,46 @@ impl TraceWriter {
         }
         known.sort_by_key(|mapping| mapping.start);
         self.describe()
+    }
+
+    /// Calls `visit` for all addresses of code in the records of a packet, before it is written.
+    pub fn visit_code(&self, content: &[u8], mut visit: impl FnMut(Code<'_>)) {
+        let mut at = 0;
+        while let Ok((index, size)) = self.table.record(&content[at..]) {
+            let payload = &content[at + RECORD_BYTES..at + size];
+            at += size;
+            let event = &self.document.events[index];
+            if has_code(event) {
+                visit_code(Fields::new(event, payload), &mut visit);
+            }
+        }
+    }
+
+    /// Adds the names of code that occurs in packets that are not written yet, and reasons why names are
+    /// missing.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be written; it is unchanged then.
+    pub fn add_names(&mut self, names: &[CodeName], remarks: &[String]) -> Result<(), WriteError> {
+        if names.is_empty() && remarks.is_empty() {
+            return Ok(());
+        }
+        let path = names_path(self.directory.path());
+        let mut add = || -> io::Result<StreamFile> {
+            let mut file = match self.names.take() {
+                Some(file) => file,
+                None => {
+                    let mut file = self.directory.open_names()?;
+                    let complete = names::complete_length(&mut file)?;
+                    StreamFile::resume(file, complete)?
+                }
+            };
+            file.append(&[], &names::member(names, remarks)?)?;
+            Ok(file)
+        };
+        self.names = Some(add().map_err(WriteError::file(path))?);
+        Ok(())
     }
 
     /// Records whether events of lanes from 1 on were lost between two times, in ticks. The first
@@ -384,6 +438,28 @@ impl TraceWriter {
             .map_err(io::Error::from)
             .and_then(|json| self.directory.replace_json(&json))
             .map_err(WriteError::file(json_path(root)))
+    }
+}
+
+fn has_code(event: &EventInfo) -> bool {
+    let mut fields = event.fields.iter();
+    fields.any(|field| field.field_type.is_call_stack() || field.field_type.is_symbol())
+}
+
+/// Calls `visit` for the addresses of code in these fields.
+pub(crate) fn visit_code(fields: Fields<'_>, visit: &mut impl FnMut(Code<'_>)) {
+    for value in fields {
+        match value {
+            Value::CallStack(stack) => visit(Code::Stack(stack)),
+            Value::Symbol(address) => visit(Code::Symbol(address)),
+            Value::Array(values) => {
+                for value in values {
+                    let Value::Symbol(address) = value else { break };
+                    visit(Code::Symbol(address));
+                }
+            }
+            _ => {}
+        }
     }
 }
 

@@ -259,12 +259,7 @@ fn count(
     let mut counting = Counting {
         source: &source,
         lookup,
-        watch: Watch::new(
-            probed.attached.process(),
-            probed.ending.clone(),
-            probed.names(),
-            arguments.run.duration,
-        ),
+        watch: Watch::new(probed, arguments.run.duration),
         before: source.nothing(),
         started,
     };
@@ -300,7 +295,7 @@ fn count(
     let unended = unended(&whole, &entered, &shown.hit_as, &probed.selected);
     let mut last = whole.since(&before);
     let both = [&mut whole.groups[..], &mut last.groups[..]];
-    lookup.name(probed.attached.process(), both);
+    lookup.name(both);
     let last_interval = match arguments.interval {
         Some(period) => shown.last_interval(&whole, &last, period),
         None => Ok(()),
@@ -511,7 +506,7 @@ fn until_end(
             return Ok(ended);
         }
         let others = || watch.other_processes(&probed.attached).collect();
-        lookup.keep_looking(probed.attached.process(), others);
+        lookup.keep_looking(others);
         let now = Instant::now();
         if let (Some(period), Some(due)) = (period, &mut next)
             && now >= *due
@@ -521,7 +516,7 @@ fn until_end(
             // Rows of two snapshots are matched by their keys, which must not have names that may change.
             *before = until.clone();
             let both = [&mut until.groups[..], &mut interval.groups[..]];
-            lookup.name(probed.attached.process(), both);
+            lookup.name(both);
             shown.interval(&until, &interval)?;
             while *due <= now {
                 *due += period;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 const EVENTS: [&str; 3] = [
     ":provide text=+0($arg1):string n=$arg2:u64",
-    ":provide whole=+0($arg1):u64 n=$arg2:u64 stack(8k)",
+    ":provide whole=+0($arg1):u64 n=$arg2:u64 stack",
     ":seen text=+0($arg1):string n=$arg2:u64",
 ];
 /// Pages that each "call" touches.

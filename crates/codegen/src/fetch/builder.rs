@@ -315,7 +315,6 @@ impl<'a> Builder<'a> {
             Content::Numbers { .. }
             | Content::Text
             | Content::Texts { .. }
-            | Content::CallStack { .. }
             | Content::Callers { .. } => return Err(FetchError::NoLength(index)),
         };
         if !field.is_text() || field.source.is_text() {
@@ -419,13 +418,6 @@ impl<'a> Builder<'a> {
         limit: u16,
         step: impl Fn(u8) -> Step,
     ) -> Result<(), FetchError> {
-        if let Content::CallStack { bytes } = field.content {
-            self.steps.push(Step {
-                limit: bytes,
-                ..step(op::STACK)
-            });
-            return Ok(());
-        }
         if let Content::Callers { most, site, on_top } = field.content {
             self.steps.push(Step {
                 a: u8::from(on_top),
@@ -447,7 +439,6 @@ impl<'a> Builder<'a> {
                 Content::Numbers { .. }
                 | Content::Text
                 | Content::Texts { .. }
-                | Content::CallStack { .. }
                 | Content::Callers { .. } => return Err(FetchError::NotInMemory(index)),
             }
             return Ok(());
@@ -487,9 +478,7 @@ impl<'a> Builder<'a> {
                 value: last,
                 ..step(op::STRINGS)
             },
-            Content::CallStack { .. } | Content::Callers { .. } => {
-                return Err(FetchError::NotInMemory(index));
-            }
+            Content::Callers { .. } => return Err(FetchError::NotInMemory(index)),
         });
         if let Content::Network { bytes } = field.content {
             self.steps.push(swap(bytes));

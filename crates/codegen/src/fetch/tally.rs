@@ -96,7 +96,6 @@ impl Tally {
             | Content::Network { .. }
             | Content::Numbers { .. }
             | Content::Texts { .. }
-            | Content::CallStack { .. }
             | Content::Callers { .. } => field.size(),
         };
         let faults = keys.iter().any(Field::can_fault);
@@ -122,7 +121,7 @@ impl Fetch {
                     bytes: 16,
                     count: 1,
                 } => {}
-                Content::Numbers { .. } | Content::Texts { .. } | Content::CallStack { .. } => {
+                Content::Numbers { .. } | Content::Texts { .. } => {
                     return Err(FetchError::NotAKey(index));
                 }
                 Content::Text if field.pointers.is_empty() && !field.is_text() => {

@@ -196,8 +196,12 @@ fn constants_are_added_up_and_kept_by_straight_code() {
 #[test]
 fn a_call_stack_needs_the_frame_pointer() {
     let stack = Field {
-        content: Content::CallStack { bytes: 4096 },
-        ..field(Source::Register(Register::RSP))
+        content: Content::Callers {
+            most: 64,
+            site: 0x1000,
+            on_top: true,
+        },
+        ..field(Source::Register(Register::RBP))
     };
     for (field, is_read) in [
         (stack, true),

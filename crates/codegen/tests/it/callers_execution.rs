@@ -15,7 +15,7 @@ use capriole_codegen::runtime::Runtime;
 use capriole_insn::liveness::{Live, RegSet};
 use capriole_object::frame_rules::{Cfa, FrameRule, RuleStart, SavedRbp};
 use capriole_resident as resident;
-use capriole_resident::unwinding::{Module, chain, table};
+use capriole_resident::unwinding::{Module, Table, chain};
 use capriole_ring::layout::Geometry;
 use capriole_ring::{Memory, Reader};
 use capriole_testkit::effort::{rounds, seed};
@@ -46,6 +46,8 @@ const CODE: [Range<u64>; 2] = [
 #[derive(Debug)]
 struct Case {
     modules: Vec<Module>,
+    /// How many of them are added later, each by itself.
+    later: usize,
     most: u16,
     site: u64,
     on_top: bool,
@@ -97,28 +99,41 @@ fn rule(random: &mut Random, long: bool) -> FrameRule {
     FrameRule::Frame { cfa, rbp }
 }
 
-fn random_case(random: &mut Random, seed: u64) -> Case {
-    let long = random.below(2) == 0;
-    let modules = CODE.map(|addresses| {
-        let mut at = 0;
-        let rules = (0..random.below(200)).map(|_| {
-            at += 1 + random.below(100) as u64;
-            RuleStart {
-                address: at,
-                rule: rule(random, long),
-            }
-        });
-        Module {
-            rules: rules.collect(),
-            addresses,
-            link: 50,
+fn module(random: &mut Random, addresses: Range<u64>, long: bool) -> Module {
+    let mut at = 0;
+    let rules = (0..random.below(200)).map(|_| {
+        at += 1 + random.below(100) as u64;
+        RuleStart {
+            address: at,
+            rule: rule(random, long),
         }
     });
+    Module {
+        rules: rules.collect(),
+        addresses,
+        link: 50,
+    }
+}
+
+fn random_case(random: &mut Random, seed: u64) -> Case {
+    let long = random.below(2) == 0;
+    let mut modules = CODE
+        .map(|addresses| module(random, addresses, long))
+        .to_vec();
+    modules.retain(|_| random.below(9) > 0);
+    // Code that is mapped later: elsewhere, or where other code was.
+    let later = random.below(3);
+    for _ in 0..later {
+        let start = match random.below(3) {
+            0 => 0x7100_0000,
+            _ => code(random),
+        };
+        let size = 1 + random.below(0x800) as u64;
+        modules.push(module(random, start..start + size, long));
+    }
     Case {
-        modules: modules
-            .into_iter()
-            .filter(|_| random.below(9) > 0)
-            .collect(),
+        modules,
+        later,
         most: random.pick(&[1, 2, 30, 64, 128]),
         site: code(random),
         on_top: random.below(3) == 0,
@@ -174,7 +189,19 @@ impl Walk<'_> {
 }
 
 fn rule_at(modules: &[Module], address: u64) -> FrameRule {
-    let module = modules.iter().find(|m| m.addresses.contains(&address));
+    // The module of an address is the last there, unless a later one overlaps it.
+    let overlap = |a: &Module, b: &Module| {
+        a.addresses.start < b.addresses.end && b.addresses.start < a.addresses.end
+    };
+    let lasts = |at: usize| {
+        !modules[at + 1..]
+            .iter()
+            .any(|later| overlap(&modules[at], later))
+    };
+    let module = (0..modules.len())
+        .filter(|at| lasts(*at))
+        .map(|at| &modules[at]);
+    let module = module.into_iter().find(|m| m.addresses.contains(&address));
     let rule = module.and_then(|module| {
         let link = address - module.addresses.start + module.link;
         let mut rules = module.rules.iter().rev();
@@ -350,17 +377,27 @@ fn run_case(
     };
     let work = fetch.work(EVENT).map_err(|error| error.to_string())?;
     assert!(work.finds_callers() && work.may_call());
-    // Words, so that it is aligned.
-    let table: Vec<u64> = table(&case.modules)
-        .chunks(8)
-        .map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")))
-        .collect();
+    // Words, so that it is aligned. The last modules are added to a table of the others.
+    let (first, later) = case.modules.split_at(case.modules.len() - case.later);
+    let mut memory = vec![0_u64; (Table::size(&case.modules) + 4096) / 8];
+    let base = memory.as_mut_ptr() as u64;
+    let mut table = Table::from(base);
+    let (mut at, mut newest) = (0, 0);
+    for modules in [first].into_iter().chain(later.chunks(1)) {
+        let (bytes, head) = table.add(modules, base + 8 * at as u64);
+        for word in bytes.chunks(8) {
+            memory[at] = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+            at += 1;
+        }
+        newest = head;
+    }
+    let newest = [newest];
     let mut random = Random::new(case.seed);
     for _ in 0..6 {
         mapped::empty(&session.memory, session.base, &GEOMETRY);
         let config = resident::Config {
             tid_offset: Some(TID_OFFSET),
-            unwinding: table.as_ptr() as u64,
+            unwinding: newest.as_ptr() as u64,
             geometry: Geometry {
                 windows: case.windows,
                 ..*GEOMETRY

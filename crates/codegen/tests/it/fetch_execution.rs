@@ -55,7 +55,6 @@ fn random_case(random: &mut Random, seed: u64) -> Case {
     let straight = random.below(2) == 0;
     let fields: Vec<Field> = (0..recorded + hidden)
         .map(|_| match straight {
-            false if random.below(8) == 0 => call_stack(random),
             false => random_field(random),
             true => Field {
                 source: match random.below(4) {

@@ -66,8 +66,6 @@ enum Collect {
 
 /// Interval between checks for anything except packets.
 const TICK: Duration = Duration::from_millis(20);
-/// Time after the start during which code mappings are checked every tick; later, every second.
-const BEGINNING: Duration = Duration::from_secs(5);
 /// Maximum wait at the end of the recording for other processes that are still writing a
 /// message.
 const WRITERS: Duration = Duration::from_secs(1);
@@ -175,12 +173,7 @@ impl Recorder {
         limit: Option<Duration>,
         observer: &mut dyn Observer,
     ) -> Result<Ended> {
-        let mut watch = Watch::new(
-            probed.attached.process(),
-            probed.ending.clone(),
-            probed.names(),
-            limit,
-        );
+        let mut watch = Watch::new(probed, limit);
         let attached = &mut probed.attached;
         let mut second = self.started;
         let mut tick = self.started;
@@ -209,11 +202,7 @@ impl Recorder {
                 self.recording.look_at_threads(Which::New);
                 self.recording.look_at_children(attached);
                 self.recording.mind_descriptors();
-                // Most libraries are loaded soon after the start, and some programs end soon after
-                // it.
-                if self.started.elapsed() < BEGINNING {
-                    self.recording.look_at_mappings()?;
-                }
+                self.recording.write_names()?;
             }
             if second.elapsed() >= SECOND {
                 second = Instant::now();

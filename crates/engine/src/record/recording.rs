@@ -1,11 +1,11 @@
 //! A trace that is being written: its streams, and the names that its readers need.
 
-use super::mappings;
 use super::recorder::Summary;
 use super::saving::{inner_tid, meta, named_thread};
 use crate::descriptors::{Descriptors, is_descriptor};
 use crate::error::Result;
 use crate::filtered::Filtered;
+use crate::names::{self, Named, Naming};
 use crate::watch::not_followed;
 use capriole_ledger::remains::TracePlace;
 use capriole_patch::attach::Attached;
@@ -13,9 +13,9 @@ use capriole_proc::process::Process;
 use capriole_ring::{Packet, Reader};
 use capriole_trace::clock::{Clock, ClockModel, tsc, unstable_warning};
 use capriole_trace::{
-    EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,
+    Code, EventInfo, ExitStatus, Finish, Stop, Target, TraceInfo, TraceWriter, WriteError,
 };
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,8 @@ pub(crate) struct Recording {
     /// Time of the last loss check, in ticks, and the number of events lost in locked lanes by
     /// then.
     losses: (u64, u64),
-    /// Known code mappings, by start and end address; `None` unless events have call stacks or symbols.
-    mapped: Option<HashSet<(u64, u64)>>,
+    /// Names code; `None` unless events have call stacks or symbols.
+    naming: Option<Naming>,
     /// Open files of descriptors; `None` unless events have fields of that type.
     descriptors: Option<Descriptors>,
     /// Warnings for the description of the trace, which is completed at the end.
@@ -137,7 +137,7 @@ impl Recording {
         let mut recording = Recording {
             writer: TraceWriter::prepare(directory, &info)?,
             directory: absolute.unwrap_or_else(|_| directory.to_path_buf()),
-            mapped: None,
+            naming: None,
             descriptors: None,
             process: process.clone(),
             threads: BTreeMap::new(),
@@ -154,30 +154,30 @@ impl Recording {
             Ok(()) => Ok(recording),
             Err(error) => {
                 recording.abandon();
-                Err(error.into())
+                Err(error)
             }
         }
     }
 
     /// Looks at what the fields of the events need.
-    fn look_for_events(&mut self) -> Result<(), WriteError> {
+    fn look_for_events(&mut self) -> Result<()> {
         let events = &self.writer.document().events;
         let mut fields = events.iter().flat_map(|event| &event.fields);
         if fields.any(|field| is_descriptor(field.field_type)) {
             self.descriptors.get_or_insert_default();
         }
-        if mappings::are_needed(events) {
-            self.mapped.get_or_insert_default();
+        if names::are_needed(events) && self.naming.is_none() {
+            self.naming = Some(Naming::of(&self.process)?);
         }
         self.look_at_descriptors();
-        self.look_at_mappings()
+        Ok(self.write_names()?)
     }
 
     /// Adds events, of which there are no records yet.
     ///
     /// # Errors
     /// An event cannot be in a trace, or the files cannot be written.
-    pub fn add_events(&mut self, events: Vec<EventInfo>) -> Result<(), WriteError> {
+    pub fn add_events(&mut self, events: Vec<EventInfo>) -> Result<()> {
         self.writer.add_events(events)?;
         self.look_for_events()
     }
@@ -305,15 +305,21 @@ impl Recording {
         }
     }
 
-    /// Notes newly mapped libraries.
-    pub fn look_at_mappings(&mut self) -> Result<(), WriteError> {
-        match &mut self.mapped {
-            Some(seen) => {
-                let new = mappings::new(&self.process, seen);
-                self.writer.add_mappings(&new)
-            }
-            None => Ok(()),
+    /// Writes the names of code that were found since the last call.
+    ///
+    /// # Errors
+    /// The files cannot be written.
+    pub fn write_names(&mut self) -> Result<(), WriteError> {
+        let found = self.naming.as_mut().map(Naming::found);
+        self.add_names(found.unwrap_or_default())
+    }
+
+    fn add_names(&mut self, found: Vec<Named>) -> Result<(), WriteError> {
+        for named in found {
+            self.writer.add_mappings(&named.mappings)?;
+            self.writer.add_names(&named.names, &named.remarks)?;
         }
+        Ok(())
     }
 
     /// Notes whether locked lanes have lost events since the last call.
@@ -339,6 +345,10 @@ impl Recording {
         let mut meta = meta(packet);
         let before = self.before.streams.get(&(packet.cpu, packet.lane));
         meta.discarded = meta.discarded.saturating_sub(before.copied().unwrap_or(0));
+        if let Some(naming) = &mut self.naming {
+            let see = |code: Code<'_>| naming.see(code);
+            self.writer.visit_code(packet.content, see);
+        }
         self.writer.write_packet(&meta, packet.content).map(drop)
     }
 
@@ -348,7 +358,7 @@ impl Recording {
     /// The files cannot be written; the older ones stay.
     pub fn checkpoint(&mut self, clock: &ClockModel) -> Result<(), WriteError> {
         self.look_at_threads(Which::All);
-        self.look_at_mappings()?;
+        self.write_names()?;
         self.note_descriptors();
         self.writer.checkpoint(clock, &self.threads)
     }
@@ -360,7 +370,7 @@ impl Recording {
     pub fn look_at_all(&mut self) -> Result<(), WriteError> {
         self.look_at_threads(Which::All);
         self.look_at_descriptors();
-        self.look_at_mappings()
+        self.write_names()
     }
 
     /// Completes the trace: everything is read.
@@ -369,6 +379,8 @@ impl Recording {
     /// The description cannot be written.
     pub fn finish(mut self, end: End<'_>) -> Result<Summary> {
         self.note_descriptors();
+        let found = self.naming.take().map(Naming::finish);
+        self.add_names(found.unwrap_or_default())?;
         let mut losses = Losses::default();
         let mut warnings = std::mem::take(&mut self.warnings);
         if let Some((attached, reader)) = end.session {

@@ -1,9 +1,9 @@
 //! Saves the records that a killed recorder has not written, from session memory into its
 //! trace.
 
-use super::mappings;
 use crate::advice::{Advice, Message, Words};
 use crate::error::{Code, Error, Result};
+use crate::names::{self, Namer};
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_host::steps::step;
@@ -17,10 +17,10 @@ use capriole_ring::{Packet, Reader};
 use capriole_text::units;
 use capriole_trace::clock::{Clock, tsc};
 use capriole_trace::{
-    Finish, PacketMeta, ReopenError, Stop, TraceWriter, WriteError, put_aside_as,
+    self as trace, Finish, PacketMeta, ReopenError, Stop, Trace, TraceWriter, WriteError,
+    put_aside_as,
 };
 use serde_json::{Value, json};
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -184,8 +184,8 @@ impl Saver {
         let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
             return Ok(());
         };
-        if mappings::are_needed(&writer.document().events) {
-            writer.add_mappings(&mappings::new(&self.process, &mut HashSet::new()))?;
+        if names::are_needed(&writer.document().events) {
+            add_names(writer, &self.path, &self.process)?;
         }
         let document = writer.document();
         let mut clock = Clock::resume(&document.clock);
@@ -252,6 +252,30 @@ impl Saver {
                 .or(self.writer.err().map(|error| error.to_string().into())),
         }
     }
+}
+
+/// Adds the names of all code in a trace that has none: the recorder may have been killed before it wrote them.
+fn add_names(writer: &mut TraceWriter, path: &Path, process: &Process) -> Result<(), WriteError> {
+    let mut namer = Namer::new(process);
+    // What cannot be read is told by every report.
+    if let Ok(trace) = Trace::open(path)
+        && let Ok(mut events) = trace.events()
+    {
+        let there = trace.names();
+        while let Ok(Some(event)) = events.next() {
+            event.visit_code(|code| match code {
+                trace::Code::Stack(stack) => namer.chain(stack.addresses()),
+                trace::Code::Symbol(address) => drop(namer.address(address)),
+            });
+        }
+        let mut named = namer.take();
+        named
+            .names
+            .retain(|name| there.get(name.at).is_none() && !there.was_replaced(name.at));
+        writer.add_mappings(&named.mappings)?;
+        writer.add_names(&named.names, &named.remarks)?;
+    }
+    Ok(())
 }
 
 /// The directory of a trace whose recorder was given no other.

@@ -352,7 +352,6 @@ impl Inner {
     ) -> Result<Inserted> {
         let planned = self.plan(events, breakpoints)?;
         let (first, number) = (self.next, self.added);
-        let process = self.process.clone();
         if !self.host.can_stop() {
             let more = planned.written_in_stops();
             if !more.is_subset(breakpoints) {
@@ -386,19 +385,19 @@ impl Inner {
         let (selected, dropped, own, probes, probe_of) = match &mut self.active {
             None => {
                 let buffer = self.options.buffer;
-                let probed = planned.attach_by(&self.host, None, |journal| Geometry {
+                let mut probed = planned.attach_by(&self.host, None, |journal| Geometry {
                     counters: room,
                     directories: DIRECTORIES,
                     ..Geometry::for_buffer(buffer, possible_cpus(), journal)
                         .with_frames(AREAS, frame::MOST_WORDS)
                 })?;
-                let (probes, names) = (probed.probes(), probed.names());
+                let probes = probed.probes();
+                let watch = Watch::new(&mut probed, None);
                 let Probed {
                     selected,
                     dropped,
                     own,
                     probe_of,
-                    ending,
                     attached,
                     ..
                 } = probed;
@@ -406,7 +405,7 @@ impl Inner {
                 self.active = Some(Active {
                     reader: Reader::new(memory.memory.clone(), memory.geometry),
                     tables: TableReader::new(memory.memory.clone(), memory.geometry),
-                    watch: Watch::new(&process, ending, names, None),
+                    watch,
                     drained: false,
                     attached,
                 });

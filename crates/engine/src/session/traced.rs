@@ -37,8 +37,9 @@ impl Traced {
 
     /// Adds events that were [checked](Self::check), before their first records are read.
     pub(super) fn add(&mut self, events: &[EventInfo]) {
-        let added = self.recording.add_events(events.to_vec());
-        self.note(added);
+        if let Err(error) = self.recording.add_events(events.to_vec()) {
+            self.failed.get_or_insert(error);
+        }
     }
 
     /// Adds warnings to the description of the trace.
@@ -69,6 +70,8 @@ impl Traced {
             recording.look_at_threads(Which::New);
             recording.look_at_children(&active.attached);
             recording.mind_descriptors();
+            let named = recording.write_names();
+            self.note(named);
         }
         if self.updated.elapsed() >= SECOND {
             self.updated = Instant::now();

@@ -398,7 +398,7 @@ fn no_length(length: &Value, at_site: Where) -> Option<String> {
 
 /// The call stack `text[at..end]`.
 fn stack(text: &str, at: usize, end: usize) -> Result<FetchArg, ParseError> {
-    let base = Base::CallStack(call_stack::size(text, at, end)?);
+    let base = Base::CallStack(call_stack::frames(text, at, end)?);
     Ok(FetchArg {
         name: "stack".to_string(),
         ..Value::new(base).into()

@@ -203,7 +203,7 @@ impl Probe {
     fn no_key(&self, key: &KeyKind) -> Option<String> {
         let name = match key {
             KeyKind::Field(name) => name,
-            KeyKind::Stack(1..=KeyKind::MOST_FRAMES) => return None,
+            KeyKind::Stack(1..=FieldType::MOST_FRAMES) => return None,
             KeyKind::Stack(frames) => {
                 return Some(format!(
                     "a call stack of {frames} functions cannot be a key"
@@ -227,8 +227,8 @@ fn is_valid(fetch: &Fetch, field_type: Option<FieldType>) -> bool {
         Base::Latency => fetch.derefs.is_empty() && field_type == Some(FieldType::U64),
         Base::Interval | Base::Started(_) => false,
         Base::RetvalWord => fetch.derefs.is_empty() && field_type.is_none(),
-        Base::CallStack(bytes) => {
-            fetch.derefs.is_empty() && field_type.is_none() && known(FieldType::call_stack(*bytes))
+        Base::CallStack(frames) => {
+            fetch.derefs.is_empty() && field_type.is_none() && known(FieldType::call_stack(*frames))
         }
         Base::Entry(value) => {
             // The result of a call is not known at its entry.

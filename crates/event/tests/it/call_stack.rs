@@ -2,18 +2,18 @@
 
 use capriole_event::{Base, EventSpec, FieldType, KeyKind};
 
-fn bytes(field: &str) -> u16 {
+fn frames(field: &str) -> u16 {
     let event = EventSpec::parse(&format!("libc:malloc size=$arg1 {field} if size > 3"));
     let event = event.unwrap_or_else(|error| panic!("{error}"));
     let argument = &event.arguments[1];
     assert_eq!((argument.name.as_str(), argument.named), ("stack", false));
-    let Base::CallStack(bytes) = argument.fetch.base else {
+    let Base::CallStack(frames) = argument.fetch.base else {
         panic!("{argument:?}");
     };
-    assert_eq!(argument.known_type(), Some(FieldType::call_stack(bytes)));
+    assert_eq!(argument.known_type(), Some(FieldType::call_stack(frames)));
     // The type's name in a trace file, and the field as it is written in an event.
-    let name = FieldType::call_stack(bytes).to_string();
-    assert_eq!(name.parse(), Ok(FieldType::call_stack(bytes)));
+    let name = FieldType::call_stack(frames).to_string();
+    assert_eq!(name.parse(), Ok(FieldType::call_stack(frames)));
     assert_eq!(
         EventSpec::parse(&format!(":f {argument}"))
             .unwrap()
@@ -21,22 +21,19 @@ fn bytes(field: &str) -> u16 {
             .fetch,
         argument.fetch
     );
-    bytes
+    frames
 }
 
 #[test]
-fn a_size_is_rounded_up() {
-    assert_eq!(bytes("stack"), 4096);
+fn the_number_of_functions_may_be_given() {
+    assert_eq!(frames("stack"), 64);
     for (field, expected) in [
+        ("stack(1)", 1),
         ("stack(64)", 64),
-        ("stack(65)", 72),
-        ("stack(0x100)", 256),
-        ("stack(8k)", 8192),
-        ("stack(8K)", 8192),
-        ("stack(31999)", 32_000),
-        ("stack(32000)", 32_000),
+        ("stack(0x7f)", 127),
+        ("stack(128)", 128),
     ] {
-        assert_eq!(bytes(field), expected, "{field}");
+        assert_eq!(frames(field), expected, "{field}");
     }
 }
 
@@ -71,8 +68,9 @@ fn a_variable_may_be_called_stack() {
 #[test]
 fn what_is_wrong_has_a_column() {
     for (event, column, message) in [
-        (":f stack(12)", 9, "stack size 12 is too small"),
-        (":f stack(33k)", 9, "stack size 33k is too big"),
+        (":f stack(0)", 9, "a call stack cannot have 0 functions"),
+        (":f stack(129)", 9, "a call stack cannot have 129 functions"),
+        (":f stack(16k)", 9, ""),
         (":f stack(99999999999999999999)", 9, ""),
         (":f stack(-8)", 9, ""),
         (":f stack()", 9, ""),
@@ -87,15 +85,11 @@ fn what_is_wrong_has_a_column() {
         (":f +0(%di):stack", 11, "unknown type `stack`"),
         (":f +0(%di):stack(64)", 11, "unknown type `stack(64)`"),
         (":f stack if stack == 3", 12, "stack is a call stack"),
-        (
-            ":f by stack(0)",
-            12,
-            "a call stack of 0 functions cannot be a key",
-        ),
+        (":f by stack(0)", 12, "a call stack cannot have 0 functions"),
         (
             ":f by tid, stack(129)",
             17,
-            "a call stack of 129 functions cannot be a key",
+            "a call stack cannot have 129 functions",
         ),
         (":f by stack(8k)", 12, ""),
         (":f by stack(3", 13, "the brace of stack is not closed"),

@@ -24,6 +24,7 @@ use capriole_ledger::counter::Reference;
 use capriole_ledger::{Action, Arena, FAULTS, journal};
 use capriole_proc::process::Process;
 use capriole_resident as resident;
+use capriole_resident::unwinding::{self, Module};
 use capriole_tactic::site::{JUMP, Patch, Placed, Shape, StubTo};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction};
 use std::cell::LazyCell;
@@ -53,8 +54,11 @@ pub(super) struct Cluster {
     probes: Vec<usize>,
 }
 
-/// Groups probes that can share an arena; the first has room for the table `unwinding` as well.
-pub(super) fn clusters(probes: &[Probe], unwinding: &[u8]) -> Vec<Cluster> {
+/// Space for finding callers in code that is mapped later, bytes: it takes no memory before it is used.
+const CALLERS_ROOM: u64 = 4 << 20;
+
+/// Groups probes that can share an arena; the first has room for the rules of `callers` as well.
+pub(super) fn clusters(probes: &[Probe], callers: &[Module]) -> Vec<Cluster> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
     let mut clusters: Vec<Cluster> = Vec::new();
@@ -77,7 +81,10 @@ pub(super) fn clusters(probes: &[Probe], unwinding: &[u8]) -> Vec<Cluster> {
         cluster.size = resident::size() as u64 + ENTRY + detours;
     }
     if let Some(first) = clusters.first_mut() {
-        first.size += tables_room(probes) + ENTRY + unwinding.len() as u64;
+        first.size += tables_room(probes) + ENTRY;
+        if !callers.is_empty() {
+            first.size += 3 * ENTRY + unwinding::Table::size(callers) as u64 + CALLERS_ROOM;
+        }
     }
     for cluster in &mut clusters {
         cluster.size = cluster.size.next_multiple_of(PAGE);
@@ -256,6 +263,21 @@ pub(super) struct Code {
     tables: Vec<Table>,
     /// The tables of copies in the program, in the same order.
     copies: Vec<Copies>,
+    /// The tables by which callers are found; `None` if no callers are found.
+    callers: Option<Callers>,
+}
+
+/// The table by which callers are found, in the first arena:
+///
+/// ```text
+/// u64 address of the table | rules, table | further rules, table of all ... | free
+/// ```
+#[derive(Debug)]
+struct Callers {
+    /// Address of the word with the table's address.
+    word: u64,
+    table: unwinding::Table,
+    free: Range<u64>,
 }
 
 /// A table of breakpoints in the program.
@@ -648,6 +670,7 @@ impl Code {
         Code {
             tables: Vec::new(),
             copies: Vec::new(),
+            callers: None,
             made: all_made(made),
             images,
             references: counters(probes)
@@ -806,9 +829,32 @@ impl Code {
 
     /// True if callers can be found.
     pub(super) fn has_unwinding(&self) -> bool {
-        self.images
-            .first()
-            .is_some_and(|image| image.config.unwinding != 0)
+        self.callers.is_some()
+    }
+
+    /// Adds the rules of code that was mapped after the probes were inserted. Hits that look for callers
+    /// meanwhile use either the old table or the new one, which is complete before its address is written:
+    /// eight aligned bytes, which other processors read as a whole. Returns false if there is no room, or
+    /// nothing needs callers: chains then end at this code.
+    pub(super) fn add_callers(
+        &mut self,
+        pid: i32,
+        remote: &dyn TargetMemory,
+        modules: &[Module],
+    ) -> Result<bool, TargetError> {
+        let Some(callers) = &mut self.callers else {
+            return Ok(false);
+        };
+        let size = unwinding::Table::size(modules) + callers.table.size_of_head();
+        if callers.free.end - callers.free.start < size as u64 {
+            return Ok(false);
+        }
+        let (bytes, table) = callers.table.add(modules, callers.free.start);
+        write(pid, remote, callers.free.start, &bytes)?;
+        step("callers written");
+        write(pid, remote, callers.word, &table.to_le_bytes())?;
+        callers.free.start += (bytes.len() as u64).next_multiple_of(ENTRY);
+        Ok(true)
     }
 
     /// Writes the arenas; the first contains the table of breakpoints, and the table by which callers
@@ -818,7 +864,7 @@ impl Code {
         pid: i32,
         remote: &dyn TargetMemory,
         traps: &Traps,
-        unwinding: &[u8],
+        callers: &[Module],
     ) -> Result<(), TargetError> {
         let Some(first) = self.images.first_mut() else {
             return Ok(());
@@ -839,15 +885,27 @@ impl Code {
             reference.state = first.arena.start + first.bytes.len() as u64;
             first.bytes.extend([0; counter::STATE_SIZE as usize]);
         }
-        let mut callers = 0;
-        if !unwinding.is_empty() {
+        let mut room = 0;
+        if !callers.is_empty() {
             align(&mut first.bytes);
-            callers = first.arena.start + first.bytes.len() as u64;
-            first.bytes.extend(unwinding);
+            let word = first.arena.start + first.bytes.len() as u64;
+            let mut table = unwinding::Table::from(word + ENTRY);
+            let (rules, at) = table.add(callers, word + ENTRY);
+            first.bytes.extend(at.to_le_bytes());
+            align(&mut first.bytes);
+            first.bytes.extend(rules);
+            align(&mut first.bytes);
+            let free = first.arena.start + first.bytes.len() as u64;
+            room = CALLERS_ROOM;
+            self.callers = Some(Callers {
+                word,
+                table,
+                free: free..free + room,
+            });
         }
         for image in &mut self.images {
-            image.config.unwinding = callers;
-            image.used = image.bytes.len() as u64;
+            image.config.unwinding = self.callers.as_ref().map_or(0, |callers| callers.word);
+            image.used = image.bytes.len() as u64 + std::mem::take(&mut room);
             let blob = resident::place(image.arena.start, &image.config);
             image.bytes[..blob.len()].copy_from_slice(&blob);
             write(pid, remote, image.arena.start, &image.bytes)?;

@@ -250,8 +250,8 @@ fn a_trace_that_cannot_be_read_says_why() {
         @"there is no trace at DIR/trace");
     insta::assert_snapshot!(refused(|directory| fs::remove_dir_all(directory.join("info")).unwrap()),
         @"DIR/trace is not a capriole trace: it has no info/capriole.json");
-    insta::assert_snapshot!(refused(|directory| edit(directory, "\"format_version\": 3", "\"format_version\": 9")),
-        @"DIR/trace/info/capriole.json has format version 9, and this program reads up to version 3; read it with a newer one");
+    insta::assert_snapshot!(refused(|directory| edit(directory, "\"format_version\": 4", "\"format_version\": 9")),
+        @"DIR/trace/info/capriole.json has format version 9, and this program reads up to version 4; read it with a newer one");
     insta::assert_snapshot!(refused(|directory| edit(directory, "\"id\": 7,", "\"id\": 2,")),
         @"DIR/trace/info/capriole.json is damaged: two events have the id 2");
     insta::assert_snapshot!(refused(|directory| edit(directory, "\"uuid\": \"", "\"uuid\": \"\", \"was\": \"")),

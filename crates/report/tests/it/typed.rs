@@ -9,7 +9,8 @@ use std::path::Path;
 use capriole_event::{Element, FieldType, Shown};
 use capriole_report::{TextOptions, write_text};
 use capriole_trace::{
-    DamageKind, EventInfo, Health, PacketMeta, RecordFault, Trace, TraceWriter, Value, WriteError,
+    DamageKind, EventInfo, Health, PacketMeta, RecordFault, StackEnd, Trace, TraceWriter, Value,
+    WriteError,
 };
 use common::typed::{self, Expected, Owned};
 use proptest::prelude::*;
@@ -311,7 +312,7 @@ fn babeltrace_value(element: Element, value: &Owned) -> String {
 fn nothing(field_type: FieldType) -> Owned {
     let one = match field_type.element {
         Element::String { .. } => Owned::Text(Vec::new()),
-        Element::CallStack { .. } => Owned::CallStack(0, 0, Vec::new()),
+        Element::CallStack { .. } => Owned::CallStack(Vec::new(), StackEnd::Outermost),
         Element::Ipv6 => Owned::Ipv6([0; 16]),
         Element::Number {
             shown: Shown::Signed,

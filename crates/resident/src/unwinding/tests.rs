@@ -1,5 +1,8 @@
 use super::*;
 
+/// Address of the table in a target.
+const BASE: u64 = 0x5000_0000;
+
 /// Mixes the bits of a number (SplitMix64).
 fn mixed(number: u64) -> u64 {
     let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -16,10 +19,12 @@ fn half(table: &[u8], at: usize) -> usize {
     u32::from_le_bytes(table[at..at + 4].try_into().expect("4 bytes")) as usize
 }
 
-/// Looks an address up in a table, as `rule_at` in chain.c does: only the rows that the blocks name.
-fn found(table: &[u8], address: u64) -> u32 {
-    for module in 0..word(table, unwinding::MODULES) as usize {
-        let at = unwinding::HEAD + module * unwinding::MODULE;
+/// Looks an address up in the table at `head`, as `rule_at` in chain.c does: only the rows that the blocks
+/// name.
+fn found(table: &[u8], head: u64, address: u64) -> u32 {
+    let head = (head - BASE) as usize;
+    for module in 0..word(table, head + unwinding::MODULES) as usize {
+        let at = head + unwinding::HEAD + module * unwinding::MODULE;
         let start = word(table, at + unwinding::START);
         if !(start..word(table, at + unwinding::END)).contains(&address) {
             continue;
@@ -85,9 +90,15 @@ fn a_table_has_the_rules_of_all_modules() {
                 }
             })
             .collect();
-        let made = table(&modules);
-        assert_eq!(word(&made, unwinding::MODULES), 5);
+        // All at once, or some later.
+        let first = mixed(seed + 7) as usize % 6;
+        let mut table = Table::from(BASE);
+        let (mut made, _) = table.add(&modules[..first], BASE);
+        let (more, head) = table.add(&modules[first..], BASE + made.len() as u64);
+        made.extend(more);
+        assert_eq!(word(&made, (head - BASE) as usize + unwinding::MODULES), 5);
         assert!(made.len().is_multiple_of(8));
+        assert!(made.len() <= Table::size(&modules) + table.size_of_head());
         for number in 0..5000 {
             let random = mixed(seed << 32 | number);
             let module = &modules[random as usize % 5];
@@ -97,11 +108,11 @@ fn a_table_has_the_rules_of_all_modules() {
             let next = module.rules.partition_point(|rule| rule.address <= link);
             let rule = next.checked_sub(1).map(|at| module.rules[at].rule);
             let expected = encoded(rule.unwrap_or(FrameRule::Unknown));
-            assert_eq!(found(&made, module.addresses.start + place), expected);
+            assert_eq!(found(&made, head, module.addresses.start + place), expected);
         }
         let end = modules[4].addresses.end;
-        assert_eq!(found(&made, end), row::UNKNOWN);
-        assert_eq!(found(&made, 0x1234), row::UNKNOWN);
+        assert_eq!(found(&made, head, end), row::UNKNOWN);
+        assert_eq!(found(&made, head, 0x1234), row::UNKNOWN);
     }
 }
 
@@ -124,7 +135,32 @@ fn a_module_that_no_place_reaches_is_left_out() {
         link: 0,
         rules: Vec::new(),
     };
-    assert_eq!(word(&table(&[module((1 << 32) + 1)]), 0), 0);
-    assert_eq!(word(&table(&[module(0)]), 0), 0);
-    assert_eq!(table(&[]), [0; 8]);
+    for modules in [&[module((1 << 32) + 1)][..], &[module(0)], &[]] {
+        let mut table = Table::from(BASE);
+        let (made, head) = table.add(modules, BASE);
+        assert_eq!((head, word(&made, 0), word(&made, 8)), (BASE, BASE, 0));
+        assert_eq!(made.len(), Table::size(modules));
+    }
+}
+
+/// What was mapped before is not there any more, where other code is.
+#[test]
+fn a_module_replaces_those_that_it_overlaps() {
+    let module = |start: u64, rule: FrameRule| Module {
+        addresses: start..start + 0x1000,
+        link: 0,
+        rules: vec![RuleStart { address: 0, rule }],
+    };
+    let mut table = Table::from(BASE);
+    let old = [0x1000, 0x2000, 0x3000].map(|start| module(start, FrameRule::Outermost));
+    let (mut made, first) = table.add(&old, BASE);
+    let (more, head) = table.add(
+        &[module(0x2800, FrameRule::Signal)],
+        BASE + made.len() as u64,
+    );
+    made.extend(more);
+    let of = |head: u64| [0x1000, 0x2000, 0x2800, 0x37ff, 0x3800].map(|at| found(&made, head, at));
+    assert_eq!(of(first), [row::OUTERMOST; 5]);
+    let (none, new) = (row::UNKNOWN, row::SIGNAL);
+    assert_eq!(of(head), [row::OUTERMOST, none, new, new, none]);
 }

@@ -36,7 +36,7 @@ impl Numbers {
                 *self.exits.entry(exit).or_insert(next)
             }
             (_, _, Some(marker)) => {
-                let marker = (part, marker.full_name(), layout(fields, site));
+                let marker = (part, marker.full_name(), layout(fields));
                 *self.markers.entry(marker).or_insert(next)
             }
             _ => next,
@@ -44,16 +44,14 @@ impl Numbers {
     }
 }
 
-/// Layout of an event's records, its text format, whether it can fault, and the address if it has
-/// to be known (for call stacks): places of a marker for which all this is equal are one event.
-type Layout = (Vec<Vec<FieldInfo>>, Option<TextFormat>, bool, Option<u64>);
+/// Layout of an event's records, its text format, and whether it can fault: places of a marker for
+/// which all this is equal are one event.
+type Layout = (Vec<Vec<FieldInfo>>, Option<TextFormat>, bool);
 
-fn layout(fields: &Fields, site: &Site) -> Layout {
-    let stack = fields.infos.iter().any(|i| i.field_type.is_call_stack());
+fn layout(fields: &Fields) -> Layout {
     (
         fields.all().map(|of| of.infos.clone()).collect(),
         fields.format.clone(),
         fields.fetch.can_fault(),
-        stack.then_some(site.address),
     )
 }

@@ -11,8 +11,7 @@
 //! u16[3]      u16_t _ports[3];
 //! ipv6        byte_t _address[16];
 //! string      length_t __path_length;  char8_t _path[__path_length];
-//! stack       hex64_t __stack_pointer;  hex64_t __stack_frame_pointer;
-//!             length_t __stack_length; byte_t _stack[__stack_length];
+//! stack       length_t __stack_length;  stack_end_t __stack_end;  hex64_t _stack[__stack_length];
 //! string[2]   struct { length_t length; char8_t text[length]; } _names[2];
 //! ```
 //!
@@ -33,6 +32,7 @@ typealias integer { size = 32; align = 64; signed = false; } := length_t;
 typealias integer { size = 8; align = 8; signed = false; encoding = UTF8; } := char8_t;
 typealias integer { size = 64; align = 64; signed = false; base = 16; } := hex64_t;
 typealias integer { size = 8; align = 8; signed = false; base = 16; } := byte_t;
+typealias enum : uint32_t { outermost = 0, full = 1, unreadable = 2, unknown = 3 } := stack_end_t;
 ";
 
 /// Writes the members of the structure that holds an event's fields.
@@ -94,14 +94,12 @@ impl Writer<'_> {
             }
             // There are no arrays of call stacks.
             (Element::CallStack { .. }, _) => {
-                for part in ["pointer", "frame_pointer"] {
-                    let part = self.names.add(&format!("{name}_{part}"));
-                    self.member("hex64_t", &part, "");
-                }
                 let length = self.names.add(&format!("{name}_length"));
                 self.member("length_t", &length, "");
-                self.member("byte_t", name, &format!("[{length}]"));
-                self.aligned = false;
+                let end = self.names.add(&format!("{name}_end"));
+                self.member("stack_end_t", &end, "");
+                self.member("hex64_t", name, &format!("[{length}]"));
+                self.aligned = true;
             }
             (Element::Number { shown, bytes, bits }, None) => {
                 let size = u32::from(bytes) * 8;

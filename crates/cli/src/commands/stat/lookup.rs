@@ -37,18 +37,18 @@ impl Lookup {
     }
 
     /// Looks at the program if it is time. `children` returns the other processes that are counted.
-    pub fn keep_looking(&mut self, process: &Process, children: impl FnOnce() -> Vec<Process>) {
+    pub fn keep_looking(&mut self, children: impl FnOnce() -> Vec<Process>) {
         self.open.keep_looking(children);
-        self.stacks.keep_looking(process);
+        self.stacks.keep_looking();
     }
 
     /// Names the keys of these groups.
-    pub fn name<'a>(&mut self, process: &Process, all: impl IntoIterator<Item = &'a mut [Group]>) {
+    pub fn name<'a>(&mut self, all: impl IntoIterator<Item = &'a mut [Group]>) {
         self.open.look();
         for groups in all {
             self.open.name(groups);
             self.functions.name(groups);
-            self.stacks.name(process, groups);
+            self.stacks.name(groups);
         }
     }
 

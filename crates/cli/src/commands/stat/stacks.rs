@@ -6,7 +6,7 @@ use super::definition_names;
 use capriole::aggregate::model::{
     Chain, ChainEnd, ChainFunction, Group, Measure, Row, Snapshot, Value as Key,
 };
-use capriole::record::mappings;
+use capriole::names::Namer;
 use capriole_event::{Action, KeyKind};
 use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_proc::process::Process;
@@ -17,15 +17,7 @@ use capriole_select::select::Selected;
 use capriole_text::printable;
 use capriole_trace::write_file;
 use serde_json::{Value, json};
-use std::collections::HashSet;
 use std::path::Path;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-
-/// Interval between searches for libraries that the program has loaded: at first, later, and the time
-/// until then. The same as for `record`.
-const SOON: Duration = Duration::from_millis(20);
-const LATER: Duration = Duration::from_secs(1);
-const AT_FIRST: Duration = Duration::from_secs(5);
 
 /// Names functions in call stacks, if keys are call stacks.
 #[derive(Default)]
@@ -33,10 +25,7 @@ pub struct Functions(Option<Known>);
 
 struct Known {
     stacks: CallStacks,
-    /// Mappings that are in `stacks`.
-    seen: HashSet<(u64, u64)>,
-    begun: Instant,
-    searched: Instant,
+    namer: Namer,
 }
 
 impl Functions {
@@ -46,36 +35,25 @@ impl Functions {
             let all = event.fields.all();
             all.flat_map(|fields| &fields.infos[..fields.keys])
         });
-        self.0 = keys.any(|info| info.field_type.is_call_stack()).then(|| {
-            let mut seen = HashSet::new();
-            let mappings = mappings::new(process, &mut seen);
-            Known {
-                stacks: CallStacks::in_mappings(&mappings, now()),
-                seen,
-                begun: Instant::now(),
-                searched: Instant::now(),
-            }
-        });
+        self.0 = keys
+            .any(|info| info.field_type.is_call_stack())
+            .then(|| Known {
+                stacks: CallStacks::default(),
+                namer: Namer::new(process),
+            });
     }
 
-    /// Reads mappings that are new, if it is time.
-    pub fn keep_looking(&mut self, process: &Process) {
-        let due = |known: &&mut Known| {
-            let interval = match known.begun.elapsed() < AT_FIRST {
-                true => SOON,
-                false => LATER,
-            };
-            known.searched.elapsed() >= interval
-        };
-        if let Some(known) = self.0.as_mut().filter(due) {
-            known.look(process);
+    /// Looks for code that was mapped since the last time, if it is time.
+    pub fn keep_looking(&mut self) {
+        if let Some(known) = &mut self.0 {
+            known.namer.keep_looking();
         }
     }
 
     /// Names the functions in the keys of these groups.
-    pub fn name(&mut self, process: &Process, groups: &mut [Group]) {
+    pub fn name(&mut self, groups: &mut [Group]) {
         let Some(known) = &mut self.0 else { return };
-        known.look(process);
+        known.namer.look();
         for group in groups {
             group.name_stacks(|chain| known.name(chain));
         }
@@ -88,19 +66,21 @@ impl Functions {
 }
 
 impl Known {
-    fn look(&mut self, process: &Process) {
-        let new = mappings::new(process, &mut self.seen);
-        self.stacks.add_mappings(&new, now());
-        self.searched = Instant::now();
-    }
-
     fn name(&mut self, chain: &mut Chain) {
         let end = match chain.end {
             ChainEnd::Outermost => End::Outermost,
             ChainEnd::Truncated => End::Truncated,
             ChainEnd::Unknown => End::Unknown,
         };
-        let found = self.stacks.chain(&chain.addresses, end);
+        self.namer.chain(chain.addresses.iter().copied());
+        let named = self.namer.take();
+        let names = self.stacks.names_mut();
+        named.names.into_iter().for_each(|name| names.add(name));
+        named
+            .remarks
+            .into_iter()
+            .for_each(|remark| names.remark(remark));
+        let found = self.stacks.chain(chain.addresses.iter().copied(), end);
         chain.end = match found.end {
             End::Outermost => ChainEnd::Outermost,
             End::Truncated => ChainEnd::Truncated,
@@ -109,11 +89,6 @@ impl Known {
         let calls = found.calls.iter().flat_map(|call| self.stacks.call(*call));
         chain.functions = calls.map(function).collect();
     }
-}
-
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn function(frame: &Frame) -> ChainFunction {

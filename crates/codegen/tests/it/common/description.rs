@@ -173,20 +173,20 @@ pub fn compared(content: Content) -> Option<Width> {
         Content::Numbers { .. }
         | Content::Text
         | Content::Texts { .. }
-        | Content::CallStack { .. }
         | Content::Callers { .. } => None,
     }
 }
 
-/// A call stack: the copy ends at or before the end of the page that contains the sandbox's
-/// stack.
+/// A call stack, of a session that may have no rules: `callers_execution` describes its content.
 pub fn call_stack(random: &mut Random) -> Field {
     Field {
-        source: Source::Register(Register::RSP),
+        source: Source::Register(Register::RBP),
         pointers: Vec::new(),
         length: None,
-        content: Content::CallStack {
-            bytes: random.pick(&[64, 72, 512, 4096]),
+        content: Content::Callers {
+            most: random.pick(&[1, 2, 64, 128]),
+            site: random.number(),
+            on_top: random.below(2) == 0,
         },
     }
 }
@@ -454,16 +454,6 @@ impl World {
                     bytes.extend(text.map_or(vec![0; 8], |text| string(&text)));
                 }
                 (bytes, good)
-            }
-            (_, Content::CallStack { bytes: most }) => {
-                let stack = self.registers[Register::RSP.number()];
-                let copied = self.readable(stack, most.into());
-                let mut bytes = stack.to_le_bytes().to_vec();
-                bytes.extend(self.registers[Register::RBP.number()].to_le_bytes());
-                bytes.extend((copied.len() as u32).to_le_bytes());
-                bytes.extend(copied);
-                bytes.resize(bytes.len().next_multiple_of(8), 0);
-                (bytes, true)
             }
             // Programs here have none: `callers_execution` describes them.
             (_, Content::Callers { .. }) => unreachable!("no random field is a chain of callers"),

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use capriole_event::{Element, FieldType, Shown};
-use capriole_trace::{EventInfo, FieldInfo, PacketMeta, TraceWriter, Value};
+use capriole_trace::{EventInfo, FieldInfo, PacketMeta, StackEnd, TraceWriter, Value};
 
 use super::{Random, START};
 
@@ -24,8 +24,8 @@ pub enum Owned {
     Ipv6([u8; 16]),
     Text(Vec<u8>),
     Array(Vec<Owned>),
-    /// Stack pointer, rbp, copy.
-    CallStack(u64, u64, Vec<u8>),
+    /// Addresses, and the reason for the end.
+    CallStack(Vec<u64>, StackEnd),
     Fault,
 }
 
@@ -47,11 +47,7 @@ pub fn owned(value: Value<'_>) -> Owned {
         Value::Descriptor(descriptor) => Owned::Signed(descriptor.number.into()),
         Value::Text(text) => Owned::Text(text.to_vec()),
         Value::Array(values) => Owned::Array(values.iter().map(owned).collect()),
-        Value::CallStack(stack) => Owned::CallStack(
-            stack.stack_pointer,
-            stack.frame_pointer,
-            stack.bytes.to_vec(),
-        ),
+        Value::CallStack(stack) => Owned::CallStack(stack.addresses().collect(), stack.end),
         Value::Fault => Owned::Fault,
     }
 }
@@ -271,7 +267,7 @@ fn empty(field_type: FieldType, bytes: &mut Vec<u8>) {
     let count = usize::from(field_type.count.unwrap_or(1));
     let length = match field_type.element {
         Element::String { .. } => 8 * count,
-        Element::CallStack { .. } => 24,
+        Element::CallStack { .. } => 8,
         Element::Ipv6 => 16,
         Element::Number { .. } if field_type.count.is_none() => 8,
         Element::Number { bytes, .. } => (usize::from(bytes) * count).next_multiple_of(8),

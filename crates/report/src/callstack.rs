@@ -1,0 +1,221 @@
+//! Call stacks: the chains of addresses that a program has found, with the functions at these addresses.
+//!
+//! The program walks its stack by rules that were compiled from the call frame information of its code
+//! (see `chain.c` of the resident). The names come from the recorder, which has looked the addresses up
+//! in the files that were mapped, while they were mapped ([`Names`]).
+//!
+//! Nothing in a trace is trusted. A chain ends where it cannot be right: at a return address that no call
+//! returns to, and at an address where different code was at different times, as the rules of one of them
+//! may have been used for the other.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::shown::file_name;
+use capriole_trace::{CallStack, CodeName, Names, StackEnd, Trace};
+
+/// One line of a backtrace: a function that was called and has not returned yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The return address; for the innermost frame, the address of the event.
+    pub address: u64,
+    /// The function, demangled, if its name is known.
+    pub symbol: Option<String>,
+    /// The function's start if it has no name: its address in the object's file, as in `objdump`.
+    pub start: Option<u64>,
+    /// Bytes from the function's start to the address; `None` for inlined functions, and without a
+    /// function.
+    pub offset: Option<u64>,
+    /// Path of the file that contains the code, if any.
+    pub object: Option<Arc<str>>,
+    /// True if the function is inlined into the next frame that is not inlined.
+    pub inlined: bool,
+}
+
+impl Frame {
+    /// Returns the place where a function without a name begins: `orders+0x1330`.
+    pub(crate) fn place(&self) -> Option<String> {
+        let object = self.object.as_deref()?;
+        let start = self.start?;
+        Some(format!("{}+{start:#x}", file_name(object)))
+    }
+}
+
+impl Frame {
+    /// Returns the function's name, or the place where it begins if it has none. If no function is
+    /// known, returns the file's name in brackets.
+    #[must_use]
+    pub fn name(&self) -> String {
+        let name = self.symbol.clone().or_else(|| self.place());
+        name.unwrap_or_else(|| match &self.object {
+            Some(object) => format!("[{}]", file_name(object)),
+            None => "[unknown]".to_string(),
+        })
+    }
+}
+
+/// The reason why a backtrace ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum End {
+    /// The outermost call: the program or the thread begins there.
+    Outermost,
+    /// There are more calls than were recorded, or the stack could not be read any further.
+    Truncated,
+    /// The caller of the last frame cannot be determined: its code belongs to no file (JIT code,
+    /// for example), or has no frame information.
+    Unknown,
+}
+
+impl From<StackEnd> for End {
+    fn from(end: StackEnd) -> End {
+        match end {
+            StackEnd::Outermost => End::Outermost,
+            StackEnd::Full | StackEnd::Unreadable => End::Truncated,
+            StackEnd::Unknown => End::Unknown,
+        }
+    }
+}
+
+/// The chain of calls that led to an event.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Backtrace {
+    /// The numbers of the calls, innermost first; [`CallStacks::call`] resolves them. A
+    /// place has the same number in all backtraces.
+    pub calls: Vec<usize>,
+    /// The reason why there are no more calls.
+    pub end: End,
+}
+
+/// An address in the chain of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Place {
+    address: u64,
+    /// True if the program was at exactly this instruction; false for a return address.
+    exact: bool,
+}
+
+impl Place {
+    /// Returns an address within the instruction that was executed: a call may be the last
+    /// instruction of its function.
+    fn lookup(self) -> u64 {
+        match self.exact {
+            true => self.address,
+            false => self.address.wrapping_sub(1),
+        }
+    }
+}
+
+/// Gives the addresses of call stacks their functions.
+#[derive(Debug, Default)]
+pub struct CallStacks {
+    names: Names,
+    /// The numbers of calls, by place.
+    known: HashMap<Place, usize>,
+    /// Indexed by number.
+    calls: Vec<Vec<Frame>>,
+}
+
+impl CallStacks {
+    /// Creates the call stacks of a trace.
+    pub fn of(trace: &Trace) -> CallStacks {
+        CallStacks::with(trace.names())
+    }
+
+    /// Creates call stacks with these names.
+    pub fn with(names: Names) -> CallStacks {
+        CallStacks {
+            names,
+            ..CallStacks::default()
+        }
+    }
+
+    /// Returns the names, to add others. Calls that were found before keep their functions.
+    pub fn names_mut(&mut self) -> &mut Names {
+        &mut self.names
+    }
+
+    /// Returns why functions have no names, a line for each reason.
+    pub fn remarks(&self) -> &[String] {
+        self.names.remarks()
+    }
+
+    /// Returns the backtrace of a recorded call stack.
+    pub fn backtrace(&mut self, stack: &CallStack<'_>) -> Backtrace {
+        self.chain(stack.addresses(), stack.end.into())
+    }
+
+    /// Returns the backtrace with these addresses: the place of a hit, then return addresses, but after
+    /// the place to which a signal handler returns the place that was interrupted. It ends before an
+    /// address that cannot be right.
+    pub fn chain(&mut self, addresses: impl IntoIterator<Item = u64>, end: End) -> Backtrace {
+        let (places, end) = self.places(addresses, end);
+        let calls = places.iter().map(|place| self.number(*place)).collect();
+        Backtrace { calls, end }
+    }
+
+    /// Returns the call with this number: the functions inlined at its place, innermost first, then
+    /// the function itself.
+    pub fn call(&self, number: usize) -> &[Frame] {
+        self.calls.get(number).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the places of a chain as far as they can be right, and the reason for its end.
+    fn places(&self, addresses: impl IntoIterator<Item = u64>, end: End) -> (Vec<Place>, End) {
+        let mut places: Vec<Place> = Vec::new();
+        let mut exact = true;
+        for address in addresses {
+            let place = Place { address, exact };
+            let name = self.names.get(place.lookup());
+            // What the site has on top of the stack is its return address, whatever it looks like.
+            let checked = !exact && places.len() > 1;
+            let is_wrong = checked && name.is_some_and(|name| !name.returned_to && !name.signal);
+            if is_wrong || !places.is_empty() && self.names.was_replaced(place.lookup()) {
+                return (places, End::Unknown);
+            }
+            places.push(place);
+            exact = name.is_some_and(|name| name.signal);
+        }
+        (places, end)
+    }
+
+    /// Returns the number of the call at a place; assigns one if the place is new.
+    fn number(&mut self, place: Place) -> usize {
+        if let Some(known) = self.known.get(&place) {
+            return *known;
+        }
+        let number = self.calls.len();
+        self.calls
+            .push(frames(place, self.names.get(place.lookup())));
+        self.known.insert(place, number);
+        number
+    }
+}
+
+/// Returns the functions at a place, innermost first.
+fn frames(place: Place, name: Option<&CodeName>) -> Vec<Frame> {
+    let object = name.and_then(|name| name.object.clone());
+    let behind = place.address.wrapping_sub(place.lookup());
+    let functions = name.map_or(&[][..], |name| &name.functions);
+    if functions.is_empty() {
+        return vec![Frame {
+            address: place.address,
+            symbol: None,
+            start: None,
+            offset: None,
+            object,
+            inlined: false,
+        }];
+    }
+    let functions = functions.iter().map(|function| Frame {
+        address: place.address,
+        symbol: function.name.as_deref().map(str::to_owned),
+        start: function.start,
+        offset: function.offset.map(|offset| offset.wrapping_add(behind)),
+        object: object.clone(),
+        inlined: function.inlined,
+    });
+    functions.collect()
+}
+
+#[cfg(test)]
+mod tests;
