@@ -60,11 +60,23 @@ func sorted(c *counter) int {
 	return values[0]
 }
 
+// The faulting instruction calls runtime.sigpanic, as it seems.
+//
+//go:noinline
+func faulting(c *counter, where *[4]int) (result int) {
+	defer func() {
+		result = point(c, 2)
+		recover()
+	}()
+	return where[c.sum&3]
+}
+
 func main() {
 	c := &counter{}
 	done := make(chan int)
 	go func() { done <- deferred(c, 3) }()
 	<-done
+	faulting(c, nil)
 	method := c.hit
 	fmt.Println(sorted(c), method(1))
 }

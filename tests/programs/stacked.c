@@ -59,6 +59,13 @@ static void handler(int signal)
 	first(signal);
 }
 
+/* Handles what cannot go on. */
+static void ended_by(int signal)
+{
+	first(signal);
+	exit(0);
+}
+
 static void *thread(void *unused)
 {
 	(void)unused;
@@ -95,6 +102,12 @@ int main(int count, char **words)
 		action.sa_handler = handler;
 		sigaction(SIGUSR1, &action, 0);
 		raise(SIGUSR1);
+	} else if (!strcmp(which, "fault")) {
+		struct sigaction action;
+		memset(&action, 0, sizeof(action));
+		action.sa_handler = ended_by;
+		sigaction(SIGSEGV, &action, 0);
+		*(volatile int *)8 = 1;
 	} else if (!strcmp(which, "alternate")) {
 		struct sigaction action;
 		stack_t stack;
@@ -114,15 +127,22 @@ int main(int count, char **words)
 	} else if (!strcmp(which, "waiting")) {
 		char line[4096];
 		long (*through)(long (*)(long), long) = 0;
+		void *library = 0;
 		printf("ready %d\n", (int)getpid());
 		while (fgets(line, sizeof(line), stdin)) {
 			line[strcspn(line, "\n")] = 0;
-			if (!strncmp(line, "load ", 5))
-				*(void **)&through = dlsym(dlopen(line + 5, RTLD_NOW), "through");
-			else if (!strcmp(line, "through"))
+			if (!strncmp(line, "load ", 5)) {
+				if (library)
+					dlclose(library);
+				library = dlopen(line + 5, RTLD_NOW);
+				*(void **)&through = dlsym(library, "through");
+			} else if (!strncmp(line, "exec ", 5)) {
+				execl(line + 5, line + 5, "tail", (char *)0);
+			} else if (!strcmp(line, "through")) {
 				through(third, 1);
-			else
+			} else {
 				first(1);
+			}
 		}
 		printf("ok \n");
 	} else if (!strcmp(which, "generated")) {

@@ -160,8 +160,15 @@ fn candidates(object: &ObjectFile, own: &Sections<'_>, directories: &[PathBuf]) 
     };
     let absolute = directory.strip_prefix("/").unwrap_or(directory);
     let places = [directory.to_owned(), directory.join(".debug")];
+    let inside = object.root().map(|(root, directory)| {
+        let inside = directory.strip_prefix("/").unwrap_or(directory);
+        let place = root.join(inside);
+        let central = directories.first().unwrap_or(&place).join(inside);
+        [place.join(".debug"), place, central]
+    });
     let central = directories.iter().map(|root| root.join(absolute));
-    found.extend(places.into_iter().chain(central).map(|place| Candidate {
+    let all = inside.into_iter().flatten().chain(places).chain(central);
+    found.extend(all.map(|place| Candidate {
         path: place.join(&name),
         check: Check::Sum(sum),
     }));

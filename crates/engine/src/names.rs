@@ -14,17 +14,24 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval between searches for code that the program has mapped: at first, when most libraries are
-/// loaded, and later.
-pub(crate) const SOON: Duration = Duration::from_millis(20);
-pub(crate) const LATER: Duration = Duration::from_secs(1);
-/// Time from the start of a recording for which [`SOON`] applies.
-pub(crate) const BEGINNING: Duration = Duration::from_secs(5);
+/// Interval between searches for code that the program has mapped.
+const SOON: Duration = Duration::from_millis(20);
+/// Time for which what a search has found is taken as what is there.
+const FRESH: Duration = Duration::from_millis(2);
+/// Limits these searches to one part in this many of a processor's time.
+const SHARE: u32 = 100;
+
+/// Returns the time until the next search, after one that took so long.
+pub(crate) fn until_next(spent: Duration) -> Duration {
+    SOON.max(spent * SHARE)
+}
 /// Number of call stacks of which a recorder remembers that it has named them.
 const MOST_SEEN: usize = 1 << 20;
 
@@ -41,6 +48,19 @@ pub(crate) struct CodeMapping {
     end: u64,
     offset: u64,
     file: (Device, u64),
+}
+
+impl CodeMapping {
+    /// True if some of the addresses are the same.
+    pub fn overlaps(&self, other: &CodeMapping) -> bool {
+        self.start < other.end && other.start < self.end
+    }
+
+    /// True if other code is at the same addresses.
+    fn differs(&self, other: &CodeMapping) -> bool {
+        let place = |mapping: &CodeMapping| mapping.start.wrapping_sub(mapping.offset);
+        self.file != other.file || self.file.1 != 0 && place(self) != place(other)
+    }
 }
 
 impl From<&Mapping> for CodeMapping {
@@ -62,7 +82,8 @@ pub(crate) fn with_code(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
 /// A mapping with its file.
 struct Part {
     mapping: CodeMapping,
-    path: Arc<str>,
+    /// Its path; `None` for memory without a file.
+    path: Option<Arc<str>>,
     /// Its number among the files.
     file: Option<usize>,
 }
@@ -74,6 +95,40 @@ struct File {
     inlined: OnceCell<Option<Inlined>>,
 }
 
+/// `mov $15,%rax; syscall`: rt_sigreturn(2).
+const SIGRETURN: &[u8; 9] = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
+
+/// Returns the name of code of which nothing is known.
+fn nothing(at: u64) -> CodeName {
+    CodeName {
+        at,
+        object: None,
+        functions: Vec::new(),
+        returned_to: true,
+        before_start: false,
+        signal: false,
+        replaced: false,
+    }
+}
+
+/// The program that a process executes: its file, and what the kernel has told it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Program {
+    file: (u64, u64),
+    told: Vec<u8>,
+}
+
+impl Program {
+    /// Returns `None` if the process has ended.
+    fn of(process: &Process) -> Option<Program> {
+        let file = process.open_exe().ok()?.metadata().ok()?;
+        Some(Program {
+            file: (file.dev(), file.ino()),
+            told: process.raw_auxv().ok().filter(|told| !told.is_empty())?,
+        })
+    }
+}
+
 /// Names the functions at addresses of a process.
 pub struct Namer {
     process: Process,
@@ -81,13 +136,22 @@ pub struct Namer {
     parts: Vec<Part>,
     files: Vec<File>,
     seen: HashSet<CodeMapping>,
+    /// What was mapped at the last search and is no code.
+    data: Vec<Range<u64>>,
     /// The addresses that have names: true if signal handlers return there.
     known: HashMap<u64, bool>,
+    /// Those of them that are before the start of a function.
+    starts: HashSet<u64>,
     new: Vec<CodeName>,
     mappings: Vec<MappingInfo>,
     remarks: Vec<String>,
-    begun: Instant,
+    /// The other processes that are recorded.
+    children: Vec<Process>,
+    /// What tells the program from one that it executes.
+    program: Option<Program>,
+    /// Time of the last search, and how long it took.
     looked: Instant,
+    spent: Duration,
     /// True if code was replaced since the last [`Namer::take`].
     replaced: bool,
 }
@@ -120,16 +184,46 @@ impl Namer {
             parts: Vec::new(),
             files: Vec::new(),
             seen: HashSet::new(),
+            data: Vec::new(),
             known: HashMap::new(),
+            starts: HashSet::new(),
             new: Vec::new(),
             mappings: Vec::new(),
             remarks: Vec::new(),
-            begun: Instant::now(),
+            children: Vec::new(),
+            program: Program::of(process),
             looked: Instant::now(),
+            spent: Duration::ZERO,
             replaced: false,
         };
         namer.look();
         namer
+    }
+
+    /// Tells where signal handlers return to in code of the session.
+    pub fn know_signal_returns(&mut self, addresses: Vec<u64>) {
+        for address in addresses {
+            // What is there without us has this name in C libraries.
+            let name = FunctionName {
+                name: Some(Arc::from("__restore_rt")),
+                start: None,
+                offset: None,
+                inlined: false,
+            };
+            for at in [address, address.wrapping_sub(1)] {
+                self.known.remove(&at);
+                self.add_name(CodeName {
+                    functions: vec![name.clone()],
+                    signal: true,
+                    ..nothing(at)
+                });
+            }
+        }
+    }
+
+    /// Sets the other processes that are recorded: children may have other code at the same addresses.
+    pub fn set_children(&mut self, children: Vec<Process>) {
+        self.children = children;
     }
 
     /// Looks for code that was mapped since the last time, if it is time.
@@ -141,50 +235,69 @@ impl Namer {
 
     /// Returns the time between two searches for code.
     fn interval(&self) -> Duration {
-        match self.begun.elapsed() < BEGINNING {
-            true => SOON,
-            false => LATER,
-        }
+        until_next(self.spent)
     }
 
-    /// Looks for code that was mapped since the last time. A process that has ended has no more.
+    /// Looks for code that was mapped since the last time. A process that has ended has no more, and what
+    /// another program has mapped that it executes belongs to no event.
     pub fn look(&mut self) {
         self.looked = Instant::now();
-        let Ok(maps) = self.process.maps() else {
-            return;
-        };
-        let new: Vec<&Mapping> = with_code(&maps)
-            .filter(|mapping| self.seen.insert(CodeMapping::from(*mapping)))
+        let own = (self.process.clone(), self.program.clone());
+        let children = std::mem::take(&mut self.children);
+        self.look_at(&own.0, own.1.as_ref());
+        for child in &children {
+            let program = Program::of(child);
+            // The same program as its parent, at the same addresses.
+            if program.is_some() && program == self.program {
+                self.look_at(child, program.as_ref());
+            }
+        }
+        self.children = children;
+        self.spent = self.looked.elapsed();
+    }
+
+    fn look_at(&mut self, process: &Process, program: Option<&Program>) {
+        let maps = process.maps().unwrap_or_default();
+        if *process == self.process {
+            let data = maps.iter().filter(|m| !m.perms.execute);
+            self.data = data.map(|m| m.start..m.end).collect();
+        }
+        let code = maps.iter().filter(|m| m.perms.execute);
+        let new: Vec<&Mapping> = code
+            .filter(|mapping| !self.seen.contains(&CodeMapping::from(*mapping)))
             .collect();
         if new.is_empty() {
             return;
         }
-        let objects = Objects::of_process(&self.process).ok();
+        let objects = Objects::of_process(process).ok();
+        let found: Vec<Option<Arc<Object>>> = new
+            .iter()
+            .map(|mapping| objects.as_ref()?.containing(mapping.start).cloned())
+            .collect();
+        if Program::of(process).as_ref() != program {
+            return;
+        }
         let mut numbers: HashMap<*const Object, usize> = HashMap::new();
-        for mapping in new {
-            let object = objects
-                .as_ref()
-                .and_then(|all| all.containing(mapping.start));
+        for (mapping, object) in new.into_iter().zip(found) {
+            self.seen.insert(CodeMapping::from(mapping));
             let file = object.map(|object| {
-                *numbers.entry(Arc::as_ptr(object)).or_insert_with(|| {
+                *numbers.entry(Arc::as_ptr(&object)).or_insert_with(|| {
                     self.files.push(File {
-                        object: Arc::clone(object),
+                        object,
                         inlined: OnceCell::new(),
                     });
                     self.files.len() - 1
                 })
             });
-            // Memory may have an inode but no file: code that was compiled at run time.
-            let is_memory = mapping.path.as_encoded_bytes().starts_with(b"/memfd:");
-            if file.is_some() || !is_memory {
-                self.add(mapping, objects.as_ref(), file);
-            }
+            self.add(mapping, objects.as_ref(), file);
         }
     }
 
     fn add(&mut self, mapping: &Mapping, objects: Option<&Objects>, file: Option<usize>) {
         let path = mapping.path.to_string_lossy();
-        if file.is_none() {
+        // Memory may have an inode but no file: code that was compiled at run time.
+        let is_file = mapping.is_file() && (file.is_some() || !path.starts_with("/memfd:"));
+        if is_file && file.is_none() {
             let entries = objects.map_or(&[][..], Objects::entries);
             let entry = entries
                 .iter()
@@ -197,25 +310,46 @@ impl Namer {
             self.remarks
                 .push(format!("{why}: its functions have no names"));
         }
-        let overlaps =
-            |part: &Part| part.mapping.start < mapping.end && mapping.start < part.mapping.end;
-        if self.parts.iter().any(overlaps) {
+        let new = CodeMapping::from(mapping);
+        let differs = |part: &&Part| part.mapping.overlaps(&new) && part.mapping.differs(&new);
+        if let Some(old) = self.parts.iter().find(differs) {
             self.replaced = true;
-            self.known.retain(|at, _| !mapping.contains(*at));
+            if let (Some(old), true) = (&old.path, is_file) {
+                self.remarks.push(format!(
+                    "{old} and {path} were at the same addresses, one after the other or in a child process: \
+                     functions there have no names"
+                ));
+            }
+            // What was named there may have been the other one.
+            let named: Vec<u64> = self
+                .known
+                .keys()
+                .copied()
+                .filter(|at| mapping.contains(*at))
+                .collect();
+            for at in named {
+                self.known.remove(&at);
+                self.add_name(CodeName {
+                    replaced: true,
+                    ..nothing(at)
+                });
+            }
         }
-        let hexadecimal = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect();
-        self.mappings.push(MappingInfo {
-            start: mapping.start,
-            end: mapping.end,
-            offset: mapping.offset,
-            path: path.clone().into_owned(),
-            build_id: file
-                .and_then(|file| self.files[file].object.file().build_id())
-                .map(hexadecimal),
-        });
+        if is_file {
+            let hexadecimal = |id: &[u8]| id.iter().map(|b| format!("{b:02x}")).collect();
+            self.mappings.push(MappingInfo {
+                start: mapping.start,
+                end: mapping.end,
+                offset: mapping.offset,
+                path: path.clone().into_owned(),
+                build_id: file
+                    .and_then(|file| self.files[file].object.file().build_id())
+                    .map(hexadecimal),
+            });
+        }
         self.parts.push(Part {
-            mapping: CodeMapping::from(mapping),
-            path: Arc::from(path),
+            mapping: new,
+            path: is_file.then(|| Arc::from(path)),
             file,
         });
     }
@@ -229,7 +363,12 @@ impl Namer {
             } else {
                 address.wrapping_sub(1)
             };
-            exact = self.address(at);
+            let signal = self.address(at);
+            // The start of a function, to which a stack of `makecontext` returns, has its name at its own address.
+            if !exact && self.starts.contains(&at) {
+                self.address(address);
+            }
+            exact = signal;
         }
     }
 
@@ -241,8 +380,41 @@ impl Namer {
         if self.part(at).is_none() && self.looked.elapsed() >= SOON {
             self.look();
         }
-        let name = self.name(at);
-        self.known.insert(at, name.signal);
+        self.add_name(self.name(at))
+    }
+
+    /// Names the function or the variable at an address.
+    pub fn symbol(&mut self, at: u64) {
+        if self.known.contains_key(&at) || self.address(at) || self.part(at).is_some() {
+            return;
+        }
+        let mut files = self.files.iter().map(|file| &file.object);
+        let object = files.rfind(|object| object.contains(at));
+        if let Some(object) = object
+            && let Some((name, offset)) = object.file().variable_at(object.link(at))
+        {
+            // In place of the name that was just added, which is none.
+            self.new.pop();
+            self.add_name(CodeName {
+                at,
+                object: Some(Arc::from(object.path().to_string_lossy())),
+                functions: vec![FunctionName {
+                    name: Some(Arc::from(name)),
+                    start: None,
+                    offset: Some(offset),
+                    inlined: false,
+                }],
+                returned_to: false,
+                ..nothing(at)
+            });
+        }
+    }
+
+    fn add_name(&mut self, name: CodeName) -> bool {
+        self.known.insert(name.at, name.signal);
+        if name.before_start {
+            self.starts.insert(name.at);
+        }
         let signal = name.signal;
         self.new.push(name);
         signal
@@ -254,30 +426,56 @@ impl Namer {
     }
 
     fn name(&self, at: u64) -> CodeName {
-        let nothing = CodeName {
-            at,
-            object: None,
-            functions: Vec::new(),
-            returned_to: true,
-            signal: false,
-        };
+        let nothing = nothing(at);
         let Some(part) = self.part(at) else {
-            return nothing;
+            // Code may have come to where data was.
+            let is_fresh = self.looked.elapsed() < FRESH;
+            let is_data = is_fresh && self.data.iter().any(|data| data.contains(&at));
+            return CodeName {
+                returned_to: !is_data,
+                ..nothing
+            };
         };
+        let is_here = |other: &Part| (other.mapping.start..other.mapping.end).contains(&at);
+        let mut parts = self.parts.iter();
+        if parts.any(|other| is_here(other) && other.mapping.differs(&part.mapping)) {
+            return CodeName {
+                replaced: true,
+                ..nothing
+            };
+        }
         let Some(file) = part.file.map(|file| &self.files[file]) else {
             return CodeName {
-                object: Some(Arc::clone(&part.path)),
+                object: part.path.clone(),
+                signal: [at, at.wrapping_add(1)]
+                    .iter()
+                    .any(|at| self.is_signal_return(*at)),
                 ..nothing
             };
         };
         let link = file.object.link(at);
+        let next = link.wrapping_add(1);
+        let functions = file.functions(link);
+        // It is entered as if the instruction that has faulted had called it.
+        let panics = |function: &FunctionName| function.name.as_deref() == Some("runtime.sigpanic");
+        let panics = file.object.file().is_go() && functions.last().is_some_and(panics);
         CodeName {
-            at,
-            object: Some(Arc::clone(&part.path)),
-            functions: file.functions(link),
-            returned_to: file.is_returned_to(link.wrapping_add(1)),
-            signal: file.is_signal_return(link) || file.is_signal_return(link.wrapping_add(1)),
+            object: part.path.clone(),
+            functions,
+            returned_to: file.is_returned_to(next),
+            before_start: file.is_start(next),
+            signal: panics || file.is_signal_return(link) || file.is_signal_return(next),
+            ..nothing
         }
+    }
+
+    /// True if signal handlers return to code at this address that is in no file.
+    fn is_signal_return(&self, at: u64) -> bool {
+        let mut code = [0; SIGRETURN.len()];
+        self.process
+            .read_memory(at, &mut code)
+            .is_ok_and(|read| read == code.len())
+            && code == *SIGRETURN
     }
 
     /// Returns what is new since the last call.
@@ -333,19 +531,20 @@ impl File {
     /// True if signal handlers return to this link address. Every C library has
     /// `mov $15,%rax; syscall` (`rt_sigreturn`), or `mov $15,%eax`, at that address.
     fn is_signal_return(&self, link: u64) -> bool {
-        self.code(link) == Some(*b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05")
-            || self.code(link) == Some(*b"\xb8\x0f\0\0\0\x0f\x05")
+        self.code(link) == Some(*SIGRETURN) || self.code(link) == Some(*b"\xb8\x0f\0\0\0\x0f\x05")
     }
 
-    /// True if a link address may be a return address: it follows a call instruction, or it is the start of
-    /// a function whose address was stored as the return address on a new stack (`makecontext`).
+    /// True if a link address may be a return address: it follows a call instruction.
     fn is_returned_to(&self, link: u64) -> bool {
-        let is_start = |at: u64| {
-            let symbols = self.object.symbols().ok();
-            symbols.is_some_and(|s| s.function_starting_at(at).is_some())
-        };
         // The outermost return address in Go follows an initial nop (`goexit`).
-        self.is_behind_call(link) || is_start(link) || is_start(link.wrapping_sub(1))
+        let is_go = self.object.file().is_go();
+        self.is_behind_call(link) || is_go && self.is_start(link.wrapping_sub(1))
+    }
+
+    /// True if a function begins at a link address.
+    fn is_start(&self, link: u64) -> bool {
+        let symbols = self.object.symbols().ok();
+        symbols.is_some_and(|symbols| symbols.function_starting_at(link).is_some())
     }
 
     fn is_behind_call(&self, link: u64) -> bool {
@@ -391,6 +590,8 @@ pub(crate) struct Naming {
 enum Work {
     Chain(Vec<u64>),
     Address(u64),
+    Children(Vec<Process>),
+    SignalReturns(Vec<u64>),
     Look,
 }
 
@@ -437,6 +638,16 @@ impl Naming {
         let _ = self.work.send(work);
     }
 
+    /// Tells where signal handlers return to in code of the session.
+    pub fn know_signal_returns(&mut self, addresses: Vec<u64>) {
+        let _ = self.work.send(Work::SignalReturns(addresses));
+    }
+
+    /// Sets the other processes that are recorded.
+    pub fn set_children(&mut self, children: impl Iterator<Item = Process>) {
+        let _ = self.work.send(Work::Children(children.collect()));
+    }
+
     /// Returns what was found since the last call.
     pub fn found(&mut self) -> Vec<Named> {
         let found: Vec<Named> = self.found.try_iter().collect();
@@ -450,8 +661,15 @@ impl Naming {
     pub fn finish(self) -> Vec<Named> {
         let _ = self.work.send(Work::Look);
         drop(self.work);
-        let _ = self.thread.join();
-        self.found.into_iter().collect()
+        let failed = self.thread.join().is_err();
+        let mut found: Vec<Named> = self.found.into_iter().collect();
+        if failed {
+            found.push(Named {
+                remarks: vec!["naming functions has failed: some have no names".to_owned()],
+                ..Named::default()
+            });
+        }
+        found
     }
 }
 
@@ -466,7 +684,9 @@ fn name_all(mut namer: Namer, work: &Receiver<Work>, done: &Sender<Named>) {
         while let Some(work_now) = next {
             match work_now {
                 Work::Chain(addresses) => namer.chain(addresses),
-                Work::Address(address) => drop(namer.address(address)),
+                Work::Address(address) => namer.symbol(address),
+                Work::Children(children) => namer.set_children(children),
+                Work::SignalReturns(addresses) => namer.know_signal_returns(addresses),
                 Work::Look => namer.look(),
             }
             next = work.try_recv().ok();

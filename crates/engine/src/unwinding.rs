@@ -1,7 +1,7 @@
 //! The tables by which the program finds callers: the rules of all code that it has mapped.
 
 use crate::error::Result;
-use crate::names::{BEGINNING, CodeMapping, LATER, SOON, with_code};
+use crate::names::{CodeMapping, until_next, with_code};
 use capriole_object::frame_rules::RuleStart;
 use capriole_object::{Object, Objects};
 use capriole_patch::attach::Attached;
@@ -10,14 +10,15 @@ use capriole_proc::process::Process;
 use capriole_resident::unwinding::Module;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The code of a process whose rules it has.
 #[derive(Debug)]
 pub(crate) struct Callers {
     known: HashSet<CodeMapping>,
-    begun: Instant,
+    /// Time of the last search, and how long it took.
     looked: Instant,
+    spent: Duration,
 }
 
 impl Callers {
@@ -34,31 +35,36 @@ impl Callers {
                 .iter()
                 .map(|mapping| CodeMapping::from(*mapping))
                 .collect(),
-            begun: Instant::now(),
             looked: Instant::now(),
+            spent: Duration::ZERO,
         };
         Ok((callers, modules(objects, &all)))
     }
 
     /// Gives the program the rules of code that it has mapped since, if it is time to look for it.
     pub fn keep_looking(&mut self, attached: &mut Attached) {
-        let interval = match self.begun.elapsed() < BEGINNING {
-            true => SOON,
-            false => LATER,
-        };
-        if self.looked.elapsed() < interval {
-            return;
+        if self.looked.elapsed() >= until_next(self.spent) {
+            self.looked = Instant::now();
+            self.look(attached);
+            self.spent = self.looked.elapsed();
         }
-        self.looked = Instant::now();
+    }
+
+    fn look(&mut self, attached: &mut Attached) {
         // A process that has just ended needs nothing more.
         let Ok(maps) = attached.process().maps() else {
             return;
         };
         let new: Vec<&Mapping> = with_code(&maps)
-            .filter(|mapping| self.known.insert(CodeMapping::from(*mapping)))
+            .filter(|mapping| !self.known.contains(&CodeMapping::from(*mapping)))
             .collect();
         if new.is_empty() {
             return;
+        }
+        for mapping in new.iter().map(|mapping| CodeMapping::from(*mapping)) {
+            // The table has one at each address: the same code may come back there.
+            self.known.retain(|known| !known.overlaps(&mapping));
+            self.known.insert(mapping);
         }
         if let Ok(objects) = Objects::of_process(attached.process()) {
             // Without these rules, call stacks end at this code.

@@ -16,6 +16,7 @@ mod error;
 pub mod frame_rules;
 pub(crate) mod go;
 mod loaded;
+mod mini;
 pub(crate) mod notes;
 mod pointers;
 mod roots;
@@ -42,7 +43,7 @@ pub use unwind::{Frame, LandingPads};
 use capriole_insn::{Code, Extent, stack_check};
 
 use crate::markers::Markers;
-use crate::symbols::{OtherSymbol, SymbolTable, Table, find_other};
+use crate::symbols::{OtherSymbol, SymbolTable, Table, Variables, find_other};
 use call_frames::CallFrames;
 use capriole_proc::files;
 use elf::Headers;
@@ -145,11 +146,15 @@ pub struct ObjectFile {
     call_frames: OnceLock<CallFrames>,
     landing_pads: OnceLock<Result<LandingPads, ObjectProblem>>,
     symbols: OnceLock<Result<SymbolTable, ObjectProblem>>,
+    variables: OnceLock<Variables>,
     go: OnceLock<Result<GoFunctions, NoTable>>,
     text: OnceLock<Result<Vec<Text>, ObjectProblem>>,
     rseq: OnceLock<Result<Vec<RseqSection>, ObjectProblem>>,
     markers: OnceLock<Result<Markers, ObjectProblem>>,
     debug_directories: Vec<PathBuf>,
+    /// The root directory of the process that has mapped the file, if it is another one, and the file's
+    /// directory there.
+    root: Option<(PathBuf, PathBuf)>,
     debug: DebugSlot,
 }
 
@@ -214,11 +219,13 @@ impl ObjectFile {
             call_frames: OnceLock::new(),
             landing_pads: OnceLock::new(),
             symbols: OnceLock::new(),
+            variables: OnceLock::new(),
             go: OnceLock::new(),
             text: OnceLock::new(),
             rseq: OnceLock::new(),
             markers: OnceLock::new(),
             debug_directories: vec![PathBuf::from(DEBUG_DIRECTORY)],
+            root: None,
             debug: DebugSlot::default(),
         })
     }
@@ -228,6 +235,26 @@ impl ObjectFile {
     pub fn with_debug_directories(mut self, directories: Vec<PathBuf>) -> ObjectFile {
         self.debug_directories = directories;
         self
+    }
+
+    /// Searches for separate debug information in the root directory of a process first, which is in
+    /// another one than this. `directory` is that of the file, as the process sees it.
+    #[must_use]
+    pub fn in_root(mut self, root: PathBuf, directory: PathBuf) -> ObjectFile {
+        let of_root =
+            |directory: &PathBuf| root.join(directory.strip_prefix("/").unwrap_or(directory));
+        let inside: Vec<PathBuf> = self.debug_directories.iter().map(of_root).collect();
+        self.debug_directories.splice(0..0, inside);
+        self.root = Some((root, directory));
+        self
+    }
+
+    /// Returns the root directory of the process that has mapped the file, if it is another one, and the
+    /// file's directory there.
+    #[must_use]
+    pub fn root(&self) -> Option<(&Path, &Path)> {
+        let (root, directory) = self.root.as_ref()?;
+        Some((root, directory))
     }
 
     /// Returns the directories to search for separate debug information.
@@ -461,8 +488,26 @@ impl ObjectFile {
         let frames = self.frames().unwrap_or_default();
         let go = self.go_functions().and_then(|go| go.as_ref().ok());
         self.lazy(&self.symbols, || {
-            SymbolTable::read(&self.source, &self.headers, &self.facts, frames, go)
+            SymbolTable::read(&self.tables()?, &self.headers, frames, go)
         })
+    }
+
+    /// Reads the symbol tables: its own, and that of its MiniDebugInfo.
+    fn tables(&self) -> Result<Vec<Table>, ObjectProblem> {
+        let mut tables = Table::all(&self.source, &self.headers, &self.facts)?;
+        if let Some((source, headers)) = mini::read(&self.source, &self.headers) {
+            // What is damaged there names nothing.
+            tables.extend(Table::all(&source, &headers, &self.facts).unwrap_or_default());
+        }
+        Ok(tables)
+    }
+
+    /// Returns the variable at a link address: its name, demangled, and the offset of the address in it.
+    /// Only variables in symbol tables are known, not those on stacks.
+    #[must_use]
+    pub fn variable_at(&self, address: u64) -> Option<(String, u64)> {
+        let read = || Variables::of(&self.tables().unwrap_or_default());
+        self.variables.get_or_init(read).at(address)
     }
 
     /// Returns the entries of the call frame information, by start address.

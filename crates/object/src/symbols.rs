@@ -12,6 +12,7 @@ mod read;
 pub mod shown;
 pub mod spelling;
 mod standard;
+mod variables;
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -26,12 +27,11 @@ pub use read::{Binding, OtherSymbol, SymbolKind};
 use crate::ObjectProblem;
 use crate::elf::Headers;
 use crate::go::GoFunctions;
-use crate::notes::Facts;
-use crate::source::Source;
 use crate::unwind::Frame;
 use demangle::Demangled;
 use read::{RawSymbol, RawSymbols};
 pub(crate) use read::{Table, find_other};
+pub(crate) use variables::Variables;
 
 /// A function, or a split-off part of one (`name.cold`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,14 +88,12 @@ pub struct SymbolTable {
 
 impl SymbolTable {
     pub(crate) fn read(
-        source: &Source,
+        tables: &[Table],
         headers: &Headers,
-        facts: &Facts,
         frames: &[Frame],
         go: Option<&GoFunctions>,
     ) -> Result<SymbolTable, ObjectProblem> {
-        let tables = Table::all(source, headers, facts)?;
-        let mut raw = read::function_symbols(headers, &tables)?;
+        let mut raw = read::function_symbols(headers, tables)?;
         if let Some(go) = go {
             read::go_functions(headers, go, &mut raw)?;
         }

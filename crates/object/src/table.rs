@@ -205,7 +205,19 @@ impl Entry {
     fn load(&self, process: &Process) -> Result<Vec<Arc<Object>>, ObjectError> {
         let problem = |reason: ObjectProblem| ObjectError::new(&self.path, reason);
         let file = self.open_file(process).map_err(problem)?;
-        let file = Arc::new(ObjectFile::from_file(file, &self.path)?);
+        let mut file = ObjectFile::from_file(file, &self.path)?;
+        if process.has_other_root() {
+            let root = process.in_root(Path::new("/"));
+            // After chroot(2) the kernel shows the path from outside.
+            let seen = std::fs::read_link(root.parent().unwrap_or(&root).join("root"));
+            let inside = seen.ok().and_then(|seen| self.path.strip_prefix(seen).ok());
+            let inside = inside
+                .unwrap_or(&self.path)
+                .parent()
+                .unwrap_or(Path::new("/"));
+            file = file.in_root(root, inside.to_owned());
+        }
+        let file = Arc::new(file);
         let auxv = match self.is_main {
             true => process.auxv().unwrap_or_default(),
             false => Auxv::default(),

@@ -294,6 +294,13 @@ impl Attached {
         self.memory.ledger.kind
     }
 
+    /// Returns the addresses to which the program's signal handlers return where handlers of the session have
+    /// called them: these are in call stacks.
+    #[must_use]
+    pub fn signal_returns(&self) -> Vec<u64> {
+        self.round.code.signal_returns()
+    }
+
     /// Gives the program the rules of code that it has mapped since the attach, by which it finds callers.
     /// Nothing is stopped. Returns false if it does not look for callers, or there is no room for more
     /// rules: call stacks then end at this code.

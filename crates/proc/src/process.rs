@@ -20,7 +20,7 @@ mod status;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -394,6 +394,16 @@ impl Process {
         self.proc_path("root").join(relative)
     }
 
+    /// True if the process has another root directory than this one: in a container, or after chroot(2).
+    #[must_use]
+    pub fn has_other_root(&self) -> bool {
+        let id = |path: &Path| std::fs::metadata(path).map(|root| (root.dev(), root.ino()));
+        match (id(&self.in_root(Path::new("/"))), id(Path::new("/"))) {
+            (Ok(theirs), Ok(ours)) => theirs != ours,
+            _ => false,
+        }
+    }
+
     /// Returns the program's arguments, each followed by a zero byte. A program can overwrite them,
     /// so at most the maximum size of an ordinary command line is read.
     #[must_use]
@@ -411,7 +421,17 @@ impl Process {
     ///
     /// Not permitted, no such process.
     pub fn auxv(&self) -> Result<Auxv, ProcessError> {
-        Ok(Auxv::parse(&self.read_of_deputy("auxv")?))
+        Ok(Auxv::parse(&self.raw_auxv()?))
+    }
+
+    /// Returns the auxiliary vector as bytes, which differ between two programs that a process executes one
+    /// after the other.
+    ///
+    /// # Errors
+    ///
+    /// See [`ProcessError`].
+    pub fn raw_auxv(&self) -> Result<Vec<u8>, ProcessError> {
+        self.read_of_deputy("auxv")
     }
 
     /// Reads the memory map, as the program has made it: text that [covers](crate::maps::Cover) have

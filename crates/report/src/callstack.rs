@@ -76,6 +76,10 @@ impl From<StackEnd> for End {
     }
 }
 
+/// Remark on a trace without names.
+const NO_NAMES: &str = "the trace has no names of functions (info/names.jsonl.gz): its recorder was killed before it \
+                        wrote them, or the file was lost";
+
 /// The chain of calls that led to an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Backtrace {
@@ -118,7 +122,11 @@ pub struct CallStacks {
 impl CallStacks {
     /// Creates the call stacks of a trace.
     pub fn of(trace: &Trace) -> CallStacks {
-        CallStacks::with(trace.names())
+        let mut names = trace.names();
+        if names.is_empty() && names.remarks().is_empty() {
+            names.remark(NO_NAMES.to_owned());
+        }
+        CallStacks::with(names)
     }
 
     /// Creates call stacks with these names.
@@ -163,13 +171,21 @@ impl CallStacks {
     fn places(&self, addresses: impl IntoIterator<Item = u64>, end: End) -> (Vec<Place>, End) {
         let mut places: Vec<Place> = Vec::new();
         let mut exact = true;
-        for address in addresses {
-            let place = Place { address, exact };
-            let name = self.names.get(place.lookup());
+        let mut addresses = addresses.into_iter().peekable();
+        while let Some(address) = addresses.next() {
+            let mut place = Place { address, exact };
+            let mut name = self.names.get(place.lookup());
+            // Where `makecontext` has made the stack, the outermost return address is the start of a function.
+            let is_last = addresses.peek().is_none();
+            let is_returned_to = |name: &CodeName| name.returned_to || name.signal;
+            if !exact && name.is_some_and(|name| !is_returned_to(name) && name.before_start) {
+                place.exact = is_last;
+                name = self.names.get(place.lookup());
+            }
             // What the site has on top of the stack is its return address, whatever it looks like.
-            let checked = !exact && places.len() > 1;
-            let is_wrong = checked && name.is_some_and(|name| !name.returned_to && !name.signal);
-            if is_wrong || !places.is_empty() && self.names.was_replaced(place.lookup()) {
+            let checked = !place.exact && places.len() > 1;
+            let is_wrong = checked && name.is_some_and(|name| !is_returned_to(name));
+            if is_wrong || self.names.was_replaced(place.lookup()) && !places.is_empty() {
                 return (places, End::Unknown);
             }
             places.push(place);

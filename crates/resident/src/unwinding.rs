@@ -56,6 +56,19 @@ fn encoded(rule: FrameRule) -> u32 {
 }
 
 impl Module {
+    /// Returns the rule of code to which signal handlers return.
+    #[must_use]
+    pub fn signal_return(at: u64) -> Module {
+        Module {
+            addresses: at - 1..at + 8,
+            link: 0,
+            rules: vec![RuleStart {
+                address: 0,
+                rule: FrameRule::Signal,
+            }],
+        }
+    }
+
     /// True if it is not empty, and its places are numbers of 32 bits.
     fn is_sound(&self) -> bool {
         let addresses = &self.addresses;
@@ -114,6 +127,12 @@ impl Table {
         };
         let sound = modules.iter().filter(|module| module.is_sound());
         sound.map(of).sum::<usize>() + unwinding::HEAD
+    }
+
+    /// Returns the address at which the table's parts begin.
+    #[must_use]
+    pub fn base(&self) -> u64 {
+        self.base
     }
 
     /// Returns the size of a table without further modules, bytes.

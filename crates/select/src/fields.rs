@@ -1122,6 +1122,14 @@ fn call_stack(most: u16, first: u64, probe: &Probe, site: &Site) -> Field {
                 || site.offset == 4 && file.read(start, 4).as_deref() == Some(ENDBR64))
     };
     let described = || file.is_called(site.link_address).is_some();
+    // Call frame information of functions that align their stacks is wrong there: rbp was popped.
+    let returns = || {
+        let is = |code: &[u8]| {
+            let there = file.read(site.link_address, code.len() as u64);
+            there.as_deref() == Some(code)
+        };
+        is(&[0xc3]) || is(&[0xf3, 0xc3]) || is(&[0xc2])
+    };
     Field {
         source: Source::Register(Register::RBP),
         pointers: Vec::new(),
@@ -1129,7 +1137,7 @@ fn call_stack(most: u16, first: u64, probe: &Probe, site: &Site) -> Field {
         content: Content::Callers {
             most,
             site: first,
-            on_top: is_left(probe, site) || is_entry() && !described(),
+            on_top: is_left(probe, site) || returns() || is_entry() && !described(),
         },
     }
 }

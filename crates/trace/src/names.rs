@@ -43,8 +43,13 @@ pub struct CodeName {
     pub functions: Vec<FunctionName>,
     /// True if a call may return to the byte after [`at`](Self::at).
     pub returned_to: bool,
+    /// True if a function begins at the byte after [`at`](Self::at): it may be a return address as well, the
+    /// outermost one on a stack that `makecontext` has made.
+    pub before_start: bool,
     /// True if signal handlers return there: its caller is the code that the signal has interrupted.
     pub signal: bool,
+    /// True if other code was there at another time, or in a child: nothing is known.
+    pub replaced: bool,
 }
 
 /// A function at an instruction.
@@ -123,7 +128,9 @@ impl Names {
                     .map(FunctionName::from)
                     .collect(),
                 returned_to: stored.returned_to,
+                before_start: stored.before_start,
                 signal: stored.signal,
+                replaced: stored.replaced,
             });
         }
     }
@@ -132,7 +139,8 @@ impl Names {
     pub fn add(&mut self, name: CodeName) {
         match self.names.entry(name.at) {
             Entry::Vacant(entry) => {
-                entry.insert(Some(name));
+                let is_known = !name.replaced;
+                entry.insert(is_known.then_some(name));
             }
             Entry::Occupied(mut entry) => {
                 if entry.get().as_ref().is_some_and(|known| *known != name) {
@@ -187,7 +195,11 @@ struct Stored {
     #[serde(default, skip_serializing_if = "is_false")]
     returned_to: bool,
     #[serde(default, skip_serializing_if = "is_false")]
+    before_start: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
     signal: bool,
+    #[serde(default, skip_serializing_if = "is_false")]
+    replaced: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     remark: Option<String>,
 }
@@ -243,7 +255,9 @@ pub(crate) fn member(names: &[CodeName], remarks: &[String]) -> io::Result<Vec<u
         object: name.object.as_deref().map(str::to_owned),
         functions: name.functions.iter().map(StoredFunction::from).collect(),
         returned_to: name.returned_to,
+        before_start: name.before_start,
         signal: name.signal,
+        replaced: name.replaced,
         remark: None,
     });
     let remarked = remarks.iter().map(|remark| Stored {
@@ -289,7 +303,9 @@ mod tests {
                 inlined: false,
             }],
             returned_to: at & 1 == 1,
+            before_start: false,
             signal: false,
+            replaced: false,
         }
     }
 
@@ -310,7 +326,7 @@ mod tests {
             functions: Vec::new(),
             ..name(0x2000, "")
         };
-        let second = member(&[nowhere.clone()], &["gone".to_owned()]).unwrap();
+        let second = member(std::slice::from_ref(&nowhere), &["gone".to_owned()]).unwrap();
         let both = [&first[..], &second].concat();
         let names = written(scratch.path(), &both);
         assert_eq!(names.get(0x1001), Some(&name(0x1001, "one")));
@@ -328,7 +344,7 @@ mod tests {
                 assert_eq!(names.get(0x1001), Some(&name(0x1001, "one")));
             }
             let damaged = cut != 0 && cut != first.len();
-            assert_eq!(names.remarks().len(), usize::from(damaged), "{cut}");
+            assert_eq!(!names.remarks().is_empty(), damaged, "{cut}");
         }
     }
 
@@ -342,5 +358,12 @@ mod tests {
         names.add(name(1, "one"));
         assert!(names.get(1).is_none() && names.was_replaced(1));
         assert!(!names.was_replaced(2));
+        let replaced = CodeName {
+            replaced: true,
+            ..name(2, "any")
+        };
+        names.add(replaced);
+        names.add(name(2, "one"));
+        assert!(names.get(2).is_none() && names.was_replaced(2));
     }
 }

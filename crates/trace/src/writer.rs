@@ -249,8 +249,7 @@ impl TraceWriter {
         self.describe()
     }
 
-    /// Adds code mappings of the program, for call stacks. Ignores a mapping that overlaps a known
-    /// one: libraries are loaded and unloaded, but an address range is seldom used twice.
+    /// Adds code mappings of the program. Several may be at the same addresses, one after the other.
     ///
     /// # Errors
     ///
@@ -259,8 +258,7 @@ impl TraceWriter {
         let known = &mut self.document.mappings;
         let before = known.len();
         for mapping in mappings {
-            let overlaps = |m: &MappingInfo| m.start < mapping.end && mapping.start < m.end;
-            if !known.iter().any(overlaps) {
+            if !known.contains(mapping) {
                 known.push(mapping.clone());
             }
         }

@@ -235,9 +235,10 @@ fn count(
     arguments: &Arguments,
     program: Program,
     probed: &mut Probed,
-    lookup: Lookup,
+    mut lookup: Lookup,
     folding: Option<&Folding>,
 ) -> anyhow::Result<ExitCode> {
+    lookup.attached(&probed.attached);
     if arguments.run.pid.is_some() {
         probing::say_begin(probed, "counting", arguments.run.duration);
     }

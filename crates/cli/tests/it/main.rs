@@ -22,6 +22,7 @@ mod calls_left_by_exceptions;
 mod changed_parameters;
 mod closed_descriptors;
 mod coarse_clock;
+mod code_names;
 mod conditional_exits;
 mod cookbook;
 mod counts;

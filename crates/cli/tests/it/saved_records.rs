@@ -1065,3 +1065,38 @@ fn noise_in_session_memory_spoils_its_own_trace_only() {
         case.finish();
     }
 }
+
+/// The names of code that a killed recorder has not written are added with its last records.
+#[test]
+fn names_that_were_not_written_are_added() {
+    let Some(program) = build(Compiler::Gcc, "stacked.c", &[]) else {
+        return;
+    };
+    let mut running = Running::start(&program, &["waiting"]);
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let pid = running.pid.to_string();
+    let mut command = recorder(&trace, &["-e", ":hit stack", "-p", &pid]);
+    let child = command.stderr(Stdio::null()).stdout(Stdio::null()).spawn();
+    let mut child = child.expect("capriole starts");
+    until_recording(running.pid);
+    running.say("go");
+    running.line();
+    until("the first is written", || summary(&trace)["events"] == 1);
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    running.say("go");
+    running.line();
+    let names = trace.join("info/names.jsonl.gz");
+    let _ = fs::remove_file(&names);
+    let output = capriole(&["detach", "-p", &pid]);
+    assert!(output.status.success(), "{}", told(&output));
+    running.finish();
+    let found = events(&trace);
+    assert_eq!(found.len(), 2);
+    for event in found {
+        for (frame, name) in ["hit", "point", "third"].into_iter().enumerate() {
+            assert_eq!(event["stack"][frame]["symbol"], name, "{event}");
+        }
+    }
+}

@@ -109,13 +109,13 @@ fn no_probe_needs_more_stack_than_is_said() {
             ],
             952,
         ),
-        ("stack", record, &["-e", ":painted stack"], 872),
+        ("stack", record, &["-e", ":painted stack"], 1024),
         ("callers", &["stat"], &["-e", ":painted by stack"], 1024),
         (
             "stack at the exit",
             record,
             &["-e", "r :painted stack"],
-            872,
+            1024,
         ),
     ];
     let kinds = kinds.iter().flat_map(|kind| [(kind, 0), (kind, 1)]);

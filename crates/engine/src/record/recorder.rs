@@ -114,7 +114,7 @@ impl Recorder {
         self.set_start(attached.since);
         let memory = &attached.memory.memory;
         writer::open(memory, self.texts);
-        if let Err(error) = self.recording.begin() {
+        if let Err(error) = self.recording.begin(Some(attached)) {
             writer::close(memory, WRITERS);
             return Err(error);
         }

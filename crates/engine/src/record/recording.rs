@@ -197,11 +197,14 @@ impl Recording {
         }
     }
 
-    /// Puts the trace in its place, and an older one aside.
+    /// Puts the trace in its place, and an older one aside: the probes are in the program.
     ///
     /// # Errors
     /// The older trace cannot be moved.
-    pub fn begin(&mut self) -> Result<()> {
+    pub fn begin(&mut self, attached: Option<&Attached>) -> Result<()> {
+        if let (Some(naming), Some(attached)) = (&mut self.naming, attached) {
+            naming.know_signal_returns(attached.signal_returns());
+        }
         Ok(self.writer.begin()?)
     }
 
@@ -270,7 +273,11 @@ impl Recording {
                 parents.push((child, vec![pid]));
             }
         }
+        let is_new = !self.children.keys().eq(found.keys());
         self.children = found;
+        if let Some(naming) = self.naming.as_mut().filter(|_| is_new) {
+            naming.set_children(self.children.values().cloned());
+        }
     }
 
     /// Notes which threads exist at the end, or existed at the last check if the program has ended.

@@ -265,7 +265,7 @@ fn add_names(writer: &mut TraceWriter, path: &Path, process: &Process) -> Result
         while let Ok(Some(event)) = events.next() {
             event.visit_code(|code| match code {
                 trace::Code::Stack(stack) => namer.chain(stack.addresses()),
-                trace::Code::Symbol(address) => drop(namer.address(address)),
+                trace::Code::Symbol(address) => namer.symbol(address),
             });
         }
         let mut named = namer.take();

@@ -106,7 +106,7 @@ impl Inner {
         if let Some(active) = &self.active {
             recording.begin_at(&active.reader);
         }
-        if let Err(error) = recording.begin() {
+        if let Err(error) = recording.begin(self.active.as_ref().map(|active| &active.attached)) {
             recording.abandon();
             return Err(error);
         }

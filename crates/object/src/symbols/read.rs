@@ -237,6 +237,20 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Returns the variables with sizes: address, size in bytes, and linkage name.
+    pub(super) fn variables(&self) -> impl Iterator<Item = (u64, u64, &str)> {
+        let symbols = self.symbols().unwrap_or_default().iter();
+        symbols
+            .filter(|symbol| is_data(symbol))
+            .filter_map(|symbol| {
+                let size = symbol.st_size.get(LE);
+                let (name, ..) = split_version(self.name(symbol)?);
+                (size > 0).then(|| (symbol.st_value.get(LE), size, name))
+            })
+    }
+}
+
 /// Splits `name@VERSION` and `name@@VERSION` (as in `.symtab`) into the name, the version, and whether new
 /// programs get this version.
 pub(super) fn split_version(name: &str) -> (&str, Option<&str>, bool) {

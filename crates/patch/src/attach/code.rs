@@ -57,6 +57,9 @@ pub(super) struct Cluster {
 /// Space for finding callers in code that is mapped later, bytes: it takes no memory before it is used.
 const CALLERS_ROOM: u64 = 4 << 20;
 
+/// Space for the rule of the place in an arena to which signal handlers return, bytes.
+const RETURNING: u64 = 64;
+
 /// Groups probes that can share an arena; the first has room for the rules of `callers` as well.
 pub(super) fn clusters(probes: &[Probe], callers: &[Module]) -> Vec<Cluster> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
@@ -80,10 +83,12 @@ pub(super) fn clusters(probes: &[Probe], callers: &[Module]) -> Vec<Cluster> {
         let detours: u64 = cluster.probes.iter().map(|i| room_of(&probes[*i])).sum();
         cluster.size = resident::size() as u64 + ENTRY + detours;
     }
+    let count = clusters.len() as u64;
     if let Some(first) = clusters.first_mut() {
         first.size += tables_room(probes) + ENTRY;
         if !callers.is_empty() {
             first.size += 3 * ENTRY + unwinding::Table::size(callers) as u64 + CALLERS_ROOM;
+            first.size += RETURNING * count;
         }
     }
     for cluster in &mut clusters {
@@ -276,6 +281,8 @@ pub(super) struct Code {
 struct Callers {
     /// Address of the word with the table's address.
     word: u64,
+    /// The table's address, in that word.
+    newest: u64,
     table: unwinding::Table,
     free: Range<u64>,
 }
@@ -832,6 +839,14 @@ impl Code {
         self.callers.is_some()
     }
 
+    /// Returns where handlers of the program return to that are called by handlers of the session.
+    pub(super) fn signal_returns(&self) -> Vec<u64> {
+        let arenas = self.images.iter().map(|image| image.arena.start);
+        arenas
+            .map(|arena| resident::entries(arena).restorer)
+            .collect()
+    }
+
     /// Adds the rules of code that was mapped after the probes were inserted. Hits that look for callers
     /// meanwhile use either the old table or the new one, which is complete before its address is written:
     /// eight aligned bytes, which other processors read as a whole. Returns false if there is no room, or
@@ -849,10 +864,23 @@ impl Code {
         if callers.free.end - callers.free.start < size as u64 {
             return Ok(false);
         }
+        // `remote` stays with the memory that the process had when it was opened, also if another program is
+        // executed meanwhile: if this is still ours, the other program is not written to.
+        let ours = [
+            (callers.word, callers.newest),
+            (callers.newest, callers.table.base()),
+        ];
+        if ours
+            .iter()
+            .any(|(at, word)| remote.read_u64(*at).ok() != Some(*word))
+        {
+            return Ok(false);
+        }
         let (bytes, table) = callers.table.add(modules, callers.free.start);
         write(pid, remote, callers.free.start, &bytes)?;
         step("callers written");
         write(pid, remote, callers.word, &table.to_le_bytes())?;
+        callers.newest = table;
         callers.free.start += (bytes.len() as u64).next_multiple_of(ENTRY);
         Ok(true)
     }
@@ -866,6 +894,7 @@ impl Code {
         traps: &Traps,
         callers: &[Module],
     ) -> Result<(), TargetError> {
+        let signal_returns = self.signal_returns();
         let Some(first) = self.images.first_mut() else {
             return Ok(());
         };
@@ -890,7 +919,10 @@ impl Code {
             align(&mut first.bytes);
             let word = first.arena.start + first.bytes.len() as u64;
             let mut table = unwinding::Table::from(word + ENTRY);
-            let (rules, at) = table.add(callers, word + ENTRY);
+            let mut modules = callers.to_vec();
+            // Handlers of the program that are called by ours return there.
+            modules.extend(signal_returns.into_iter().map(Module::signal_return));
+            let (rules, at) = table.add(&modules, word + ENTRY);
             first.bytes.extend(at.to_le_bytes());
             align(&mut first.bytes);
             first.bytes.extend(rules);
@@ -899,6 +931,7 @@ impl Code {
             room = CALLERS_ROOM;
             self.callers = Some(Callers {
                 word,
+                newest: at,
                 table,
                 free: free..free + room,
             });

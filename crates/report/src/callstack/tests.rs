@@ -17,7 +17,9 @@ fn names(all: &[(u64, &str, bool, bool)]) -> Names {
                 inlined: false,
             }],
             returned_to: *returned_to,
+            before_start: at & 0xff == 0x4f,
             signal: *signal,
+            replaced: false,
         });
     }
     names
@@ -75,6 +77,26 @@ fn a_chain_ends_before_what_cannot_be_a_return_address() {
     assert_eq!(follow(&[0, 0x20, 0x30]), (3, End::Outermost));
     assert_eq!(follow(&[0, 0x30, 0x999, 0x30]), (4, End::Outermost));
     assert_eq!(follow(&[]), (0, End::Outermost));
+}
+
+/// The outermost address on a stack of `makecontext` is the start of a function, at which nothing is called.
+#[test]
+fn a_function_may_begin_where_a_coroutine_returns_to() {
+    let known = [
+        (LIBRARY, "site", false, false),
+        (LIBRARY + 0x1f, "caller", true, false),
+        (LIBRARY + 0x4f, "padding", false, false),
+        (LIBRARY + 0x50, "start", false, false),
+    ];
+    let follow = |offsets: &[u64]| {
+        let addresses: Vec<u64> = offsets.iter().map(|at| LIBRARY + at).collect();
+        chain(names(&known), &addresses)
+    };
+    let (found, end) = follow(&[0, 0x20, 0x50]);
+    assert_eq!((found[2].as_str(), end), ("start+0x10", End::Outermost));
+    // Elsewhere it is a pointer to a function.
+    let (found, end) = follow(&[0, 0x20, 0x50, 0x20]);
+    assert_eq!((found.len(), end), (2, End::Unknown));
 }
 
 /// The rules by which a program has found callers may be those of the file that was mapped before.

@@ -125,17 +125,19 @@ fn babeltrace_reads_the_same() {
 fn code_name(at: u64, returned_to: bool, signal: bool) -> CodeName {
     CodeName {
         at,
-        object: (at % 5 != 0).then(|| Arc::from("/lib/a.so")),
+        object: (!at.is_multiple_of(5)).then(|| Arc::from("/lib/a.so")),
         functions: (0..at % 3)
             .map(|n| FunctionName {
                 name: (n != 1).then(|| Arc::from(format!("f{at}\u{1b}"))),
                 start: Some(at),
-                offset: (at % 7 != 0).then_some(u64::MAX),
+                offset: (!at.is_multiple_of(7)).then_some(u64::MAX),
                 inlined: n == 0,
             })
             .collect(),
         returned_to,
+        before_start: at.is_multiple_of(4),
         signal,
+        replaced: at.is_multiple_of(11),
     }
 }
 

@@ -4,9 +4,11 @@ use super::open_files::OpenFiles;
 use super::{functions, stacks};
 use capriole::aggregate::model::Group;
 use capriole_object::symbols::shown::Form;
+use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_select::select::Selected;
 use capriole_text::tell;
+use std::time::{Duration, Instant};
 
 /// Finds names while the program runs.
 #[derive(Default)]
@@ -15,7 +17,12 @@ pub struct Lookup {
     functions: functions::Functions,
     stacks: stacks::Functions,
     title: String,
+    /// Time of the last search for other processes that are counted.
+    searched: Option<Instant>,
 }
+
+/// Interval between such searches.
+const SECOND: Duration = Duration::from_secs(1);
 
 impl Lookup {
     /// Begins before the probes of these events are inserted. `form` is the form of names in tables.
@@ -31,6 +38,11 @@ impl Lookup {
         self.title = words.join(" ");
     }
 
+    /// Tells what belongs to the probes, once they are in the program.
+    pub fn attached(&mut self, attached: &Attached) {
+        self.stacks.attached(attached);
+    }
+
     /// Returns the program's command line.
     pub fn title(&self) -> &str {
         &self.title
@@ -38,7 +50,18 @@ impl Lookup {
 
     /// Looks at the program if it is time. `children` returns the other processes that are counted.
     pub fn keep_looking(&mut self, children: impl FnOnce() -> Vec<Process>) {
-        self.open.keep_looking(children);
+        if self
+            .searched
+            .is_none_or(|searched| searched.elapsed() >= SECOND)
+        {
+            self.searched = Some(Instant::now());
+            let children = children();
+            self.open.add_children(&children);
+            self.functions.set_children(&children);
+            self.stacks.set_children(&children);
+        }
+        self.open.keep_looking();
+        self.functions.keep_looking();
         self.stacks.keep_looking();
     }
 

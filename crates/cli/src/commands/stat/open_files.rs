@@ -4,10 +4,6 @@ use capriole::aggregate::model::Group;
 use capriole::descriptors::{Descriptors, is_descriptor};
 use capriole_proc::process::Process;
 use capriole_select::select::Selected;
-use std::time::{Duration, Instant};
-
-/// Interval between searches for children that are counted, too.
-const SECOND: Duration = Duration::from_secs(1);
 
 /// Looks at what descriptors are open for, if keys are descriptors.
 #[derive(Default)]
@@ -16,8 +12,6 @@ pub struct OpenFiles(Option<Looks>);
 struct Looks {
     /// The program, and children of it that are counted.
     processes: Vec<Process>,
-    /// Time of the last search for children.
-    searched: Instant,
     descriptors: Descriptors,
 }
 
@@ -32,7 +26,6 @@ impl OpenFiles {
             .any(|info| is_descriptor(info.field_type))
             .then(|| Looks {
                 processes: vec![process.clone()],
-                searched: Instant::now(),
                 descriptors: Descriptors::default(),
             });
         self.look();
@@ -46,21 +39,22 @@ impl OpenFiles {
         }
     }
 
-    /// Looks if it is time. `children` returns the other processes that are counted.
-    pub fn keep_looking(&mut self, children: impl FnOnce() -> Vec<Process>) {
+    /// Adds other processes that are counted.
+    pub fn add_children(&mut self, children: &[Process]) {
         let Some(looks) = &mut self.0 else { return };
-        if !looks.descriptors.is_due() {
-            return;
-        }
-        if looks.searched.elapsed() >= SECOND {
-            looks.searched = Instant::now();
-            for child in children() {
-                if !looks.processes.contains(&child) {
-                    looks.processes.push(child);
-                }
+        for child in children {
+            if !looks.processes.contains(child) {
+                looks.processes.push(child.clone());
             }
         }
-        self.look();
+    }
+
+    /// Looks if it is time.
+    pub fn keep_looking(&mut self) {
+        let is_due = |looks: &Looks| looks.descriptors.is_due();
+        if self.0.as_ref().is_some_and(is_due) {
+            self.look();
+        }
     }
 
     /// Names the descriptors in keys.

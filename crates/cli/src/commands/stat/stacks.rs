@@ -9,6 +9,7 @@ use capriole::aggregate::model::{
 use capriole::names::Namer;
 use capriole_event::{Action, KeyKind};
 use capriole_object::symbols::shown::{Form, ShownNames};
+use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_report::Folded;
 use capriole_report::callstack::{CallStacks, End, Frame};
@@ -41,6 +42,20 @@ impl Functions {
                 stacks: CallStacks::default(),
                 namer: Namer::new(process),
             });
+    }
+
+    /// Tells what belongs to the probes, once they are in the program.
+    pub fn attached(&mut self, attached: &Attached) {
+        if let Some(known) = &mut self.0 {
+            known.namer.know_signal_returns(attached.signal_returns());
+        }
+    }
+
+    /// Sets the other processes that are counted.
+    pub fn set_children(&mut self, children: &[Process]) {
+        if let Some(known) = &mut self.0 {
+            known.namer.set_children(children.to_vec());
+        }
     }
 
     /// Looks for code that was mapped since the last time, if it is time.
