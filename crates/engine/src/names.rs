@@ -11,8 +11,7 @@ use capriole_proc::maps::{Device, Mapping};
 use capriole_proc::process::Process;
 use capriole_trace::{Code, CodeName, EventInfo, FunctionName, MappingInfo};
 use std::cell::OnceCell;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +31,7 @@ const SHARE: u32 = 100;
 pub(crate) fn until_next(spent: Duration) -> Duration {
     SOON.max(spent * SHARE)
 }
+
 /// Number of call stacks of which a recorder remembers that it has named them.
 const MOST_SEEN: usize = 1 << 20;
 
@@ -149,7 +149,7 @@ pub struct Namer {
     children: Vec<Process>,
     /// What tells the program from one that it executes.
     program: Option<Program>,
-    /// Time of the last search, and how long it took.
+    /// Time of the last search, and how long it took to read the lists of mappings.
     looked: Instant,
     spent: Duration,
     /// True if code was replaced since the last [`Namer::take`].
@@ -242,6 +242,7 @@ impl Namer {
     /// another program has mapped that it executes belongs to no event.
     pub fn look(&mut self) {
         self.looked = Instant::now();
+        self.spent = Duration::ZERO;
         let own = (self.process.clone(), self.program.clone());
         let children = std::mem::take(&mut self.children);
         self.look_at(&own.0, own.1.as_ref());
@@ -253,11 +254,12 @@ impl Namer {
             }
         }
         self.children = children;
-        self.spent = self.looked.elapsed();
     }
 
     fn look_at(&mut self, process: &Process, program: Option<&Program>) {
+        let begun = Instant::now();
         let maps = process.maps().unwrap_or_default();
+        self.spent += begun.elapsed();
         if *process == self.process {
             let data = maps.iter().filter(|m| !m.perms.execute);
             self.data = data.map(|m| m.start..m.end).collect();

@@ -10,12 +10,16 @@ use capriole_proc::process::Process;
 use capriole_resident::unwinding::Module;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The code of a process whose rules it has.
 #[derive(Debug)]
 pub(crate) struct Callers {
     known: HashSet<CodeMapping>,
+    /// Reads rules on a thread of its own: for a large library that takes a second, in which the others
+    /// go on.
+    reading: Option<JoinHandle<Vec<Module>>>,
     /// Time of the last search, and how long it took.
     looked: Instant,
     spent: Duration,
@@ -35,6 +39,7 @@ impl Callers {
                 .iter()
                 .map(|mapping| CodeMapping::from(*mapping))
                 .collect(),
+            reading: None,
             looked: Instant::now(),
             spent: Duration::ZERO,
         };
@@ -43,33 +48,41 @@ impl Callers {
 
     /// Gives the program the rules of code that it has mapped since, if it is time to look for it.
     pub fn keep_looking(&mut self, attached: &mut Attached) {
-        if self.looked.elapsed() >= until_next(self.spent) {
+        if let Some(reading) = self.reading.take_if(|reading| reading.is_finished())
+            && let Ok(rules) = reading.join()
+        {
+            // Without these rules, call stacks end at this code.
+            let _ = attached.add_callers(&rules);
+        }
+        if self.reading.is_none() && self.looked.elapsed() >= until_next(self.spent) {
             self.looked = Instant::now();
-            self.look(attached);
+            let maps = attached.process().maps();
             self.spent = self.looked.elapsed();
+            // A process that has just ended needs nothing more.
+            self.look(attached.process(), &maps.unwrap_or_default());
         }
     }
 
-    fn look(&mut self, attached: &mut Attached) {
-        // A process that has just ended needs nothing more.
-        let Ok(maps) = attached.process().maps() else {
-            return;
-        };
-        let new: Vec<&Mapping> = with_code(&maps)
+    fn look(&mut self, process: &Process, maps: &[Mapping]) {
+        let new: Vec<Mapping> = with_code(maps)
             .filter(|mapping| !self.known.contains(&CodeMapping::from(*mapping)))
+            .cloned()
             .collect();
         if new.is_empty() {
             return;
         }
-        for mapping in new.iter().map(|mapping| CodeMapping::from(*mapping)) {
+        for mapping in new.iter().map(CodeMapping::from) {
             // The table has one at each address: the same code may come back there.
             self.known.retain(|known| !known.overlaps(&mapping));
             self.known.insert(mapping);
         }
-        if let Ok(objects) = Objects::of_process(attached.process()) {
-            // Without these rules, call stacks end at this code.
-            let _ = attached.add_callers(&modules(&objects, &new));
-        }
+        let process = process.clone();
+        let read = move || match Objects::of_process(&process) {
+            Ok(objects) => modules(&objects, &new.iter().collect::<Vec<_>>()),
+            Err(_) => Vec::new(),
+        };
+        let thread = std::thread::Builder::new().name("rules".to_owned());
+        self.reading = thread.spawn(read).ok();
     }
 }
 
