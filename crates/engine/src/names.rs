@@ -6,10 +6,11 @@
 
 use crate::error::Result;
 use capriole_dwarf::{DebugInfo as _, Inlined};
+use capriole_object::frame_rules::SIGRETURN;
 use capriole_object::{Object, Objects};
 use capriole_proc::maps::{Device, Mapping};
 use capriole_proc::process::Process;
-use capriole_trace::{Code, CodeName, EventInfo, FunctionName, MappingInfo};
+use capriole_trace::{Code, CodeName, FunctionName, MappingInfo};
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -34,12 +35,6 @@ pub(crate) fn until_next(spent: Duration) -> Duration {
 
 /// Number of call stacks of which a recorder remembers that it has named them.
 const MOST_SEEN: usize = 1 << 20;
-
-/// True if an event has a field that needs names: a call stack, or the address of a function.
-pub(crate) fn are_needed(events: &[EventInfo]) -> bool {
-    let mut fields = events.iter().flat_map(|event| &event.fields);
-    fields.any(|field| field.field_type.is_call_stack() || field.field_type.is_symbol())
-}
 
 /// A mapping of code: addresses, offset in the file, and the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -95,9 +90,6 @@ struct File {
     inlined: OnceCell<Option<Inlined>>,
 }
 
-/// `mov $15,%rax; syscall`: rt_sigreturn(2).
-const SIGRETURN: &[u8; 9] = b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05";
-
 /// Returns the name of code of which nothing is known.
 fn nothing(at: u64) -> CodeName {
     CodeName {
@@ -111,11 +103,11 @@ fn nothing(at: u64) -> CodeName {
     }
 }
 
-/// The program that a process executes: its file, and what the kernel has told it.
+/// Identity of the program that a process executes: its file, and its auxiliary vector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Program {
     file: (u64, u64),
-    told: Vec<u8>,
+    auxv: Vec<u8>,
 }
 
 impl Program {
@@ -124,7 +116,7 @@ impl Program {
         let file = process.open_exe().ok()?.metadata().ok()?;
         Some(Program {
             file: (file.dev(), file.ino()),
-            told: process.raw_auxv().ok().filter(|told| !told.is_empty())?,
+            auxv: process.raw_auxv().ok().filter(|auxv| !auxv.is_empty())?,
         })
     }
 }
@@ -136,7 +128,7 @@ pub struct Namer {
     parts: Vec<Part>,
     files: Vec<File>,
     seen: HashSet<CodeMapping>,
-    /// What was mapped at the last search and is no code.
+    /// Mapped memory without code, as of the last search.
     data: Vec<Range<u64>>,
     /// The addresses that have names: true if signal handlers return there.
     known: HashMap<u64, bool>,
@@ -147,13 +139,11 @@ pub struct Namer {
     remarks: Vec<String>,
     /// The other processes that are recorded.
     children: Vec<Process>,
-    /// What tells the program from one that it executes.
+    /// Identity of the program, by which exec is noticed.
     program: Option<Program>,
     /// Time of the last search, and how long it took to read the lists of mappings.
     looked: Instant,
     spent: Duration,
-    /// True if code was replaced since the last [`Namer::take`].
-    replaced: bool,
 }
 
 /// Names that were found, and what belongs to them.
@@ -165,8 +155,6 @@ pub struct Named {
     pub mappings: Vec<MappingInfo>,
     /// Reasons why functions have no names.
     pub remarks: Vec<String>,
-    /// True if other code is at addresses that may have been named.
-    replaced: bool,
 }
 
 impl Named {
@@ -194,13 +182,12 @@ impl Namer {
             program: Program::of(process),
             looked: Instant::now(),
             spent: Duration::ZERO,
-            replaced: false,
         };
         namer.look();
         namer
     }
 
-    /// Tells where signal handlers return to in code of the session.
+    /// Adds the addresses in the session's code to which signal handlers return.
     pub fn know_signal_returns(&mut self, addresses: Vec<u64>) {
         for address in addresses {
             // What is there without us has this name in C libraries.
@@ -211,7 +198,6 @@ impl Namer {
                 inlined: false,
             };
             for at in [address, address.wrapping_sub(1)] {
-                self.known.remove(&at);
                 self.add_name(CodeName {
                     functions: vec![name.clone()],
                     signal: true,
@@ -315,7 +301,6 @@ impl Namer {
         let new = CodeMapping::from(mapping);
         let differs = |part: &&Part| part.mapping.overlaps(&new) && part.mapping.differs(&new);
         if let Some(old) = self.parts.iter().find(differs) {
-            self.replaced = true;
             if let (Some(old), true) = (&old.path, is_file) {
                 self.remarks.push(format!(
                     "{old} and {path} were at the same addresses, one after the other or in a child process: \
@@ -330,7 +315,6 @@ impl Namer {
                 .filter(|at| mapping.contains(*at))
                 .collect();
             for at in named {
-                self.known.remove(&at);
                 self.add_name(CodeName {
                     replaced: true,
                     ..nothing(at)
@@ -473,11 +457,11 @@ impl Namer {
 
     /// True if signal handlers return to code at this address that is in no file.
     fn is_signal_return(&self, at: u64) -> bool {
-        let mut code = [0; SIGRETURN.len()];
-        self.process
-            .read_memory(at, &mut code)
-            .is_ok_and(|read| read == code.len())
-            && code == *SIGRETURN
+        is_signal_return(|size| {
+            let mut code = vec![0; size];
+            let read = self.process.read_memory(at, &mut code).ok()?;
+            (read == size).then_some(code)
+        })
     }
 
     /// Returns what is new since the last call.
@@ -486,7 +470,6 @@ impl Namer {
             names: std::mem::take(&mut self.new),
             mappings: std::mem::take(&mut self.mappings),
             remarks: std::mem::take(&mut self.remarks),
-            replaced: std::mem::take(&mut self.replaced),
         }
     }
 }
@@ -530,10 +513,9 @@ impl File {
         self.object.file().read(link, N as u64)?.try_into().ok()
     }
 
-    /// True if signal handlers return to this link address. Every C library has
-    /// `mov $15,%rax; syscall` (`rt_sigreturn`), or `mov $15,%eax`, at that address.
+    /// True if signal handlers return to this link address.
     fn is_signal_return(&self, link: u64) -> bool {
-        self.code(link) == Some(*SIGRETURN) || self.code(link) == Some(*b"\xb8\x0f\0\0\0\x0f\x05")
+        is_signal_return(|size| self.object.file().read(link, size as u64))
     }
 
     /// True if a link address may be a return address: it follows a call instruction.
@@ -562,6 +544,12 @@ impl File {
             })
         })
     }
+}
+
+/// True if `read`, which returns that many bytes of code, finds what signal handlers return to.
+fn is_signal_return(read: impl Fn(usize) -> Option<Vec<u8>>) -> bool {
+    let mut codes = SIGRETURN.iter();
+    codes.any(|code| read(code.len()).as_deref() == Some(*code))
 }
 
 /// Possible lengths in bytes of a call through a register or memory, by its ModRM byte.
@@ -617,7 +605,7 @@ impl Naming {
         })
     }
 
-    /// Has code of a record named, unless it was.
+    /// Sends code of a record to be named, unless it was sent before.
     pub fn see(&mut self, code: Code<'_>) {
         let mut hash = DefaultHasher::new();
         match code {
@@ -640,7 +628,7 @@ impl Naming {
         let _ = self.work.send(work);
     }
 
-    /// Tells where signal handlers return to in code of the session.
+    /// Adds the addresses in the session's code to which signal handlers return.
     pub fn know_signal_returns(&mut self, addresses: Vec<u64>) {
         let _ = self.work.send(Work::SignalReturns(addresses));
     }
@@ -651,12 +639,8 @@ impl Naming {
     }
 
     /// Returns what was found since the last call.
-    pub fn found(&mut self) -> Vec<Named> {
-        let found: Vec<Named> = self.found.try_iter().collect();
-        if found.iter().any(|named| named.replaced) {
-            self.seen.clear();
-        }
-        found
+    pub fn found(&self) -> Vec<Named> {
+        self.found.try_iter().collect()
     }
 
     /// Looks for code once more, and returns all that was not returned yet.

@@ -89,7 +89,7 @@ pub struct RuleStart {
 
 /// `mov $15, %rax; syscall` and `mov $15, %eax; syscall`: rt_sigreturn(2), to which handlers
 /// return. Unwinders know it by these bytes in C libraries without information about it.
-const SIGRETURN: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
+pub const SIGRETURN: [&[u8]; 2] = [b"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", b"\xb8\x0f\0\0\0\x0f\x05"];
 
 const ENDBR64: &[u8] = b"\xf3\x0f\x1e\xfa";
 /// `push %rbp; mov %rsp,%rbp`, in both encodings.

@@ -112,7 +112,7 @@ impl Place {
 /// Gives the addresses of call stacks their functions.
 #[derive(Debug, Default)]
 pub struct CallStacks {
-    names: Names,
+    names: Arc<Names>,
     /// The numbers of calls, by place.
     known: HashMap<Place, usize>,
     /// Indexed by number.
@@ -124,22 +124,25 @@ impl CallStacks {
     pub fn of(trace: &Trace) -> CallStacks {
         let mut names = trace.names();
         if names.is_empty() && names.remarks().is_empty() {
-            names.remark(NO_NAMES.to_owned());
+            Arc::make_mut(&mut names).remark(NO_NAMES.to_owned());
         }
-        CallStacks::with(names)
-    }
-
-    /// Creates call stacks with these names.
-    pub fn with(names: Names) -> CallStacks {
         CallStacks {
             names,
             ..CallStacks::default()
         }
     }
 
+    /// Creates call stacks with these names.
+    pub fn with(names: Names) -> CallStacks {
+        CallStacks {
+            names: Arc::new(names),
+            ..CallStacks::default()
+        }
+    }
+
     /// Returns the names, to add others. Calls that were found before keep their functions.
     pub fn names_mut(&mut self) -> &mut Names {
-        &mut self.names
+        Arc::make_mut(&mut self.names)
     }
 
     /// Returns why functions have no names, a line for each reason.

@@ -2,6 +2,7 @@
 
 use capriole_trace::{EventInfo, Names, Trace};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Functions by address.
 ///
@@ -13,7 +14,7 @@ pub(super) struct Symbols {
     known: Vec<Known>,
     /// Formats a name.
     make: Box<dyn Fn(&str) -> String>,
-    names: Names,
+    names: Arc<Names>,
 }
 
 struct Known {
@@ -57,7 +58,7 @@ impl Symbols {
         Symbols {
             known,
             make: Box::new(make),
-            names: Names::default(),
+            names: Arc::default(),
         }
     }
 

@@ -99,7 +99,7 @@ struct Placed {
     blocks: u32,
 }
 
-/// What a target has of the table. Grows as modules are added.
+/// The table in a target. Modules can be added.
 #[derive(Debug)]
 pub struct Table {
     base: u64,

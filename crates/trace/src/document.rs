@@ -306,6 +306,13 @@ pub struct EventInfo {
 }
 
 impl EventInfo {
+    /// True if a field holds addresses of code: a call stack, or the address of a function.
+    #[must_use]
+    pub fn has_code(&self) -> bool {
+        let mut fields = self.fields.iter();
+        fields.any(|field| field.field_type.is_call_stack() || field.field_type.is_symbol())
+    }
+
     /// True if the words of a record are its fields: all are of type `x64` and always readable.
     pub fn is_hexadecimal(&self) -> bool {
         let plain = |field: &FieldInfo| field.field_type == FieldType::X64;

@@ -1,8 +1,8 @@
 //! `info/names.jsonl.gz`: the functions at the addresses of code that occur in a trace.
 //!
 //! One JSON object a line, compressed by gzip (RFC 1952). Each addition is a gzip member of its own, so
-//! that the file is complete after each, and `zcat` reads all of them. The recorder adds the names of a
-//! packet's addresses before it writes the packet.
+//! that the file is complete after each, and `zcat` reads all of them. The recorder adds names soon after it has
+//! written the packets with their addresses; what a killed one has not added, whoever saves its records adds.
 //!
 //! ```text
 //! {"at":"0x7f12a3c4b5","object":"/usr/lib/libc.so.6","functions":[{"name":"malloc","offset":"0x15"}],"returned_to":true}

@@ -6,6 +6,7 @@ use std::collections::binary_heap::PeekMut;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 use serde::Deserialize;
 
@@ -34,6 +35,7 @@ pub struct Trace {
     converter: Converter,
     /// CPU and lane of each stream, in order.
     streams: Vec<(u32, u32)>,
+    names: OnceLock<Arc<Names>>,
 }
 
 impl Trace {
@@ -71,6 +73,7 @@ impl Trace {
             table,
             converter,
             streams,
+            names: OnceLock::new(),
         })
     }
 
@@ -84,10 +87,11 @@ impl Trace {
         &self.document
     }
 
-    /// Reads the functions at the addresses that occur in the trace.
+    /// Returns the functions at the addresses that occur in the trace. They are read once, on first use.
     #[must_use]
-    pub fn names(&self) -> Names {
-        Names::read(&self.directory)
+    pub fn names(&self) -> Arc<Names> {
+        let read = || Arc::new(Names::read(&self.directory));
+        Arc::clone(self.names.get_or_init(read))
     }
 
     /// Returns all events of all streams from the beginning, in time order.

@@ -276,7 +276,7 @@ impl TraceWriter {
             let payload = &content[at + RECORD_BYTES..at + size];
             at += size;
             let event = &self.document.events[index];
-            if has_code(event) {
+            if event.has_code() {
                 visit_code(Fields::new(event, payload), &mut visit);
             }
         }
@@ -437,11 +437,6 @@ impl TraceWriter {
             .and_then(|json| self.directory.replace_json(&json))
             .map_err(WriteError::file(json_path(root)))
     }
-}
-
-fn has_code(event: &EventInfo) -> bool {
-    let mut fields = event.fields.iter();
-    fields.any(|field| field.field_type.is_call_stack() || field.field_type.is_symbol())
 }
 
 /// Calls `visit` for the addresses of code in these fields.

@@ -271,7 +271,7 @@ fn of_a_stripped_program_with_a_debug_file_in_its_root() {
     );
 }
 
-/// What a process maps when it executes another program does not name what came before.
+/// Mappings of a program that is executed later do not name earlier events.
 #[test]
 fn of_a_program_that_executes_another() {
     let flags = ["-no-pie", "-fno-pie"];

@@ -5,7 +5,7 @@ use super::saving::{inner_tid, meta, named_thread};
 use crate::descriptors::{Descriptors, is_descriptor};
 use crate::error::Result;
 use crate::filtered::Filtered;
-use crate::names::{self, Named, Naming};
+use crate::names::{Named, Naming};
 use crate::watch::not_followed;
 use capriole_ledger::remains::TracePlace;
 use capriole_patch::attach::Attached;
@@ -166,7 +166,7 @@ impl Recording {
         if fields.any(|field| is_descriptor(field.field_type)) {
             self.descriptors.get_or_insert_default();
         }
-        if names::are_needed(events) && self.naming.is_none() {
+        if events.iter().any(EventInfo::has_code) && self.naming.is_none() {
             self.naming = Some(Naming::of(&self.process)?);
         }
         self.look_at_descriptors();
@@ -317,7 +317,7 @@ impl Recording {
     /// # Errors
     /// The files cannot be written.
     pub fn write_names(&mut self) -> Result<(), WriteError> {
-        let found = self.naming.as_mut().map(Naming::found);
+        let found = self.naming.as_ref().map(Naming::found);
         self.add_names(found.unwrap_or_default())
     }
 

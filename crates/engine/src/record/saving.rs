@@ -3,7 +3,7 @@
 
 use crate::advice::{Advice, Message, Words};
 use crate::error::{Code, Error, Result};
-use crate::names::{self, Namer};
+use crate::names::Namer;
 use capriole_host::error::TargetError;
 use capriole_host::ptrace;
 use capriole_host::steps::step;
@@ -17,8 +17,8 @@ use capriole_ring::{Packet, Reader};
 use capriole_text::units;
 use capriole_trace::clock::{Clock, tsc};
 use capriole_trace::{
-    self as trace, Finish, PacketMeta, ReopenError, Stop, Trace, TraceWriter, WriteError,
-    put_aside_as,
+    self as trace, EventInfo, Finish, PacketMeta, ReopenError, Stop, Trace, TraceWriter,
+    WriteError, put_aside_as,
 };
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -184,7 +184,7 @@ impl Saver {
         let Some(writer) = self.writer.as_mut().ok().filter(|_| self.read > 0) else {
             return Ok(());
         };
-        if names::are_needed(&writer.document().events) {
+        if writer.document().events.iter().any(EventInfo::has_code) {
             add_names(writer, &self.path, &self.process)?;
         }
         let document = writer.document();

@@ -59,8 +59,8 @@ fn addresses_are_looked_up_where_their_instruction_is() {
     assert_eq!(chain(known, &addresses), (expected, End::Outermost));
 }
 
-/// What no call returns to is not a caller; but on top of the stack at a site it may be anything, and of
-/// code that is in no file nothing is known.
+/// An address that no call returns to ends the chain, except on top of the stack at a site, and in code that
+/// is in no file.
 #[test]
 fn a_chain_ends_before_what_cannot_be_a_return_address() {
     let known = [

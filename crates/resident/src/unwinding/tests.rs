@@ -143,7 +143,7 @@ fn a_module_that_no_place_reaches_is_left_out() {
     }
 }
 
-/// What was mapped before is not there any more, where other code is.
+/// A module replaces those that it overlaps, also in part.
 #[test]
 fn a_module_replaces_those_that_it_overlaps() {
     let module = |start: u64, rule: FrameRule| Module {

@@ -1,5 +1,6 @@
 //! Names of the functions and variables whose addresses are keys.
 
+use super::lookup::keys;
 use capriole::aggregate::model::Group;
 use capriole::names::Namer;
 use capriole_object::symbols::shown::{Form, ShownNames};
@@ -22,10 +23,7 @@ impl Functions {
     /// Looks at the code of a process if keys of these events are symbols. `form` is the form of
     /// names in tables.
     pub fn of(process: &Process, selected: &[Selected], form: Form) -> Functions {
-        let mut keys = selected.iter().flat_map(|event| {
-            let all = event.fields.all();
-            all.flat_map(|fields| &fields.infos[..fields.keys])
-        });
+        let mut keys = keys(selected);
         let needed = keys.any(|info| info.field_type.is_symbol());
         Functions(needed.then(|| Known {
             namer: Namer::new(process),

@@ -8,6 +8,7 @@ use capriole_patch::attach::Attached;
 use capriole_proc::process::Process;
 use capriole_select::select::Selected;
 use capriole_text::tell;
+use capriole_trace::FieldInfo;
 use std::time::{Duration, Instant};
 
 /// Finds names while the program runs.
@@ -23,6 +24,12 @@ pub struct Lookup {
 
 /// Interval between such searches.
 const SECOND: Duration = Duration::from_secs(1);
+
+/// Returns the fields that are keys of these events.
+pub(super) fn keys(selected: &[Selected]) -> impl Iterator<Item = &FieldInfo> {
+    let all = selected.iter().flat_map(|event| event.fields.all());
+    all.flat_map(|fields| &fields.infos[..fields.keys])
+}
 
 impl Lookup {
     /// Begins before the probes of these events are inserted. `form` is the form of names in tables.

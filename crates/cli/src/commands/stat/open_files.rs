@@ -1,5 +1,6 @@
 //! Names of the file descriptors that are keys.
 
+use super::lookup::keys;
 use capriole::aggregate::model::Group;
 use capriole::descriptors::{Descriptors, is_descriptor};
 use capriole_proc::process::Process;
@@ -18,10 +19,7 @@ struct Looks {
 impl OpenFiles {
     /// Looks for the first time, before the probes of these events are inserted.
     pub fn begin(&mut self, process: &Process, selected: &[Selected]) {
-        let mut keys = selected.iter().flat_map(|event| {
-            let all = event.fields.all();
-            all.flat_map(|fields| &fields.infos[..fields.keys])
-        });
+        let mut keys = keys(selected);
         self.0 = keys
             .any(|info| is_descriptor(info.field_type))
             .then(|| Looks {

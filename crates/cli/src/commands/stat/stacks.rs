@@ -3,6 +3,7 @@
 use super::Arguments;
 use super::columns::{Figure, Names, Statistic, computed};
 use super::definition_names;
+use super::lookup::keys;
 use capriole::aggregate::model::{
     Chain, ChainEnd, ChainFunction, Group, Measure, Row, Snapshot, Value as Key,
 };
@@ -32,10 +33,7 @@ struct Known {
 impl Functions {
     /// Reads the mappings of the program, before the probes of these events are inserted.
     pub fn begin(&mut self, process: &Process, selected: &[Selected]) {
-        let mut keys = selected.iter().flat_map(|event| {
-            let all = event.fields.all();
-            all.flat_map(|fields| &fields.infos[..fields.keys])
-        });
+        let mut keys = keys(selected);
         self.0 = keys
             .any(|info| info.field_type.is_call_stack())
             .then(|| Known {
