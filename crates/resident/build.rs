@@ -24,6 +24,7 @@ fn main() {
         "summary.c",
         "interval.c",
         "chain.c",
+        "frames.c",
         "entry.S",
         "resident.ld",
         "returns.S",
@@ -41,13 +42,14 @@ fn main() {
         ("src/summary.c", "summary.o"),
         ("src/interval.c", "interval.o"),
         ("src/chain.c", "chain.o"),
+        ("src/frames.c", "frames.o"),
         ("src/returns.S", "returns.o"),
     ] {
         run(Command::new(&cc)
             .args("-c -std=gnu11 -O2 -g0 -Wall -Wextra -Werror -ffreestanding -fpie".split(' '))
             .args("-mgeneral-regs-only -mno-red-zone -fno-stack-protector".split(' '))
             .args("-fcf-protection=none -fno-jump-tables -fvisibility=hidden".split(' '))
-            .args("-fno-asynchronous-unwind-tables -fno-unwind-tables".split(' '))
+            .args("-fasynchronous-unwind-tables".split(' '))
             .args("-fno-tree-loop-distribute-patterns -fno-strict-aliasing".split(' '))
             // Nops in front of code that is jumped to: a thirtieth of the blob, and nothing measurable.
             .arg("-fno-align-jumps")
@@ -62,8 +64,10 @@ fn main() {
         "summary.o",
         "interval.o",
         "chain.o",
+        "frames.o",
     ];
     link(&out, "resident", &resident);
+    extract(&out, "resident", ".eh_frame", "resident.frames");
     link(&out, "returns", &["returns.o"]);
 }
 
@@ -86,8 +90,13 @@ fn link(out: &Path, name: &str, objects: &[&str]) {
         .arg("-o")
         .arg(&elf)
         .args(objects.iter().map(|object| out.join(object))));
+    extract(out, name, ".blob", &format!("{name}.bin"));
+}
+
+/// Writes the contents of a section of `NAME.elf` to a file.
+fn extract(out: &Path, name: &str, section: &str, file: &str) {
     run(Command::new("objcopy")
-        .args("-O binary -j .blob".split(' '))
-        .arg(&elf)
-        .arg(out.join(format!("{name}.bin"))));
+        .args(["-O", "binary", "-j", section])
+        .arg(out.join(format!("{name}.elf")))
+        .arg(out.join(file)));
 }

@@ -202,7 +202,9 @@ impl Planned {
             let message = Message::from("return addresses cannot be replaced");
             let unwinders = unwinders::find(objects, &planner)
                 .context(message.advise(Advice::LeaveOutReturnStack))?;
-            guards = guards.with_unwinders(unwinders);
+            guards = guards.with_unwinders(unwinders, true);
+        } else if guarded {
+            guards = guards.with_unwinders(unwinders::find_some(objects, &planner), false);
         }
         let mut dropped: Vec<Option<Message>> = selected.iter().map(|e| e.fate.reason()).collect();
         for &(index, other) in &probes.overlapping {

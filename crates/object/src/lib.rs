@@ -43,7 +43,7 @@ pub use unwind::{Frame, LandingPads};
 use capriole_insn::{Code, Extent, stack_check};
 
 use crate::markers::Markers;
-use crate::symbols::{OtherSymbol, SymbolTable, Table, Variables, find_other};
+use crate::symbols::{OtherSymbol, SymbolTable, Table, Variables, defines, find_other};
 use call_frames::CallFrames;
 use capriole_proc::files;
 use elf::Headers;
@@ -591,6 +591,13 @@ impl ObjectFile {
         Table::all(&self.source, &self.headers, &self.facts)
             .and_then(|tables| find_other(&tables, name))
             .map_err(|reason| ObjectError::new(&self.path, reason))
+    }
+
+    /// True if a symbol table has a function with this name. False if it is damaged.
+    #[must_use]
+    pub fn defines(&self, name: &str) -> bool {
+        let tables = Table::all(&self.source, &self.headers, &self.facts);
+        tables.is_ok_and(|tables| defines(&tables, name))
     }
 
     /// Returns the link addresses of the words where the loader stores the implementation that the

@@ -30,7 +30,7 @@ use crate::go::GoFunctions;
 use crate::unwind::Frame;
 use demangle::Demangled;
 use read::{RawSymbol, RawSymbols};
-pub(crate) use read::{Table, find_other};
+pub(crate) use read::{Table, defines, find_other};
 pub(crate) use variables::Variables;
 
 /// A function, or a split-off part of one (`name.cold`).

@@ -652,7 +652,7 @@ fn prepare_and_write(
     };
     let Examined {
         survey,
-        guarded,
+        mut guarded,
         filtered,
         agent,
     } = examined;
@@ -669,19 +669,18 @@ fn prepare_and_write(
     if follows && other.is_some() {
         return Err(TargetError::ReturnsBeside { pid });
     }
-    let region = match follows || !guarded.unwinders.is_empty() {
+    let region = match follows || guards.unwinders_required {
         true => Some(Region::create(&agent, process, &remote, &memory)?),
         false => None,
     };
-    if let Some(region) = region {
-        guarded.answer(probes, region);
-    }
+    guarded.answer(probes, region);
+    let unwound = !guarded.unwinders.is_empty();
     let unguarded = calls && !guards.have_filters();
     if filtered || unguarded {
         make_no_calls(pid, &remote, &memory)?;
     }
     let mut arenas = Vec::new();
-    let clusters = code::clusters(probes, new.callers);
+    let clusters = code::clusters(probes, new.callers, unwound);
     for cluster in &clusters {
         let near = cluster.near.clone();
         let size = cluster.size;
@@ -717,6 +716,7 @@ fn prepare_and_write(
     };
     let mut code = Code::compile(probes, &clusters, &arenas, &facts);
     code.guard(&guarded);
+    code.unwound = unwound;
     if filtered {
         code.refuse_calls(probes);
     }
@@ -739,7 +739,7 @@ fn prepare_and_write(
         code.refuse_stubs(&taken);
         standstill.one += agent.dismiss();
     }
-    if follows_faults {
+    if follows_faults || unwound {
         code.write_copies(pid, &remote, probes)?;
     }
     let noted = memory.ledger.header(&remote)?;

@@ -29,6 +29,8 @@ pub struct Guards {
     pub missing: bool,
     /// Probes that answer unwinders.
     pub unwinders: Vec<Probe>,
+    /// True if these answer for replaced return addresses as well, and must not be missing.
+    pub unwinders_required: bool,
     /// Probes before system calls that may install a system call filter.
     pub filters: Vec<Probe>,
     /// True if such calls were searched for, and all of them can be guarded.
@@ -50,6 +52,8 @@ pub(crate) struct Guarded {
     pub guards: Vec<usize>,
     /// The guards that answer unwinders.
     pub unwinders: Vec<usize>,
+    /// True if they answer for replaced return addresses as well.
+    returns: bool,
     /// The guards before system calls that may install a system call filter.
     pub filters: Vec<usize>,
     /// The guards behind system calls that report the action of a signal.
@@ -67,9 +71,9 @@ impl Guarded {
         for index in self.guards.iter().filter(|i| **i < self.asked) {
             let work = &mut probes[*index].point(&self.points[index]).work;
             match self.unwinders.contains(index) {
-                true => work.pop(),
-                false => Some(work.remove(0)),
-            };
+                true => work.truncate(work.len().saturating_sub(self.answers())),
+                false => drop(work.remove(0)),
+            }
         }
     }
 
@@ -84,19 +88,34 @@ impl Guarded {
                 *to = routine;
             }
         }
+        for index in &self.unwinders {
+            let work = &mut probes[*index].point(&self.points[index]).work;
+            // There it is last.
+            let answers = work.len().saturating_sub(self.answers());
+            if let Some(Work::Help { routine: to, .. }) = work.get_mut(answers) {
+                *to = resident.frame;
+            }
+        }
     }
 
-    /// Adds the routine that answers unwinders to the probes at their lookup function, once its
-    /// address is known.
-    pub fn answer(&self, probes: &mut [Probe], region: Region) {
+    /// Returns the number of routines that answer an unwinder.
+    fn answers(&self) -> usize {
+        1 + usize::from(self.returns)
+    }
+
+    /// Adds the routines that answer unwinders to the probes at their lookup function: for our own code, whose
+    /// address is set when it is [placed](Self::place), and for replaced return addresses, if there are any.
+    /// That comes second: the first may lead it to another address.
+    pub fn answer(&mut self, probes: &mut [Probe], region: Option<Region>) {
+        self.returns = region.is_some();
+        let help = |routine| Work::Help {
+            routine,
+            argument: 0,
+        };
         for index in &self.unwinders {
-            probes[*index]
-                .point(&self.points[index])
-                .work
-                .push(Work::Help {
-                    routine: region.entries().find_fde,
-                    argument: 0,
-                });
+            let work = &mut probes[*index].point(&self.points[index]).work;
+            work.push(help(0));
+            work.extend(region.map(|region| help(region.entries().find_fde)));
         }
     }
 }
@@ -143,15 +162,23 @@ impl Guards {
     /// Drops one kind of guard, for an attach that cannot write all of them; returns `None` if all
     /// remaining guards are required. In this order:
     ///
-    /// 1. behind system calls that create threads: then no probe uses restartable sequences;
-    /// 2. before system calls that install filters: then the resident makes no system calls, and nothing is
+    /// 1. where unwinders look up addresses: then a backtrace or an exception in a signal handler does not get
+    ///    past a detour;
+    /// 2. behind system calls that create threads: then no probe uses restartable sequences;
+    /// 3. before system calls that install filters: then the resident makes no system calls, and nothing is
     ///    read through thread pointers, which some of these calls may set;
-    /// 3. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
+    /// 4. behind `rt_sigaction`, unless the program handles `faults`: its handlers would see the
     ///    addresses of copies.
     ///
-    /// Guards of unwinders stay: without them exceptions would not get past replaced return
-    /// addresses.
+    /// Where return addresses are replaced, guards of unwinders stay: without them exceptions would not get past
+    /// those.
     pub(crate) fn with_less(&self, faults: bool) -> Option<Guards> {
+        if !self.unwinders.is_empty() && !self.unwinders_required {
+            return Some(Guards {
+                unwinders: Vec::new(),
+                ..self.clone()
+            });
+        }
         if !self.threads.is_empty() {
             return Some(self.without_threads());
         }
@@ -177,10 +204,14 @@ impl Guards {
         self.own_storage
     }
 
-    /// Adds the probes that answer unwinders.
+    /// Adds the probes that answer unwinders; `required` if return addresses may be replaced.
     #[must_use]
-    pub fn with_unwinders(self, unwinders: Vec<Probe>) -> Guards {
-        Guards { unwinders, ..self }
+    pub fn with_unwinders(self, unwinders: Vec<Probe>, required: bool) -> Guards {
+        Guards {
+            unwinders,
+            unwinders_required: required,
+            ..self
+        }
     }
 
     /// Returns the guards without those for new threads.
@@ -202,6 +233,9 @@ impl Guards {
             probes.retain(is_free);
             probes.len() == before
         };
+        if !guards.unwinders_required {
+            keep(&mut guards.unwinders);
+        }
         guards.missing |= !keep(&mut guards.threads);
         guards.filters_complete &= keep(&mut guards.filters);
         guards.actions_complete &= keep(&mut guards.actions);
@@ -224,7 +258,17 @@ impl Guards {
                 p.shape.covered == guard.shape.covered && p.shape.tactic == guard.shape.tactic
             };
             let own = Point::of(&guard.shape);
-            let index = match probes[..asked].iter().position(same) {
+            let same = probes[..asked].iter().position(same);
+            let needed: Vec<Range<u64>> = uses(guard).collect();
+            let is_in_the_way = || probes[..asked].iter().any(|p| uses_any(p, &needed));
+            if kind == Kind::Unwinder
+                && !self.unwinders_required
+                && same.is_none()
+                && is_in_the_way()
+            {
+                continue;
+            }
+            let index = match same {
                 Some(index) => {
                     let work = guard.points.iter().flat_map(|p| &p.work).cloned();
                     probes[index].point(&own).work.splice(0..0, work);

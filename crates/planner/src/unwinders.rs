@@ -5,6 +5,7 @@
 //! lies in. A stub lies in no object. libgcc looks up the entry of an address in one place,
 //! `_Unwind_Find_FDE`; a probe of Capriole's own there answers for the stubs (returns.S). It is
 //! written before any return address is replaced and reverted when none is replaced any more.
+//! For a signal that has interrupted a detour, the same probe leads the unwinder to the site (frames.c).
 //! (`__register_frame` would do as well, but takes a lock which a stopped thread may hold.)
 //!
 //! The probe gives both the lookup and the unwinder's own copy (in its context) the original
@@ -113,6 +114,21 @@ const FIND: &str = "_Unwind_Find_FDE";
 const RAISE: &str = "_Unwind_RaiseException";
 /// Symbols that LLVM's unwinder defines.
 const LLVM: [&str; 3] = ["__unw_step", "unw_step", "__unw_getcontext"];
+
+/// Plans the probes that answer unwinders where no return address is replaced: in all objects where that is
+/// possible, as they only have to answer for signals that interrupt detours.
+#[must_use]
+pub fn find_some(objects: &Objects, planner: &Planner) -> Vec<Probe> {
+    // The answer returns from the function for its own, which a shadow stack would detect.
+    if planner.has_shadow_stack() {
+        return Vec::new();
+    }
+    let some = |object: &Arc<Object>| match object.file().defines(FIND) {
+        true => probe(object, entry(object).ok()??, planner).ok(),
+        false => None,
+    };
+    objects.all().filter_map(some).collect()
+}
 
 /// Plans the probes that answer unwinders, in all objects of a process.
 ///

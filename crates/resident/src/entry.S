@@ -3,6 +3,9 @@
 #include "numbers.h"
 
 	.section .head, "ax", @progbits
+	.globl	capriole_blob_start
+	.hidden	capriole_blob_start
+capriole_blob_start:
 	.long	RESIDENT_MAGIC
 	.long	capriole_blob_end
 	.long	capriole_entry_switch
@@ -19,6 +22,7 @@
 	.long	capriole_entry_action
 	.long	capriole_batch_waits
 	.long	capriole_batch_moves
+	.long	capriole_entry_frame
 
 	/* Read-only data of the blob; the tracer fills it before it is mapped in. */
 	.balign	64
@@ -54,75 +58,149 @@ capriole_patience:
  * somebody's string copy, and C wants it clear. */
 .macro	SAVE
 	pushfq
+	.cfi_adjust_cfa_offset 8
 	cld
 	push	%rax
+	.cfi_adjust_cfa_offset 8
 	push	%rcx
+	.cfi_adjust_cfa_offset 8
 	push	%rdx
+	.cfi_adjust_cfa_offset 8
 	push	%rsi
+	.cfi_adjust_cfa_offset 8
 	push	%rdi
+	.cfi_adjust_cfa_offset 8
 	push	%r8
+	.cfi_adjust_cfa_offset 8
 	push	%r9
+	.cfi_adjust_cfa_offset 8
 	push	%r10
+	.cfi_adjust_cfa_offset 8
 	push	%r11
+	.cfi_adjust_cfa_offset 8
 	push	%rbp
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset rbp, 0
 	mov	%rsp, %rbp
+	.cfi_def_cfa_register rbp
 	and	$-16, %rsp
 .endm
 .macro	RESTORE
 	mov	%rbp, %rsp
+	.cfi_def_cfa_register rsp
 	pop	%rbp
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore rbp
 	pop	%r11
+	.cfi_adjust_cfa_offset -8
 	pop	%r10
+	.cfi_adjust_cfa_offset -8
 	pop	%r9
+	.cfi_adjust_cfa_offset -8
 	pop	%r8
+	.cfi_adjust_cfa_offset -8
 	pop	%rdi
+	.cfi_adjust_cfa_offset -8
 	pop	%rsi
+	.cfi_adjust_cfa_offset -8
 	pop	%rdx
+	.cfi_adjust_cfa_offset -8
 	pop	%rcx
+	.cfi_adjust_cfa_offset -8
 	pop	%rax
+	.cfi_adjust_cfa_offset -8
 	popfq
+	.cfi_adjust_cfa_offset -8
 .endm
 /* The same with all registers, in the order of their numbers, the flags behind them. */
 .macro	SAVE_ALL
 	pushfq
+	.cfi_adjust_cfa_offset 8
 	cld
 	push	%r15
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset r15, 0
 	push	%r14
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset r14, 0
 	push	%r13
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset r13, 0
 	push	%r12
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset r12, 0
 	push	%r11
+	.cfi_adjust_cfa_offset 8
 	push	%r10
+	.cfi_adjust_cfa_offset 8
 	push	%r9
+	.cfi_adjust_cfa_offset 8
 	push	%r8
+	.cfi_adjust_cfa_offset 8
 	push	%rdi
+	.cfi_adjust_cfa_offset 8
 	push	%rsi
+	.cfi_adjust_cfa_offset 8
 	push	%rbp
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset rbp, 0
 	push	%rsp			/* not looked at */
+	.cfi_adjust_cfa_offset 8
 	push	%rbx
+	.cfi_adjust_cfa_offset 8
+	.cfi_rel_offset rbx, 0
 	push	%rdx
+	.cfi_adjust_cfa_offset 8
 	push	%rcx
+	.cfi_adjust_cfa_offset 8
 	push	%rax
+	.cfi_adjust_cfa_offset 8
 	mov	%rsp, %rbp
+	.cfi_def_cfa_register rbp
 .endm
 .macro	RESTORE_ALL
 	mov	%rbp, %rsp
+	.cfi_def_cfa_register rsp
 	pop	%rax
+	.cfi_adjust_cfa_offset -8
 	pop	%rcx
+	.cfi_adjust_cfa_offset -8
 	pop	%rdx
+	.cfi_adjust_cfa_offset -8
 	pop	%rbx
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore rbx
 	lea	8(%rsp), %rsp
+	.cfi_adjust_cfa_offset -8
 	pop	%rbp
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore rbp
 	pop	%rsi
+	.cfi_adjust_cfa_offset -8
 	pop	%rdi
+	.cfi_adjust_cfa_offset -8
 	pop	%r8
+	.cfi_adjust_cfa_offset -8
 	pop	%r9
+	.cfi_adjust_cfa_offset -8
 	pop	%r10
+	.cfi_adjust_cfa_offset -8
 	pop	%r11
+	.cfi_adjust_cfa_offset -8
 	pop	%r12
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore r12
 	pop	%r13
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore r13
 	pop	%r14
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore r14
 	pop	%r15
+	.cfi_adjust_cfa_offset -8
+	.cfi_restore r15
 	popfq
+	.cfi_adjust_cfa_offset -8
 .endm
 /* From %rbp after SAVE: 11 saved words, the return address, the argument. */
 #define ARGUMENT 96
@@ -130,6 +208,7 @@ capriole_patience:
 /* [argument] = units of the record; becomes 0: lost, 1: try again, 2: locked. */
 	.balign	16
 capriole_entry_switch:
+	.cfi_startproc
 	SAVE
 	mov	ARGUMENT(%rbp), %rdi
 	call	capriole_switch_packet
@@ -137,19 +216,23 @@ capriole_entry_switch:
 	mov	%rax, ARGUMENT(%rbp)
 	RESTORE
 	ret
+	.cfi_endproc
 
 /* [argument...] = the event: { u32 id, u32 bytes of fields }, fields. */
 	.balign	16
 capriole_entry_locked:
+	.cfi_startproc
 	SAVE
 	lea	ARGUMENT(%rbp), %rdi
 	call	capriole_locked_record
 	RESTORE
 	ret
+	.cfi_endproc
 
 /* [argument] = number of the system call that was just made, if it is known. */
 	.balign	16
 capriole_entry_action:
+	.cfi_startproc
 	SAVE_ALL
 	mov	144(%rsp), %rsi
 	mov	%rsp, %rdi
@@ -157,11 +240,13 @@ capriole_entry_action:
 	call	capriole_action
 	RESTORE_ALL
 	ret
+	.cfi_endproc
 
 /* [argument] = address of a struct program, with RUN_RED_ZONE if the detour has gone below
  * the red zone; above it the event's id. All registers are looked at. */
 	.balign	16
 capriole_entry_run:
+	.cfi_startproc
 	SAVE_ALL
 	mov	%rsp, %rdi		/* 16 registers, the flags, the return address, */
 	mov	144(%rsp), %rsi		/* the program, */
@@ -176,11 +261,13 @@ capriole_entry_run:
 	call	capriole_run
 	RESTORE_ALL
 	ret
+	.cfi_endproc
 
 /* [argument] = what is known of a system call that comes next; above it how far the stack
  * pointer is below that of the site. All registers are looked at. */
 	.balign	16
 capriole_entry_filtering:
+	.cfi_startproc
 	SAVE_ALL
 	mov	144(%rsp), %rsi
 	mov	152(%rsp), %rax
@@ -191,6 +278,40 @@ capriole_entry_filtering:
 	call	capriole_filtering
 	RESTORE_ALL
 	ret
+	.cfi_endproc
+
+/* Before `_Unwind_Find_FDE`: above the argument, how far the stack pointer is below that of the site.
+ * Goes on there, or returns from it to its caller. */
+	.balign	16
+capriole_entry_frame:
+	.cfi_startproc
+	SAVE_ALL
+	mov	152(%rsp), %rax
+	lea	160(%rsp,%rax), %rax
+	mov	%rax, 32(%rsp)		/* the stack pointer at the site */
+	mov	%rsp, %rdi
+	and	$-16, %rsp
+	call	capriole_find_frame
+	test	%rax, %rax
+	jnz	1f
+	.cfi_remember_state
+	RESTORE_ALL
+	ret
+	.cfi_restore_state
+	/* A function has kept the registers that it has to keep. */
+1:	mov	%rbp, %rcx
+	.cfi_def_cfa_register rcx
+	mov	40(%rcx), %rbp
+	.cfi_restore rbp
+	.cfi_restore rbx
+	.cfi_restore r12
+	.cfi_restore r13
+	.cfi_restore r14
+	.cfi_restore r15
+	mov	32(%rcx), %rsp
+	.cfi_def_cfa rsp, 8
+	ret
+	.cfi_endproc
 
 /* u32 capriole_install(stream rdi, old rsi, new rdx, cpu ecx, rseq_offset r8, seq r9,
  * old_seq on the stack) */
@@ -198,6 +319,7 @@ capriole_entry_filtering:
 	.globl	capriole_install
 	.hidden	capriole_install
 capriole_install:
+	.cfi_startproc
 	mov	8(%rsp), %r10
 	lea	capriole_install_cs(%rip), %rax
 	mov	%rax, %fs:8(%r8)
@@ -212,12 +334,14 @@ capriole_install:
 .Linstall_commit:
 	mov	$1, %eax
 	ret
+	.cfi_endproc
 
 /* u32 capriole_add(cell rdi, amount rsi, cpu edx, rseq_offset rcx, maximum r8d) */
 	.balign	16
 	.globl	capriole_add
 	.hidden	capriole_add
 capriole_add:
+	.cfi_startproc
 	lea	capriole_add_cs(%rip), %rax
 	mov	%rax, %fs:8(%rcx)
 .Ladd_start:
@@ -236,13 +360,16 @@ capriole_add:
 .Ladd_commit:
 	mov	$1, %eax
 	ret
+	.cfi_endproc
 
 	/* Who has stored nothing ends here, of its own or aborted: it is behind what is
 	 * restarted. */
 	.long	RSEQ_SIGNATURE
+	.cfi_startproc
 .Lnot_stored:
 	xor	%eax, %eax
 	ret
+	.cfi_endproc
 
 	/* Returns from a signal handler. The byte pattern is the one unwinders know. */
 	.balign	16
@@ -372,5 +499,7 @@ capriole_batch_home:
 
 	.section .tail, "ax", @progbits
 	.balign	64
+	.globl	capriole_blob_end
+	.hidden	capriole_blob_end
 capriole_blob_end:
 	.section .note.GNU-stack, "", @progbits

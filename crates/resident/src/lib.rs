@@ -2,7 +2,7 @@
 //! arena, for what a detour cannot do in straight-line code: taking the next packet, recording
 //! without restartable sequences, and handling SIGTRAP.
 //!
-//! The code itself is `resident.c`, `summary.c`, `interval.c`, `chain.c` and `entry.S`, compiled for general registers
+//! The code itself is `resident.c`, `summary.c`, `interval.c`, `chain.c`, `frames.c` and `entry.S`, compiled for general registers
 //! only and linked into one flat, position-independent blob without data. This
 //! crate holds the blob and fills in its configuration.
 //!
@@ -21,6 +21,9 @@
 //! that moves the program counter by a few bytes steps over the instruction; its target is
 //! looked up in the table of copies, because the jump may cover it.
 //!
+//! **Unwinding.** An unwinder of the program that starts from a signal that has interrupted a detour or the
+//! resident finds its way by `frames.c`.
+//!
 //! **Callers** are found by a [table](unwinding) that stands in the first arena, see `chain.c`.
 #![forbid(unsafe_code)]
 
@@ -32,6 +35,7 @@ use capriole_ring::numbers::session::RESIDENT_MAGIC;
 use capriole_ring::numbers::{config, filter, flag};
 
 static BLOB: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.bin"));
+static FRAMES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/resident.frames"));
 
 /// The first bytes of a blob, and so of every arena.
 pub const MAGIC: [u8; 4] = RESIDENT_MAGIC.to_le_bytes();
@@ -62,6 +66,8 @@ pub struct Config {
     /// Address of a word with the address of the [table](unwinding::Table) by which callers are found; 0:
     /// there is none.
     pub unwinding: u64,
+    /// Address of the resident's own call frame information, [`frames`]; 0: it is not there.
+    pub own_frames: u64,
 }
 
 /// Addresses of the resident's entries once it is placed.
@@ -95,6 +101,8 @@ pub struct Entries {
     /// Called by a guard after a system call that may be `rt_sigaction`: the argument is its
     /// number, or a different one if the number is not known.
     pub action: u64,
+    /// Called by a guard before libgcc's unwinder looks up an address.
+    pub frame: u64,
     /// Address of the program's own signal actions: those of `FAULTS` of the ledger, then of
     /// SIGTRAP, four words each.
     pub actions: u64,
@@ -153,12 +161,22 @@ impl FilterCall {
     }
 }
 
-pub use capriole_ring::numbers::copy::{CHANGED as COPY_CHANGED, EXACT as COPY_EXACT};
+pub use capriole_ring::numbers::copy::{
+    CHANGED as COPY_CHANGED, CODE as COPY_CODE, EXACT as COPY_EXACT, RESIDENT as COPY_RESIDENT,
+};
+
+/// Returns the call frame information of the resident, the same wherever that is placed; in the target it
+/// has to be at a multiple of 8.
+#[must_use]
+pub fn frames() -> &'static [u8] {
+    FRAMES
+}
 
 /// Encodes the table of breakpoints from (address, where to continue) pairs; in the target it has
 /// to be at a multiple of 16. The table of copies has the same form: (start of a row of copies as
 /// long as their originals, address of the first original), or with [`COPY_EXACT`] (start of a
-/// copy, the original's address), both perhaps with [`COPY_CHANGED`]; and (end of a row, 0).
+/// copy, the original's address), both perhaps with [`COPY_CHANGED`]; (start of other code of ours, [`COPY_CODE`] with the address of its
+/// places or [`COPY_RESIDENT`]); and (end of a row, 0).
 ///
 /// `older` is the address of the table of those that are not in this one; 0 for none.
 pub fn trap_table(traps: &[(u64, u64)], older: u64) -> Vec<u8> {
@@ -203,6 +221,7 @@ pub fn entries(base: u64) -> Entries {
         batch: at(8),
         batch_waits: at(14),
         batch_moves: at(15),
+        frame: at(16),
         batch_home: at(9),
         fault: at(10),
         run: at(11),
@@ -257,6 +276,8 @@ pub fn place(base: u64, configured: &Config) -> Vec<u8> {
         (config::OWN, address(g.own_offset())),
         (config::FRAMES, frames),
         (config::UNWINDING, configured.unwinding),
+        (config::OWN_FRAMES, configured.own_frames),
+        (config::OWN_FRAMES_SIZE, FRAMES.len() as u64),
         (config::WINDOWS, windows),
     ] {
         put(at + offset, &value.to_le_bytes());
@@ -309,8 +330,8 @@ mod tests {
     fn the_blob_has_its_head_and_is_small() {
         assert_eq!(head(0), u32::from_le_bytes(MAGIC));
         assert_eq!(head(1) as usize, BLOB.len());
-        // Five pages in each arena.
-        assert!(BLOB.len() < 5 * 4096, "{} bytes", BLOB.len());
+        // Six pages in each arena.
+        assert!(BLOB.len() < 6 * 4096, "{} bytes", BLOB.len());
         let entries = entries(0x1000);
         for entry in [
             entries.switch,
@@ -492,6 +513,7 @@ mod tests {
             traps: 0x5000,
             old_trap: (1, 2),
             unwinding: 0,
+            own_frames: 0,
         };
         let blob = place(0x10_0000, &configured);
         let at = head(6) as usize;

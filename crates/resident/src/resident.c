@@ -1513,7 +1513,7 @@ static u64 copy_of(const struct traps *table, u64 original)
 			u64 flags = table->trap[row].detour & (COPY_EXACT | COPY_CHANGED);
 			u64 first = table->trap[row].detour ^ flags, start = table->trap[row].site;
 			u64 length = flags & COPY_EXACT ? 1 : table->trap[row + 1].site - start;
-			if (!first || original - first >= length)
+			if (!first || first & COPY_CODE || original - first >= length)
 				continue;
 			return original == first && flags & COPY_CHANGED ? original : start + (original - first);
 		}
@@ -1529,7 +1529,7 @@ static int is_near_copies(const struct traps *table, u64 at)
 		for (u64 row = 0; row + 1 < table->count; row++) {
 			u64 first = table->trap[row].detour & ~(COPY_EXACT | COPY_CHANGED);
 			u64 length = table->trap[row + 1].site - table->trap[row].site;
-			if (first && at - first + MAX_STEP < length + 2 * MAX_STEP)
+			if (first && !(first & COPY_CODE) && at - first + MAX_STEP < length + 2 * MAX_STEP)
 				return 1;
 		}
 	}
@@ -1554,7 +1554,7 @@ static u64 original_of(const struct traps *table, u64 at)
 		u64 original = table->trap[low - 1].detour & ~COPY_CHANGED;
 		if (original & COPY_EXACT)
 			return original & ~COPY_EXACT;
-		if (original)
+		if (original && !(original & COPY_CODE))
 			return original + (at - table->trap[low - 1].site);
 	}
 	return 0;

@@ -91,7 +91,9 @@ struct config {
 	u32 limit;       /* no record of any stream ends behind this position */
 	u32 clock_step;  /* for tests: step of the time stamp counter; 0: unchanged */
 	u64 copies;      /* address of a struct traps: (start of a copy, the original) */
-	u64 pad2[4];
+	u64 own_frames;  /* address of the call frame information of the resident; 0: there is none */
+	u64 own_frames_size; /* bytes of it */
+	u64 pad2[2];
 	u64 directories; /* address of the tables' directories */
 	u64 counters;    /* address of the counters of CPU 0 */
 	u32 counter_stride; /* bytes to those of the next CPU; the shared ones follow the last */
@@ -122,6 +124,8 @@ AT(config, old_flags, CONFIG_OLD_FLAGS);
 AT(config, limit, CONFIG_LIMIT);
 AT(config, clock_step, CONFIG_CLOCK_STEP);
 AT(config, copies, CONFIG_COPIES);
+AT(config, own_frames, CONFIG_OWN_FRAMES);
+AT(config, own_frames_size, CONFIG_OWN_FRAMES_SIZE);
 AT(config, directories, CONFIG_DIRECTORIES);
 AT(config, counters, CONFIG_COUNTERS);
 AT(config, counter_stride, CONFIG_COUNTER_STRIDE);

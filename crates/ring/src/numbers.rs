@@ -54,6 +54,7 @@ pub const ALL: &[&[(&str, u64)]] = &[
     filter::C,
     trap::C,
     copy::C,
+    place::C,
     program::C,
     step::C,
     op::C,
@@ -560,6 +561,10 @@ pub mod config {
         CLOCK_STEP: usize = 92;
         /// u64: address of the table of copies.
         COPIES: usize = 96;
+        /// u64: address of the resident's own call frame information; 0: there is none.
+        OWN_FRAMES: usize = 104;
+        /// u64: bytes of that.
+        OWN_FRAMES_SIZE: usize = 112;
         /// u64: address of the tables' directories.
         DIRECTORIES: usize = 136;
         /// u64: address of the counters of CPU 0.
@@ -638,7 +643,7 @@ pub mod filter {
     }
 }
 
-/// Flags of the original's address in the table of copies.
+/// Flags of the original's address in the table of copies, whose rows also tell code that is no copy.
 pub mod copy {
     numbers! { "COPY_"
         /// The copy may be longer than the original, and all of it maps to the original's start.
@@ -646,6 +651,44 @@ pub mod copy {
         EXACT: u64 = 1 << 63;
         /// A probe's jump or breakpoint begins at the (first) original.
         CHANGED: u64 = 1 << 62;
+        /// No copy: other code of a detour. The rest is the address of its [places](super::place), and 0 if
+        /// there are none.
+        CODE: u64 = 1 << 61;
+        /// Instead of that address: the resident, which has call frame information.
+        RESIDENT: u64 = 1;
+    }
+}
+
+/// Where the program's stack pointer and registers are while a thread is in code of a detour: a u64 for
+/// each run of instructions at which they are in the same places, by ascending offsets.
+pub mod place {
+    numbers! { "PLACE_"
+        /// Bits of the offset of the first of these instructions in the code.
+        OFFSET_BITS: u32 = 16;
+        /// The offset in the row behind the last.
+        END: u64 = 0xffff;
+        /// First of eight bits: how far the stack pointer is below that of the site, in words.
+        BELOW_SHIFT: u32 = 16;
+        /// There: not known.
+        UNKNOWN: u64 = 0xff;
+        /// First of eight bits, in code that detours share: where an address in the detour is.
+        DETOUR_SHIFT: u32 = 24;
+        /// There: in no place, which is so in the code of a detour itself.
+        NOWHERE: u64 = 0;
+        /// From here on in a general register, by its number in machine code.
+        REGISTER: u64 = 1;
+        /// From here on on the stack, so many words below the stack pointer of the site.
+        STACK: u64 = 17;
+        /// First of six times four bits: in which word below the [`RED_ZONE`] of the site's stack pointer the
+        /// registers that a function preserves are saved, rbx, rbp, r12 to r15; 0: they hold what they held
+        /// at the site.
+        SAVED_SHIFT: u32 = 32;
+        /// Bits of each.
+        SAVED_BITS: u32 = 4;
+        /// Bit: the words below the red zone are meant.
+        RED_ZONE: u32 = 56;
+        /// Number of rows, at most, with the one behind the last.
+        MOST: usize = 64;
     }
 }
 

@@ -46,8 +46,10 @@ fn in_mount_namespace(script: &str, words: &[&Path]) -> Option<Running> {
 }
 
 fn names<'a>(functions: &'a Value, key: &str) -> Vec<&'a str> {
-    let functions = functions.as_array().expect("a list").iter();
-    functions
+    let Some(list) = functions.as_array() else {
+        panic!("not a list: {functions}");
+    };
+    list.iter()
         .map(|function| function[key].as_str().unwrap_or("?"))
         .collect()
 }
@@ -77,9 +79,11 @@ fn all_ways_at(situation: &str, mut program: Running, hit: &str) {
     let counted = stat.end();
     program.finish();
     let key = &counted["groups"][0]["rows"][0]["keys"]["stack"];
+    assert!(key.is_array(), "{situation}: {counted}");
     assert_eq!(names(key, "symbol")[..5], CHAIN, "{situation}: {counted}");
     for _ in 0..2 {
         let event = &events(&trace)[0];
+        assert!(event["stack"].is_array(), "{situation}: {event}");
         assert_eq!(
             names(&event["stack"], "symbol")[..5],
             CHAIN,
@@ -291,6 +295,7 @@ fn of_a_program_that_executes_another() {
     running.say(&format!("exec {}", text(&other)));
     let counted = stat.ended_by_itself();
     let key = &counted["groups"][0]["rows"][0]["keys"]["stack"];
+    assert!(key.is_array(), "{counted}");
     assert_eq!(names(key, "symbol"), CHAIN, "{counted}");
 
     let mut running = Running::start(&program, &["waiting"]);

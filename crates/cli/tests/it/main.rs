@@ -55,6 +55,7 @@ mod hostile;
 mod impossible_counts;
 mod in_memory;
 mod inlined;
+mod interrupted_detours;
 mod intervals;
 mod keep_going;
 mod kernel_fields;

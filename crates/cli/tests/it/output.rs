@@ -425,8 +425,8 @@ fn check_detours() {
                 r11: live, saved
                 flags: live, saved
       detour    192 bytes, for threads as glibc 2.36 has them
-      copy      0x4041b6: mov $1,%eax                      of 0x4010ba
-      go on     0x4041bb: jmp 0x40410e
+      copy      0x404268: mov $1,%eax                      of 0x4010ba
+      go on     0x40426d: jmp 0x40410e
       save      0x40410e: lea -0x80(%rsp),%rsp
                 0x404113: mov %rax,-0x10(%rsp)
                 0x404118: mov %rdx,-0x18(%rsp)

@@ -84,6 +84,10 @@
 //! **Descriptors** (`struct rseq_cs`) must be aligned to 32 bytes. They are placed together, 64
 //! at a time, since between detours each would need padding.
 
+//!
+//! **Places.** For unwinders, each form has a table of where the program's stack pointer and registers are at
+//! each of its instructions (`places`).
+
 mod anatomy;
 mod assemble;
 mod chain;
@@ -95,6 +99,7 @@ mod frame;
 pub mod handler;
 mod help;
 mod long;
+mod places;
 mod record;
 mod run;
 mod tally;
@@ -104,7 +109,7 @@ mod word;
 
 pub use anatomy::{Anatomy, Purpose};
 pub use chain::{Chain, Point};
-pub use compiler::{Compiler, room};
+pub use compiler::{Compiler, PLACES_ROOM, room};
 pub use emit::Named;
 
 use crate::runtime::Runtime;
@@ -181,6 +186,11 @@ pub struct Detour {
     pub saved: Vec<Register>,
     /// Address of the jump back; `None` if the copies do not fall through.
     pub back: Option<u64>,
+    /// The address to which it leads.
+    pub goes_to: u64,
+    /// Address of the [places](capriole_ring::numbers::place) of its code up to the copies, in the same
+    /// image; 0 if there are none.
+    pub places: u64,
     /// Number of its form in the compiler.
     template: usize,
 }

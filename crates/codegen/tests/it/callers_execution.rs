@@ -398,6 +398,7 @@ fn run_case(
         let config = resident::Config {
             tid_offset: Some(TID_OFFSET),
             unwinding: newest.as_ptr() as u64,
+            own_frames: 0,
             geometry: Geometry {
                 windows: case.windows,
                 ..*GEOMETRY

@@ -10,7 +10,7 @@ use crate::signals::{handle, step_from};
 use crate::support::random::Random;
 use crate::support::sandbox::{COPY, EXIT, Sandbox, State, alone, in_child};
 use crate::undisturbed::undisturbed;
-use capriole_codegen::detour::{Compiler, Detour, Request, room};
+use capriole_codegen::detour::{Compiler, Detour, PLACES_ROOM, Request, room};
 use capriole_codegen::runtime::Runtime;
 use capriole_codegen::work::{Record, Word, Work};
 use capriole_insn::liveness::{Live, RegSet};
@@ -187,10 +187,11 @@ impl Case {
         }
         let detour = compiler.compile(&request(self)).unwrap();
         let size = compiler.image().len() as u64;
-        let enough = u64::from(self.before + 1) * room(&self.work);
+        let enough = u64::from(self.before + 1) * room(&self.work) + PLACES_ROOM;
         assert!(size <= enough, "{size} bytes of {enough}");
+        // Behind the first detour of a form come the form's places.
         let end = DETOUR + compiler.image().len() as u64;
-        assert_eq!(detour.address + detour.size as u64, end);
+        assert!(detour.end() == end || detour.places == detour.end().next_multiple_of(8));
         (detour, compiler.into_image())
     }
 }
@@ -440,7 +441,7 @@ fn run_case(session: &Session, sandbox: &mut Sandbox, case: &Case) -> Result<(),
 /// Decodes the instructions of a detour from its entry to its end.
 fn instructions(case: &Case, runtime: Runtime) -> Vec<Instruction> {
     let (detour, image) = case.compile(runtime);
-    let bytes = &image[(detour.entry - DETOUR) as usize..];
+    let bytes = &image[(detour.entry - DETOUR) as usize..(detour.end() - DETOUR) as usize];
     Decoder::with_ip(64, bytes, detour.entry, DecoderOptions::NONE)
         .iter()
         .collect()

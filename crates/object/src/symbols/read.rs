@@ -427,6 +427,19 @@ pub enum OtherSymbol {
 }
 
 /// Looks for a name among the symbols that are not functions.
+/// True if a function with this name is defined in some table, which is quicker found out than all functions
+/// are read.
+pub(crate) fn defines(tables: &[Table], name: &str) -> bool {
+    tables.iter().any(|table| {
+        let symbols = table.symbols().unwrap_or_default();
+        symbols.iter().any(|symbol| {
+            symbol.st_type() == elf::STT_FUNC
+                && symbol.st_shndx.get(LE) != elf::SHN_UNDEF
+                && table.name(symbol) == Some(name)
+        })
+    })
+}
+
 pub(crate) fn find_other(
     tables: &[Table],
     name: &str,

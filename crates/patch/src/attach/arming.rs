@@ -608,7 +608,7 @@ impl Attached {
         let writes = |probe: &Probe| probe.writes() + probe.counters.len();
         let part = self.make_part(agent, remote, probes.iter().map(writes).sum())?;
         let stubs = stub_addresses(probes);
-        let clusters = code::clusters(probes, &[]);
+        let clusters = code::clusters(probes, &[], self.round.code.unwound);
         let mut images = Vec::new();
         for cluster in &clusters {
             let image = match self.round.code.with_room(&cluster.near, cluster.room()) {
@@ -628,11 +628,10 @@ impl Attached {
         let code = &mut self.round.code;
         let mut made = code.compile_more(pid, remote, probes, at, &facts)?;
         self.map_more_stubs(agent, remote, &mut made, places)?;
-        if self.handles_faults() {
+        if self.handles_faults() || self.round.code.unwound {
             let new = made.iter().zip(probes);
             let new = new.filter_map(|(made, probe)| Some((made.as_ref().ok()?, probe)));
-            let copies = new.flat_map(|(made, probe)| made.copies(&probe.shape.displaced));
-            let copies: Vec<(u64, u64)> = copies.collect();
+            let copies = self.round.code.new_copies(new);
             let room = self.round.code.new_copies_room(copies.len());
             self.make_room(agent, remote, room)?;
             self.round.code.add_copies(pid, remote, &copies)?;

@@ -10,7 +10,7 @@ use crate::returns::Region;
 use crate::session::{Agent, Batch, SessionMemory, write};
 use crate::stubs::{Row, Stubs};
 use capriole_codegen::detour;
-use capriole_codegen::detour::{Chain, Compiler, Request, room};
+use capriole_codegen::detour::{Chain, Compiler, PLACES_ROOM, Request, room};
 use capriole_codegen::runtime::{ClockReading, Counters, Frames, Runtime};
 use capriole_codegen::work::Work;
 use capriole_host::error::TargetError;
@@ -60,8 +60,9 @@ const CALLERS_ROOM: u64 = 4 << 20;
 /// Space for the rule of the place in an arena to which signal handlers return, bytes.
 const RETURNING: u64 = 64;
 
-/// Groups probes that can share an arena; the first has room for the rules of `callers` as well.
-pub(super) fn clusters(probes: &[Probe], callers: &[Module]) -> Vec<Cluster> {
+/// Groups probes that can share an arena; the first has room for the rules of `callers` as well, and if the
+/// code is `unwound`, for what an unwinder is told of it.
+pub(super) fn clusters(probes: &[Probe], callers: &[Module], unwound: bool) -> Vec<Cluster> {
     let mut order: Vec<usize> = (0..probes.len()).collect();
     order.sort_by_key(|i| (probes[*i].near.start, probes[*i].shape.covered.start));
     let mut clusters: Vec<Cluster> = Vec::new();
@@ -81,11 +82,15 @@ pub(super) fn clusters(probes: &[Probe], callers: &[Module]) -> Vec<Cluster> {
     }
     for cluster in &mut clusters {
         let detours: u64 = cluster.probes.iter().map(|i| room_of(&probes[*i])).sum();
-        cluster.size = resident::size() as u64 + ENTRY + detours;
+        cluster.size = resident::size() as u64 + ENTRY + detours + PLACES_ROOM;
     }
     let count = clusters.len() as u64;
     if let Some(first) = clusters.first_mut() {
         first.size += tables_room(probes) + ENTRY;
+        if unwound {
+            first.size += resident::frames().len() as u64 + 2 * ENTRY;
+            first.size += code_room(probes) + RESIDENT_ROOM * count;
+        }
         if !callers.is_empty() {
             first.size += 3 * ENTRY + unwinding::Table::size(callers) as u64 + CALLERS_ROOM;
             first.size += RETURNING * count;
@@ -137,6 +142,16 @@ fn tables_room(probes: &[Probe]) -> u64 {
     let tables = 2 * (2 * ENTRY + ENTRY * entries as u64) + 2 * ROW * stubs as u64;
     let states = counter::STATE_SIZE * counters(probes).len() as u64;
     tables + states + copies_room(probes) + ENTRY
+}
+
+/// Rows of a resident in the table of copies, bytes.
+const RESIDENT_ROOM: u64 = 2 * ENTRY;
+
+/// Returns the size of the rows in the table of copies that are not of copies: for each part of a detour its
+/// code, the jump back, and the code that it may share with others.
+fn code_room(probes: &[Probe]) -> u64 {
+    let parts = probes.iter().map(|p| 2 * p.points.len() as u64 + 1);
+    4 * ENTRY * parts.sum::<u64>()
 }
 
 /// Returns the size of the table of copies.
@@ -251,6 +266,7 @@ impl Facts<'_> {
             traps: 0,
             old_trap: (0, 0),
             unwinding: 0,
+            own_frames: 0,
         }
     }
 }
@@ -270,6 +286,11 @@ pub(super) struct Code {
     copies: Vec<Copies>,
     /// The tables by which callers are found; `None` if no callers are found.
     callers: Option<Callers>,
+    /// True if unwinders are told of this code.
+    pub unwound: bool,
+    /// Code that is in no table of copies yet: rows with its start and the address of its places, and with its
+    /// end.
+    pieces: Vec<(u64, u64)>,
 }
 
 /// The table by which callers are found, in the first arena:
@@ -450,7 +471,7 @@ fn all_made(made: Vec<Option<Result<Made, SiteError>>>) -> Vec<Result<Made, Site
 }
 
 /// Compiles the probes of a cluster into `arena`, behind `head`, which is `from` bytes behind the
-/// arena's start; returns the head and the code.
+/// arena's start; returns the head and the code, and the rows of code that detours share.
 fn compile_into(
     probes: &[Probe],
     cluster: &Cluster,
@@ -458,7 +479,7 @@ fn compile_into(
     head: Vec<u8>,
     facts: &Facts<'_>,
     made: &mut [Option<Result<Made, SiteError>>],
-) -> Vec<u8> {
+) -> (Vec<u8>, Vec<(u64, u64)>) {
     let mut compiler = Compiler::new(facts.runtime(arena), arena.start + from, head);
     for &index in &cluster.probes {
         let mut one = make(&probes[index], &mut compiler, facts.region);
@@ -470,12 +491,26 @@ fn compile_into(
         }
         made[index] = Some(one);
     }
+    let shared = compiler.shared().into_iter();
+    let shared = shared.flat_map(|(code, places)| piece(code, places));
+    let shared = shared.collect();
     let bytes = compiler.into_image();
     assert!(
         from + bytes.len() as u64 <= arena.len,
         "the arena was sized for its detours"
     );
-    bytes
+    (bytes, shared)
+}
+
+/// Returns the rows of code in the table of copies.
+fn piece(code: Range<u64>, places: u64) -> [(u64, u64); 2] {
+    [(code.start, resident::COPY_CODE | places), (code.end, 0)]
+}
+
+/// Returns the rows of the resident in an arena.
+fn resident_at(arena: &Arena) -> [(u64, u64); 2] {
+    let code = arena.start..arena.start + resident::size() as u64;
+    piece(code, resident::COPY_RESIDENT)
 }
 
 /// Notes in the changes of a probe which bytes it needs, so that no other session changes them: those
@@ -594,8 +629,8 @@ impl Made {
     }
 
     /// Returns the copies of the `displaced` instructions, as rows of the table that maps a fault
-    /// in a copy to the address of the original.
-    pub(super) fn copies(&self, displaced: &[Instruction]) -> Vec<(u64, u64)> {
+    /// in a copy to the address of the original; if the code is `unwound`, also of the rest of the detour.
+    fn copies(&self, displaced: &[Instruction], unwound: bool) -> Vec<(u64, u64)> {
         let exact = |original: u64| original | resident::COPY_EXACT;
         let starts = |original: &u64| self.changes.iter().any(|c| c.address == *original);
         let mut rows = Vec::new();
@@ -619,8 +654,19 @@ impl Made {
                 let len = instruction.len() as u64;
                 next = as_long.then_some((copy + len, original + len));
             }
-            let end = next.map_or(part.address + part.size as u64, |(end, _)| end);
-            rows.push((end, 0));
+            let end = next.map_or(part.end(), |(end, _)| end);
+            if !unwound {
+                rows.push((end, 0));
+                continue;
+            }
+            let copies = part.copies.first().map(|(_, copy)| *copy).or(part.back);
+            if copies.is_some_and(|copies| part.address < copies) {
+                rows.push((part.address, resident::COPY_CODE | part.places));
+            }
+            match (part.back, part.goes_to) {
+                (Some(back), to) => rows.extend([(back, exact(to)), (part.end(), 0)]),
+                (None, _) => rows.push((end, 0)),
+            }
         }
         for (start, end, original) in &self.evicted {
             rows.extend([(*start, exact(*original)), (*end, 0)]);
@@ -652,6 +698,15 @@ impl Made {
     }
 }
 
+/// Returns the rows of some detours in the table of copies.
+fn copies_of<'a>(
+    made: impl Iterator<Item = (&'a Made, &'a Probe)>,
+    unwound: bool,
+) -> Vec<(u64, u64)> {
+    made.flat_map(|(made, probe)| made.copies(&probe.shape.displaced, unwound))
+        .collect()
+}
+
 impl Code {
     /// Compiles the detours of all probes.
     pub(super) fn compile(
@@ -661,11 +716,12 @@ impl Code {
         facts: &Facts<'_>,
     ) -> Code {
         let mut made: Vec<Option<Result<Made, SiteError>>> = vec![None; probes.len()];
-        let mut images = Vec::new();
+        let (mut images, mut pieces) = (Vec::new(), Vec::new());
         for (cluster, arena) in clusters.iter().zip(arenas) {
             // Breakpoints between detours: a stray jump must not execute on.
             let head = vec![INT3; resident::size()];
-            let bytes = compile_into(probes, cluster, (arena, 0), head, facts, &mut made);
+            let (bytes, shared) = compile_into(probes, cluster, (arena, 0), head, facts, &mut made);
+            pieces.extend(resident_at(arena).into_iter().chain(shared));
             images.push(Image {
                 arena: *arena,
                 near: cluster.near.clone(),
@@ -678,6 +734,8 @@ impl Code {
             tables: Vec::new(),
             copies: Vec::new(),
             callers: None,
+            unwound: false,
+            pieces,
             made: all_made(made),
             images,
             references: counters(probes)
@@ -712,6 +770,7 @@ impl Code {
         let blob = resident::place(arena.start, &config);
         write(pid, remote, arena.start, &blob)?;
         step("resident of a further arena written");
+        self.pieces.extend(resident_at(&arena));
         self.images.push(Image {
             arena,
             near,
@@ -738,7 +797,9 @@ impl Code {
             let image = &mut self.images[*place];
             let from = image.used.next_multiple_of(DESCRIPTOR);
             let at = (&image.arena, from);
-            let mut bytes = compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
+            let (mut bytes, shared) =
+                compile_into(probes, cluster, at, Vec::new(), facts, &mut made);
+            self.pieces.extend(shared);
             bytes.resize(bytes.len().next_multiple_of(ENTRY as usize), INT3);
             for counter in counters(cluster.probes.iter().map(|i| &probes[*i])) {
                 if self.references.iter().any(|known| known.counter == counter) {
@@ -936,7 +997,15 @@ impl Code {
                 free: free..free + room,
             });
         }
+        let mut own_frames = 0;
+        if self.unwound {
+            align(&mut first.bytes);
+            own_frames = first.arena.start + first.bytes.len() as u64;
+            first.bytes.extend(resident::frames());
+            align(&mut first.bytes);
+        }
         for image in &mut self.images {
+            image.config.own_frames = own_frames;
             image.config.unwinding = self.callers.as_ref().map_or(0, |callers| callers.word);
             image.used = image.bytes.len() as u64 + std::mem::take(&mut room);
             let blob = resident::place(image.arena.start, &image.config);
@@ -1046,12 +1115,26 @@ impl Code {
         probes: &[Probe],
     ) -> Result<(), TargetError> {
         let made = self.made.iter().zip(probes);
-        let copies = made.filter_map(|(made, probe)| {
-            let made = made.as_ref().ok()?;
-            Some(made.copies(&probe.shape.displaced))
-        });
-        let copies: Vec<(u64, u64)> = copies.flatten().collect();
+        let made: Vec<_> = made
+            .filter_map(|(made, probe)| Some((made.as_ref().ok()?, probe)))
+            .collect();
+        let mut copies = copies_of(made.into_iter(), self.unwound);
+        if self.unwound {
+            copies.append(&mut self.pieces);
+        }
         self.add_copies(pid, remote, &copies)
+    }
+
+    /// Returns the rows of further detours, and of code that is in no table yet.
+    pub(super) fn new_copies<'a>(
+        &mut self,
+        made: impl Iterator<Item = (&'a Made, &'a Probe)>,
+    ) -> Vec<(u64, u64)> {
+        let mut copies = copies_of(made, self.unwound);
+        if self.unwound {
+            copies.append(&mut self.pieces);
+        }
+        copies
     }
 
     /// Returns the room that [`add_copies`](Self::add_copies) needs for so many rows, bytes.

@@ -3,6 +3,8 @@
 #![allow(dead_code)] // each test uses a part
 
 use crate::target::{capriole, told, until};
+use capriole_host::{Host, TargetError};
+use capriole_ledger::{Entry, Ledger};
 use capriole_proc::process::Process;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -178,15 +180,34 @@ fn has_begun(process: &Process) -> bool {
     let Ok(sessions) = capriole_patch::recover::find(&*host) else {
         return false;
     };
-    let mut owners = sessions.iter().filter_map(|session| session.owner);
+    let owners: Vec<u32> = sessions
+        .iter()
+        .filter_map(|session| session.owner)
+        .collect();
     let begun = |owner| match keeps_a_trace(owner) {
         true => !has_unbegun_trace(owner),
-        // Probes are noted and written in one stop.
-        false => {
-            capriole_patch::recover::is_probed(&*host).unwrap_or(false) && !stops(owner, process)
-        }
+        // Guards may be written in a stop before, and a stop may end before anything is written.
+        false => are_written(&*host).unwrap_or(false) && !stops(owner, process),
     };
-    !sessions.is_empty() && owners.all(begun)
+    // A session without an owner has been left behind: the next one removes it first.
+    !owners.is_empty() && owners.into_iter().all(begun)
+}
+
+/// True if the process has probes, other than guards, and all that are noted have been written.
+fn are_written(host: &dyn Host) -> Result<bool, TargetError> {
+    let process = host.process();
+    let remote = host.memory()?;
+    let (mut probes, mut written) = (0, true);
+    for ledger in Ledger::all(process.pid() as i32, &process.maps()?) {
+        ledger.header(&remote)?.journal(&remote, |entry| {
+            let Entry::Change(change) = entry else { return };
+            let mut bytes = vec![0; change.len];
+            let read = remote.read(change.address, &mut bytes);
+            written &= read.is_ok() && bytes == change.after[..change.len];
+            probes += usize::from(!change.guard);
+        })?;
+    }
+    Ok(probes > 0 && written)
 }
 
 fn keeps_a_trace(owner: u32) -> bool {

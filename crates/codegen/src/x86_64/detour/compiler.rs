@@ -3,6 +3,7 @@
 use super::assemble::{self, Body};
 use super::emit::{Links, Patch, Shared};
 use super::frame::Frame;
+use super::places::{self, Piece};
 use super::timing::{above_pointer, area};
 use super::{CompileError, Detour, Request};
 use crate::program::Program;
@@ -13,6 +14,7 @@ use capriole_insn::relocate::relocate;
 use capriole_ring::layout::directory;
 use iced_x86::{Instruction, Register};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// `struct rseq_cs` must be aligned to its size (linux/rseq.h).
@@ -24,6 +26,10 @@ const INT3: u8 = 0xcc;
 
 /// Maximum number of descriptors reserved at once.
 const DESCRIPTORS: usize = 64;
+
+/// Number of bytes of an image for the places of its first forms. Those of later ones take what sites
+/// have left of their room; where that is not enough, there are none.
+pub const PLACES_ROOM: u64 = 2048;
 
 /// Returns the maximum number of bytes that a site with this work takes in an image. The sum of
 /// this over all sites is enough, even if no two detours have the same form. Most sites take a
@@ -68,8 +74,13 @@ pub(super) struct Template {
     pub(super) body: Body,
     /// The shared code for each work; used by this form's detours only.
     pub(super) shared: Vec<Shared>,
+    /// Address of that code.
+    pub(super) shared_at: u64,
     /// Size of that code in bytes.
     pub(super) shared_size: usize,
+    /// Addresses of the places of the body and of the shared code, 0 if there are none; `None` until the
+    /// first detour is made.
+    pub(super) places: Option<(u64, u64)>,
     /// Register that holds the address just past a record.
     pub(super) record_end: Register,
 }
@@ -101,6 +112,8 @@ pub struct Compiler {
     free: Vec<u64>,
     /// Total number of descriptors.
     descriptors: usize,
+    /// Length that the image may have.
+    room: u64,
 }
 
 impl Compiler {
@@ -111,6 +124,7 @@ impl Compiler {
         Compiler {
             runtime,
             address,
+            room: head.len() as u64 + PLACES_ROOM,
             image: head,
             templates: Vec::new(),
             known: HashMap::new(),
@@ -187,6 +201,9 @@ impl Compiler {
             });
         }
         let frame = frame.ok_or(CompileError::TooManyRegisters)?;
+        if !request.work.is_empty() {
+            self.room += room(request.work);
+        }
         for filter in request.work.iter().filter_map(Work::filter) {
             filter.check(&self.runtime)?;
         }
@@ -214,17 +231,86 @@ impl Compiler {
             self.image.extend_from_slice(&back.to_le_bytes());
         }
         self.patch(template, request.work, from)?;
+        let size = self.image.len() - from;
+        let (places, _) = self.places(template, from);
         let body = &self.templates[template].body;
         let copy = |(old, offset): &(u64, usize)| (*old, copies_at + *offset as u64);
         Ok(Detour {
             address,
-            size: self.image.len() - from,
+            size,
             entry: address + body.entry as u64,
             copies: relocated.offsets.iter().map(copy).collect(),
             saved: frame.saved().to_vec(),
             back: back.map(|_| back_at),
+            goes_to: request.resume,
+            places,
             template,
         })
+    }
+
+    /// Returns the addresses of the places of a template's body and of its shared code, of which the body
+    /// is at offset `from` in the image. The first time they are found and written.
+    fn places(&mut self, template: usize, from: usize) -> (u64, u64) {
+        let Template {
+            body,
+            shared_at,
+            shared_size,
+            places: found,
+            ..
+        } = &self.templates[template];
+        if let Some(found) = found {
+            return *found;
+        }
+        if body.bytes.is_empty() {
+            return (0, 0);
+        }
+        let address = self.address + from as u64;
+        let shared = (shared_at - self.address) as usize;
+        let sequences = body.parts.iter().filter_map(|part| part.sequence.as_ref());
+        let aborts = sequences.map(|s| (address + s.start as u64, address + s.abort as u64));
+        let found = places::places(
+            Piece {
+                address,
+                bytes: &self.image[from..from + body.bytes.len()],
+            },
+            address + body.entry as u64,
+            Piece {
+                address: *shared_at,
+                bytes: &self.image[shared..shared + shared_size],
+            },
+            &aborts.collect::<Vec<_>>(),
+        );
+        let found = found.unwrap_or_default();
+        let found = (
+            self.write_places(&found.body),
+            self.write_places(&found.shared),
+        );
+        self.templates[template].places = Some(found);
+        found
+    }
+
+    /// Appends places to the image; returns their address, 0 if there are none, or no room.
+    fn write_places(&mut self, places: &[u64]) -> u64 {
+        let start = self.image.len().next_multiple_of(8);
+        if places.is_empty() || (start + 8 * places.len()) as u64 > self.room {
+            return 0;
+        }
+        self.image.resize(start, INT3);
+        let bytes = places.iter().flat_map(|row| row.to_le_bytes());
+        self.image.extend(bytes);
+        self.address + start as u64
+    }
+
+    /// Returns the code that detours share, each piece with the address of its places, or 0 if there are
+    /// none.
+    #[must_use]
+    pub fn shared(&self) -> Vec<(Range<u64>, u64)> {
+        let shared = |template: &Template| {
+            let code = template.shared_at..template.shared_at + template.shared_size as u64;
+            (code, template.places.map_or(0, |(_, shared)| shared))
+        };
+        let all = self.templates.iter().map(shared);
+        all.filter(|(code, _)| !code.is_empty()).collect()
     }
 
     /// Appends a detour without work for one instruction to the image: a copy that continues after
@@ -337,7 +423,9 @@ impl Compiler {
         self.templates.push(Template {
             body,
             shared,
+            shared_at: here,
             shared_size: bytes.len(),
+            places: None,
             record_end: frame.place,
         });
         let index = self.templates.len() - 1;

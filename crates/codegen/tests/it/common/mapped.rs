@@ -81,6 +81,7 @@ pub fn config(base: u64, geometry: &Geometry) -> resident::Config {
         traps: 0,
         old_trap: (0, 0),
         unwinding: 0,
+        own_frames: 0,
     }
 }
 

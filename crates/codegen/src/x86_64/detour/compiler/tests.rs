@@ -254,13 +254,16 @@ fn detours_are_what_the_assembler_makes() {
             let detour = compiler.compile(&request).expect("all is near");
             let from = (detour.address - ADDRESS) as usize;
             let bytes = &compiler.image[from..from + detour.size].to_vec();
-            assert_eq!(compiler.image.len(), from + detour.size);
+            // The first of a form is followed by the form's places.
+            let (length, behind) = (compiler.image.len(), from + detour.size);
+            let places = (detour.places.wrapping_sub(ADDRESS)) as usize;
+            assert!(length == behind || places == behind.next_multiple_of(8));
 
             let frame = Frame::new(&request, rseq.is_some()).expect("few registers");
             let programs: Vec<u64> = work.iter().map(|w| compiler.program(w)).collect();
             let template = compiler.template(&frame, &work, &programs);
             let template = template.expect("it is known");
-            assert_eq!(compiler.image.len(), from + detour.size);
+            assert_eq!(compiler.image.len(), length);
             let Template { body, shared, .. } = &compiler.templates[template];
             let word = |at: usize| {
                 let bytes = bytes[at..at + 4].try_into().expect("four bytes");
@@ -283,6 +286,8 @@ fn detours_are_what_the_assembler_makes() {
             assert_eq!(made.bytes, bytes[..made.bytes.len()], "{round}: {work:?}");
             assert_eq!((&made.parts, made.entry), (&body.parts, body.entry));
             assert_eq!(detour.entry, detour.address + made.entry as u64);
+            let has_places = detour.places != 0;
+            assert_eq!(has_places, !made.bytes.is_empty(), "{round}: {work:?}");
 
             check_anatomy(&compiler, &detour, &made.parts, &links);
             for (part, links) in made.parts.iter().zip(&links) {
