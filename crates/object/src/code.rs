@@ -424,9 +424,10 @@ impl ObjectCode {
         let texts = file.text()?;
         let lowest = texts.iter().map(|text| text.address).min().unwrap_or(0);
         let highest = texts.iter().map(|text| text.end()).max().unwrap_or(0);
-        let mut insert = |link: u64| {
+        let mut insert = |place: u64, link: u64| {
             if (lowest..highest).contains(&link)
                 && file.is_text(link)
+                && !pointers::is_in_patch_table(headers, place)
                 && symbols
                     .function_starting_at(link)
                     .is_none_or(|function| !function.is_named())
@@ -439,7 +440,9 @@ impl ObjectCode {
                 }
             }
         };
-        relocated.into_iter().for_each(|(_, value)| insert(value));
+        relocated
+            .into_iter()
+            .for_each(|(place, value)| insert(place, value));
         if file.kind() == ObjectKind::FixedProgram {
             pointers::data_words(source, headers, insert).map_err(problem)?;
         }

@@ -10,6 +10,9 @@ use super::source::Source;
 
 const DAMAGED: ObjectProblem = ObjectProblem::Damaged("bad relocations");
 const RELA: u64 = size_of::<Rela64<LE>>() as u64;
+/// Sections of addresses of code that a program may overwrite, and never jumps to: nops made for
+/// patching, and calls of `__fentry__` (`-mrecord-mcount`).
+const PATCHABLE: [&str; 2] = ["__patchable_function_entries", "__mcount_loc"];
 const SYMBOL: u64 = size_of::<elf::Sym64<LE>>() as u64;
 
 /// Returns the words that the loader relocates by adding the load bias: their addresses and
@@ -186,12 +189,24 @@ fn unpack_relr(bytes: &[u8], mut each: impl FnMut(u64)) -> Result<(), ObjectProb
     Ok(())
 }
 
-/// Calls `each` with every word in the data of an object at a fixed address that could be an
-/// address. Such an object has no relocations that mark the addresses.
+/// True if the word at a link address is in a table of code to patch: nothing jumps through it.
+pub(super) fn is_in_patch_table(headers: &Headers, place: u64) -> bool {
+    let named = |name| {
+        headers
+            .sections
+            .iter()
+            .filter(move |s| s.allocated && s.name == name)
+    };
+    let mut tables = PATCHABLE.into_iter().flat_map(named);
+    tables.any(|table| table.contains(place))
+}
+
+/// Calls `each` with the address and the value of every word in the data of an object at a fixed
+/// address that could be an address. Such an object has no relocations that mark the addresses.
 pub(super) fn data_words(
     source: &Source,
     headers: &Headers,
-    mut each: impl FnMut(u64),
+    mut each: impl FnMut(u64, u64),
 ) -> Result<(), ObjectProblem> {
     let data = headers.segments.iter().filter(|s| !s.perms.execute);
     for segment in data {
@@ -199,8 +214,9 @@ pub(super) fn data_words(
         // Structures may be packed: a word may be at any multiple of four bytes.
         let skip = (segment.address.next_multiple_of(4) - segment.address) as usize;
         let aligned = bytes.get(skip..).unwrap_or_default();
-        for word in aligned.windows(8).step_by(4) {
-            each(word_of(word));
+        let first = segment.address.next_multiple_of(4);
+        for (place, word) in (first..).step_by(4).zip(aligned.windows(8).step_by(4)) {
+            each(place, word_of(word));
         }
     }
     Ok(())

@@ -3,9 +3,7 @@
 
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{Running, assert_no_session, assert_text_is_the_files, capriole, told};
-use crate::traces::{
-    Background, events, pairs, record, record_program, recorder, scratch, summary, text,
-};
+use crate::traces::{Background, events, pairs, record, recorder, scratch, summary, text};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -80,7 +78,13 @@ fn run(program: &Path, words: &[&str], functions: &[&str]) -> (Returns, Returns)
     let trace = directory.path().join("t");
     let arguments = arguments(functions);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let output = record_program(&trace, &arguments, program, words);
+    let mut command = recorder(&trace, &arguments);
+    // Programs compiled with -pg leave a file where they run.
+    command.current_dir(directory.path());
+    let output = command.arg("--").arg(program).args(words).output();
+    let output = output.expect("capriole starts");
+    assert!(output.status.success(), "{}", told(&output));
+    let output = String::from_utf8_lossy(&output.stdout);
     (said(&output), seen(&trace))
 }
 
@@ -90,7 +94,12 @@ fn sorted(mut returns: Returns) -> Returns {
 }
 
 fn agree(source: &str, scenario: &str, functions: &[&str]) {
-    for flags in [&[][..], &["-O0"], &["-fcf-protection=full", "-no-pie"]] {
+    let all = [&[][..], &["-O0"], &["-fcf-protection=full", "-no-pie"]];
+    agree_with(&all, source, scenario, functions);
+}
+
+fn agree_with(all: &[&[&str]], source: &str, scenario: &str, functions: &[&str]) {
+    for flags in all {
         let Some(program) = build(Compiler::Gcc, source, flags) else {
             return;
         };
@@ -115,6 +124,26 @@ fn results_of_every_size() {
         "small", "middle", "whole", "wide", "truth", "feeling", "text",
     ];
     agree("returns.c", "sizes", &functions);
+}
+
+/// A table of the program has the address of the nops, or of the call, right after `endbr64`.
+#[test]
+fn functions_that_are_made_for_patching() {
+    const CET: &str = "-fcf-protection=full";
+    let all: [&[&str]; 4] = [
+        &[CET, "-fpatchable-function-entry=5"],
+        &[CET, "-fpatchable-function-entry=5", "-no-pie", "-fno-pie"],
+        &[CET, "-fpatchable-function-entry=8,3"],
+        &[
+            CET,
+            "-pg",
+            "-mfentry",
+            "-mrecord-mcount",
+            "-no-pie",
+            "-fno-pie",
+        ],
+    ];
+    agree_with(&all, "returns.c", "sizes", &["small", "middle", "whole"]);
 }
 
 #[test]
