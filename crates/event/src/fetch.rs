@@ -303,7 +303,10 @@ impl fmt::Display for Base {
                 write!(f, "\\\"{escaped}\"")
             }
             Base::Address(address) => write!(f, "@{address:#x}"),
-            Base::FileOffset(offset) => write!(f, "@+{offset:#x}"),
+            Base::FileOffset(offset) => match offset.cast_signed() {
+                before @ ..0 => write!(f, "@+-{:#x}", before.unsigned_abs()),
+                _ => write!(f, "@+{offset:#x}"),
+            },
             Base::Variable(path) => f.write_str(path),
         }
     }

@@ -233,7 +233,8 @@ fn array(text: &str, start: usize, end: usize) -> Result<u16, ParseError> {
         let at = start + close + 1;
         return Err(ParseError::at(text, at, "array has wrong suffix", help));
     }
-    let count = number::parse(text, start, &inside[..close], "array size")?;
+    let count = number::with_plus(&inside[..close])
+        .map_err(|why| number::bad(text, start, "array size", &why))?;
     match count {
         0 => Err(number::bad(text, start, "array size", "it is zero")),
         1..=MAX_COUNT => Ok(count as u16),
@@ -316,7 +317,7 @@ fn bit_field(text: &str, start: usize, name: &str) -> Result<Element, ParseError
     let (width, offset, size) = match (
         number::unsigned(width),
         number::unsigned(offset),
-        number::unsigned(size),
+        number::with_plus(size),
     ) {
         (Ok(width), Ok(offset), Ok(size)) => (width, offset, size),
         (Err(why), ..) | (_, Err(why), _) | (.., Err(why)) => return bad(&why),

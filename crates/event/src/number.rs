@@ -19,6 +19,21 @@ pub(crate) fn unsigned(word: &str) -> Result<u64, String> {
     u64::from_str_radix(digits, radix).map_err(|_| "it does not fit into 64 bits".to_string())
 }
 
+/// Parses an unsigned number that may have a plus sign, as the kernel's `kstrtoul` does.
+pub(crate) fn with_plus(word: &str) -> Result<u64, String> {
+    unsigned(word.strip_prefix('+').unwrap_or(word))
+}
+
+/// Parses a number that may have one sign, as the kernel's `kstrtol` does.
+pub(crate) fn signed(word: &str) -> Result<i64, String> {
+    match word.strip_prefix('-') {
+        Some(digits) => with_sign(true, digits).map(u64::cast_signed),
+        None => {
+            i64::try_from(with_plus(word)?).map_err(|_| "it does not fit into 63 bits".to_string())
+        }
+    }
+}
+
 /// Parses a number after its sign, as two's complement.
 pub(crate) fn with_sign(negative: bool, word: &str) -> Result<u64, String> {
     let magnitude = unsigned(word)?;

@@ -56,11 +56,12 @@ fn deref(text: &str, at: usize, end: usize) -> Result<(Deref, usize, usize), Par
         Some(digits) => (true, digits),
         None => (false, signed),
     };
-    let bad = |why: &str| number::bad(text, at, "dereference offset", why);
-    let offset = number::with_sign(negative, digits).map_err(|why| bad(&why))? as i64;
-    if offset != 0 && (offset < 0) != negative {
-        return Err(bad("it does not fit into 63 bits"));
-    }
+    // After a plus sign the kernel accepts a second sign.
+    let offset = match negative {
+        true => number::with_sign(true, digits).map(u64::cast_signed),
+        false => number::signed(digits),
+    };
+    let offset = offset.map_err(|why| number::bad(text, at, "dereference offset", &why))?;
     let inside = at + open + 1;
     let Some(close) = text[inside..end].rfind(')') else {
         let help = "write +OFFSET(VALUE)";
@@ -160,7 +161,10 @@ fn dollar(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
     if let Some(number) = name.strip_prefix("stack").filter(|n| digits(n)) {
         return match number.parse() {
             Ok(number) => Ok(Base::StackWord(number)),
-            Err(_) => error("stack number", "$stack0 to $stack65535 can be read"),
+            Err(_) => error(
+                "stack number",
+                "$stack0 to $stack65535 can be read; write +OFFSET($stack) for memory above them",
+            ),
         };
     }
     if let Some(number) = name.strip_prefix("arg").filter(|n| digits(n)) {
@@ -213,8 +217,9 @@ fn entry(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
 /// Parses the address or offset after the `@`.
 fn memory(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
     if let Some(offset) = word.strip_prefix('+') {
-        let offset = number::parse(text, at, offset, "file offset value")?;
-        return Ok(Base::FileOffset(offset));
+        let offset = number::signed(offset)
+            .map_err(|why| number::bad(text, at, "file offset value", &why))?;
+        return Ok(Base::FileOffset(offset.cast_unsigned()));
     }
     if word.starts_with(|c: char| c.is_ascii_digit()) {
         let address = number::parse(text, at, word, "memory address")?;
@@ -241,12 +246,12 @@ fn immediate(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
         }
         return Ok(Base::Text(unescaped(&rest[..length], &['"', '\\'])));
     }
-    let (negative, digits) = match word.strip_prefix('-') {
-        Some(digits) => (true, digits),
-        None => (false, word.strip_prefix('+').unwrap_or(word)),
+    let value = match word.strip_prefix('+') {
+        Some(signed) => number::signed(signed).map(i64::cast_unsigned),
+        None if word.starts_with('-') => number::signed(word).map(i64::cast_unsigned),
+        None => number::unsigned(word),
     };
-    let value = number::with_sign(negative, digits)
-        .map_err(|why| number::bad(text, at, "immediate value", &why))?;
+    let value = value.map_err(|why| number::bad(text, at, "immediate value", &why))?;
     Ok(Base::Immediate(value))
 }
 

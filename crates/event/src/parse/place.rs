@@ -308,7 +308,8 @@ fn file_offset(text: &str, end: usize, site: &mut Site) -> Result<(), ParseError
                 return Err(ParseError::at(text, word_end, message, help));
             };
             let what = "reference counter offset";
-            let counter = number::parse(text, at + 1, &inside[..close], what)?;
+            let counter = number::with_plus(&inside[..close])
+                .map_err(|why| number::bad(text, at + 1, what, &why))?;
             site.reference_counter = Some(counter);
             at += close + 2;
         } else if site.reference_counter.is_some() && !rest.starts_with('%') {
