@@ -3,7 +3,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::told;
-use crate::traces::{events, record, scratch};
+use crate::traces::{events, pairs, record, record_program, scratch};
 use capriole_testkit::files::text;
 
 /// Arguments of each function by number, and what the source has there in the first call.
@@ -94,6 +94,28 @@ fn arguments_of_other_conventions_are_refused() {
                     assert_eq!(events(&trace).len(), 10, "{event}: {said}");
                 }
             }
+        }
+    }
+}
+
+/// Functions with a number in their symbols, which makes them unique, have the parameters of the source.
+#[test]
+fn arguments_of_renamed_functions_are_not_refused() {
+    let optimised_together: &[&str] = &["-flto", "-flto-partition=max"];
+    for flags in [&[][..], &["-O0"], optimised_together] {
+        let Some(program) = build(Compiler::Gcc, "nested.c", flags) else {
+            return;
+        };
+        for function in ["nested", "unique"] {
+            let directory = scratch();
+            let trace = directory.path().join("trace");
+            let event = format!(":{function} n=$arg1:s32");
+            let output = record_program(&trace, &["-e", &event], &program, &[]);
+            let passed = pairs(&output).filter(|(name, _)| *name == function);
+            let passed: Vec<String> = passed.map(|(_, value)| value.to_owned()).collect();
+            let seen = events(&trace).into_iter();
+            let seen: Vec<String> = seen.map(|e| e["arguments"]["n"].to_string()).collect();
+            assert_eq!(seen, passed, "{flags:?} {function}");
         }
     }
 }

@@ -11,6 +11,10 @@ use super::{Body, Finder, Namesake, ResolveError, Site, at_file_offset};
 use capriole_dwarf::{Debug, FunctionPlace, Origin};
 use capriole_object::symbols::{Binding, Found, display};
 
+/// Suffixes by which compilers make a function's name unique: in link-time optimisation, and with
+/// `-funique-internal-linkage-names`.
+const RENAMING: [&str; 3] = ["lto_priv", "llvm", "__uniq"];
+
 /// A function with all of its known places.
 struct Whole {
     /// Origins that the function's places give, without duplicates.
@@ -109,8 +113,17 @@ impl Finder<'_> {
         // GCC names copies `name.constprop.0` and `name.isra.0`. `name.part.0` is only a part, which
         // the rest of the function calls.
         if marks.peek().is_some() {
-            return marks.all(|mark| !mark.contains(".part.")).then_some(Site {
-                body: Body::Clone,
+            let (mut is_part, mut is_renamed) = (false, true);
+            for mark in marks {
+                is_part |= mark.contains(".part.");
+                is_renamed &= only_renames(mark);
+            }
+            let body = match is_renamed {
+                true => Body::Own,
+                false => Body::Clone,
+            };
+            return (!is_part).then_some(Site {
+                body,
                 scope: Some(place.site),
                 ..site
             });
@@ -124,6 +137,14 @@ impl Finder<'_> {
             ..site
         })
     }
+}
+
+/// True if compilers give this suffix (`.0`, `.lto_priv.0`) to a local function's name only to make it
+/// unique: the code is the function's own, with the parameters of the source. GCC names nested functions
+/// `name.0`.
+fn only_renames(suffix: &str) -> bool {
+    let mut words = suffix.split('.').skip(1);
+    words.all(|word| RENAMING.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Returns the other functions with the name of the function at this site, as far as debug
