@@ -1,5 +1,6 @@
 /* Strings of whose parts clang has no description, because no constructor of them is here. */
 #include <cstdio>
+#include <fstream>
 #include <string>
 
 static std::string store[4];
@@ -29,8 +30,15 @@ __attribute__((noinline)) static std::string &local(int i, const char *text)
 	return store[(i + 1) & 3];
 }
 
+/* Any other class that is only declared. */
+__attribute__((noinline)) std::ifstream opened(const char *path)
+{
+	return std::ifstream(path);
+}
+
 int main()
 {
+	opened("/dev/null");
 	for (int i = 0; i < 4; i++)
 		local(i, "a text that is longer than fifteen");
 	for (int i = 0; i < 3; i++)

@@ -28,6 +28,9 @@ pub enum Returned {
     /// register, complex and decimal numbers have another form, the place of vectors of more than
     /// 16 bytes depends on compiler options. Contains the type in the source.
     Elsewhere(String),
+    /// A class that is only declared, so that its size is unknown: `rax` holds its address or its
+    /// first eight bytes, or nothing of it. Contains the type in the source.
+    Undescribed(String),
     /// In `rax` and `rdx`: an integer of 16 bytes, of this type in the source.
     Pair(String),
     /// On the stack, of this type in the source: a large structure or an array in Go.
@@ -141,6 +144,11 @@ impl Debug<'_> {
                 Begins::Integer => Returned::Other(c_type()),
                 Begins::Float => Returned::Vector(FieldType::X64),
                 Begins::Stack => Returned::Stack(c_type()),
+            },
+            // It has constructors, so its caller provides memory.
+            Shape::Record { key, size: None } => match self.is_declared_string(key)? {
+                true => Returned::Other(c_type()),
+                false => Returned::Undescribed(c_type()),
             },
             Shape::Record { .. } | Shape::Array { .. } => match self.result_location(Some(kind))? {
                 // Rust has its own calling convention.

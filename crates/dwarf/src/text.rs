@@ -303,25 +303,20 @@ impl Debug<'_> {
         else {
             return Ok(None);
         };
-        let name = self.die(key)?.text(dw::DW_AT_name).unwrap_or_default();
-        let is_usual = is_without_blanks(&name, USUAL_STRING);
-        let around = self.enclosing(key)?;
         let is_known = match size {
-            None => {
-                let names: Vec<&str> = around.0.iter().map(|part| part.name.as_str()).collect();
-                names == ["__cxx11", "std"]
-            }
+            None => self.is_declared_string(key)?,
             Some(32) => match self.within(thing, &["_M_dataplus"])? {
                 Some(holder) => {
                     matches!(self.shape(holder.kind)?, Shape::Record { size: None, .. })
                         && self.offset(thing, &["_M_dataplus"])? == Some(0)
                         && self.offset(thing, &["_M_string_length"])? == Some(8)
+                        && self.is_usual_string(key)?
                 }
                 None => false,
             },
             Some(_) => false,
         };
-        if !is_usual || !is_known {
+        if !is_known {
             return Ok(None);
         }
         let text = begin.clone().read();
@@ -332,6 +327,18 @@ impl Debug<'_> {
             c_type: self.c_type(thing.kind),
             ..counted(text, (length, long), 0)
         }))
+    }
+
+    /// True if a class that debug information only declares is the `std::string` of libstdc++.
+    pub(super) fn is_declared_string(&self, key: DieKey) -> Result<bool, DebugError> {
+        let around = self.enclosing(key)?;
+        let names = around.0.iter().map(|part| part.name.as_str());
+        Ok(names.eq(["__cxx11", "std"]) && self.is_usual_string(key)?)
+    }
+
+    fn is_usual_string(&self, key: DieKey) -> Result<bool, DebugError> {
+        let name = self.die(key)?.text(dw::DW_AT_name).unwrap_or_default();
+        Ok(is_without_blanks(&name, USUAL_STRING))
     }
 
     /// Returns the fetch of a text in one of several ways, which the byte at `tag` tells.

@@ -185,9 +185,9 @@ impl<'a> Reader<'a> {
                 fields.push(&argument.name, stack, FieldType::call_stack(most));
                 continue;
             }
-            // Calls are recorded with their result, which a function of type void does not have.
+            // Calls are recorded with their result, if they have one that can be read.
             let added = probe.of_calls && argument.name == names::RESULT;
-            if !(added && is_untyped_result(argument) && self.returns_nothing(site)) {
+            if !(added && is_untyped_result(argument) && self.has_no_result(site)) {
                 self.push(argument, site, &mut fields)?;
             }
         }
@@ -676,51 +676,59 @@ impl<'a> Reader<'a> {
         Ok((debug, place.map_err(|error| err!(Field, "{error}"))?))
     }
 
-    /// True if debug information declares that the function which ends at a site has no result.
-    fn returns_nothing(&mut self, site: &'a Site) -> bool {
-        let Some(leaving) = &site.leaving else {
-            return false;
-        };
-        let entry = site.object.link(leaving.function);
-        let returned = self.debug_of(site).and_then(|debug| {
-            let place = debug.site(entry, None)?;
-            Ok(debug.returned(&place)?)
-        });
-        matches!(returned, Ok(Returned::Nothing))
+    /// True if debug information declares that the function which ends at a site has no result, or one
+    /// that cannot be read.
+    fn has_no_result(&mut self, site: &'a Site) -> bool {
+        match self.returned(site) {
+            Some(Returned::Number(..) | Returned::Vector(_) | Returned::Other(_)) | None => false,
+            Some(
+                Returned::Nothing
+                | Returned::Elsewhere(_)
+                | Returned::Undescribed(_)
+                | Returned::Pair(_)
+                | Returned::Stack(_),
+            ) => true,
+        }
+    }
+
+    /// Returns the result of the function that ends at a site, if debug information describes it.
+    fn returned(&mut self, site: &'a Site) -> Option<Returned> {
+        let entry = site.object.link(site.leaving.as_ref()?.function);
+        let debug = self.debug_of(site).ok()?;
+        let place = debug.site(entry, None).ok()?;
+        debug.returned(&place).ok()
     }
 
     /// Returns the type of the function's result at an exit, as declared in the source if debug
     /// information has it, true if the result is in a vector register, and the names of its values.
     fn result_type(&mut self, site: &'a Site) -> Result<(FieldType, bool, Enumerators)> {
         let unknown = || (FieldType::X64, false, Vec::new());
-        let Some(leaving) = &site.leaving else {
-            return Ok(unknown());
-        };
-        let entry = site.object.link(leaving.function);
-        let returned = self.debug_of(site).and_then(|debug| {
-            let place = debug.site(entry, None)?;
-            Ok(debug.returned(&place)?)
-        });
-        match returned {
-            Ok(Returned::Number(field_type, enumerators)) => Ok((field_type, false, enumerators)),
-            Ok(Returned::Vector(field_type)) => Ok((field_type, true, Vec::new())),
-            Ok(Returned::Elsewhere(c_type)) => bail!(
+        match self.returned(site) {
+            Some(Returned::Number(field_type, enumerators)) => Ok((field_type, false, enumerators)),
+            Some(Returned::Vector(field_type)) => Ok((field_type, true, Vec::new())),
+            Some(Returned::Elsewhere(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`; of floating point results only `float` and \
                  `double`, which are in xmm0, can be read, and vectors of up to 16 bytes; \
                  $retval:x64 is whatever rax holds"
             ),
-            Ok(Returned::Pair(c_type)) => bail!(
+            Some(Returned::Undescribed(c_type)) => bail!(
+                Field,
+                "the function returns `{c_type}`, which debug information only declares (clang describes \
+                 it with -fstandalone-debug); $retval:x64 is rax, the address of an object that has a \
+                 destructor or more than 16 bytes"
+            ),
+            Some(Returned::Pair(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`, of 16 bytes in two registers; $retval:x64 is the low half, %dx \
                  the high one"
             ),
-            Ok(Returned::Stack(c_type)) => bail!(
+            Some(Returned::Stack(c_type)) => bail!(
                 Field,
                 "the function returns `{c_type}`, which Go leaves on the stack; $retval:x64 is \
                  whatever rax holds"
             ),
-            Ok(Returned::Nothing | Returned::Other(_)) | Err(_) => Ok(unknown()),
+            Some(Returned::Nothing | Returned::Other(_)) | None => Ok(unknown()),
         }
     }
 

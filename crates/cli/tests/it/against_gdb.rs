@@ -377,9 +377,12 @@ impl Asked {
         let name = format!("e{}", self.events.len());
         let outcome = match returned {
             Ok(Returned::Number(..) | Returned::Vector(_)) => Ok((name.clone(), "f0".to_owned())),
-            Ok(Returned::Elsewhere(_) | Returned::Pair(_) | Returned::Stack(_)) => {
-                Err("result elsewhere".to_owned())
-            }
+            Ok(
+                Returned::Elsewhere(_)
+                | Returned::Undescribed(_)
+                | Returned::Pair(_)
+                | Returned::Stack(_),
+            ) => Err("result elsewhere".to_owned()),
             _ => return,
         };
         if exits.is_empty() {

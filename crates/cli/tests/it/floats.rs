@@ -173,6 +173,30 @@ fn calls_have_their_floating_results_in_the_graph() {
     assert!(graph.contains("/* tail call */"), "{graph}");
 }
 
+/// Calls whose result cannot be read are in the graph as those without one.
+#[test]
+fn calls_are_in_the_graph_without_results_that_cannot_be_read() {
+    let Some(program) = program(&[]) else { return };
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let functions = ["extended", "turned"];
+    let mut arguments = Vec::new();
+    for function in functions {
+        arguments.extend(["--graph".to_owned(), format!(":{function}")]);
+    }
+    let output = recorder(&trace, &arguments)
+        .arg("--")
+        .arg(&program)
+        .output();
+    let output = output.expect("capriole starts");
+    assert!(output.status.success(), "{}", told(&output));
+    let graph = capriole(&["report", "--graph", text(&trace)]);
+    let graph = String::from_utf8_lossy(&graph.stdout).into_owned();
+    for function in functions {
+        assert!(graph.contains(&format!("{function}();")), "{graph}");
+    }
+}
+
 #[test]
 fn what_cannot_be_done_with_them_is_said() {
     let Some(program) = program(&[]) else { return };

@@ -512,6 +512,38 @@ fn a_text_in_two_registers_is_kept_by_its_parts() {
     }
 }
 
+/// clang only declares `std::string` and some classes: their functions are in the graph as those of g++.
+#[test]
+fn calls_that_return_undescribed_classes_are_in_the_graph() {
+    for compiler in [Compiler::Clangxx, Compiler::Gxx] {
+        let flags = ["-g", "-std=c++17", "-O0"];
+        let Some(program) = build(compiler, "texts_undescribed.cpp", &flags) else {
+            continue;
+        };
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let words = ["--graph", ":doubled", "--graph", ":opened"];
+        record_program(&trace, &words, &program, &[]);
+        let all = events(&trace);
+        let returned = |function: &str| {
+            let own = all.iter().filter(|event| {
+                let name = event["event"].as_str().expect("a name");
+                name.starts_with(function) && name.ends_with("__return")
+            });
+            let results = own.map(|event| event["arguments"].get("ret").cloned());
+            results.collect::<Vec<_>>()
+        };
+        let addresses = returned("doubled");
+        let is_address = |result: &Option<Value>| {
+            let address = result.as_ref().and_then(Value::as_str);
+            address.is_some_and(|address| address.starts_with("0x7ff"))
+        };
+        assert_eq!(addresses.len(), 3, "{compiler:?}");
+        assert!(addresses.iter().all(is_address), "{addresses:?}");
+        assert_eq!(returned("opened").len(), 1, "{compiler:?}");
+    }
+}
+
 /// clang describes `std::string` only where its constructors are: often it is just declared. A function
 /// that is local may have been changed for its callers, as this one is, by GCC and by clang.
 #[test]
