@@ -6,6 +6,7 @@ use crate::completion;
 use crate::names::NamesFlag;
 use crate::subject;
 use capriole::advice::Message;
+use capriole::copied_code;
 use capriole::filtered::Filtered;
 use capriole::open_calls;
 use capriole::options::ProbeOptions;
@@ -19,7 +20,7 @@ use capriole_insn::Extent;
 use capriole_object::Objects;
 use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
-use capriole_planner::resolve::Body;
+use capriole_planner::resolve::{Body, Site};
 use capriole_proc::process::Process;
 use capriole_select::entry::compares_duration;
 use capriole_select::event::has_duration;
@@ -366,9 +367,7 @@ pub fn say_nothing_hit(
     names: &ShownNames,
     least: Option<Duration>,
 ) {
-    let both = probed.selected.iter().zip(&probed.dropped);
-    let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
-    let events: Vec<&Selected> = probes.map(|(event, _)| event).collect();
+    let events = asked(probed);
     let whole = |event: &Selected| has_duration(&event.probe);
     let hit_as = select::hit_as(&probed.selected);
     let selected = probed.selected.iter().zip(&probed.dropped).zip(hit_as);
@@ -404,12 +403,20 @@ pub fn say_nothing_hit(
         named(&unhit)
     );
     say_open_calls(probed, detached, &events, names);
+    say_copied_code(probed, &events, names);
     if let Some(message) = timed_to_a_jump(&events, names) {
         tell!("capriole: {message}");
     }
     for message in elsewhere(probed.attached.process(), &events) {
         tell!("capriole: {message}");
     }
+}
+
+/// Returns the events on the command line that have probes.
+pub fn asked(probed: &Probed) -> Vec<&Selected> {
+    let both = probed.selected.iter().zip(&probed.dropped);
+    let probes = both.filter(|(event, dropped)| dropped.is_none() && !event.origin.is_implied());
+    probes.map(|(event, _)| event).collect()
 }
 
 /// Returns the processes that a recording of a running program does not cover.
@@ -449,6 +456,33 @@ pub fn say_open_calls(
             named(&open)
         );
     }
+}
+
+/// Prints which of these events, which were not hit, are at functions that the program has copied to memory
+/// without a file.
+pub fn say_copied_code(probed: &Probed, events: &[&Selected], names: &ShownNames) {
+    for (function, address) in copied_code(probed, events) {
+        tell!(
+            "capriole: the program has a copy of {} in memory without a file, at {address:#x}; probes are not put \
+             into copies",
+            names.get(&function)
+        );
+    }
+}
+
+/// Returns the same for JSON.
+pub fn copied_code_json(probed: &Probed, events: &[&Selected]) -> Value {
+    let one =
+        |(function, address)| json!({"function": function, "address": format!("{address:#x}")});
+    copied_code(probed, events).into_iter().map(one).collect()
+}
+
+fn copied_code(probed: &Probed, events: &[&Selected]) -> BTreeMap<String, u64> {
+    let sites: Vec<&Site> = events.iter().map(|event| &event.site).collect();
+    let copies = copied_code::copies(probed.attached.process(), &sites).into_iter();
+    copies
+        .map(|(index, address)| (events[index].function(), address))
+        .collect()
 }
 
 /// Explains why calls of functions that are left by a jump to another one were too short.

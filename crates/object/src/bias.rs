@@ -5,7 +5,15 @@ use std::collections::BTreeMap;
 use super::{ObjectFile, ObjectKind, Segment};
 use capriole_proc::maps::Mapping;
 
-/// Finds the load biases of a file from its mappings, each with the mappings that belong to it.
+/// Copy of a file in memory.
+pub(super) struct Instance {
+    pub bias: u64,
+    pub mappings: Vec<Mapping>,
+    /// True if each segment of the file is mapped.
+    pub is_whole: bool,
+}
+
+/// Finds the copies of a file in memory from its mappings, the program itself or a whole copy first.
 /// `entry` is the run-time address of the entry point, if known.
 ///
 /// A mapping at file offset *o* may belong to any segment whose pages contain *o*. For such a
@@ -16,12 +24,13 @@ use capriole_proc::maps::Mapping;
 /// ```
 ///
 /// Neighbouring segments may share a page, so a single mapping can be ambiguous; the bias on
-/// which most mappings agree is right. Every bias with some code counts.
+/// which most mappings agree is right. Every bias with some code counts: a program may map its code
+/// once more, as V8 does.
 pub(super) fn instances(
     file: &ObjectFile,
     mappings: &[Mapping],
     entry: Option<u64>,
-) -> Vec<(u64, Vec<Mapping>)> {
+) -> Vec<Instance> {
     let candidates: Vec<Vec<(u64, bool)>> = mappings
         .iter()
         .map(|mapping| {
@@ -35,8 +44,10 @@ pub(super) fn instances(
     for &(bias, _) in candidates.iter().flatten() {
         *votes.entry(bias).or_default() += 1;
     }
-    if file.kind() == ObjectKind::FixedProgram {
-        votes.retain(|&bias, _| bias == 0);
+    if file.kind() == ObjectKind::FixedProgram
+        && let Some(own) = votes.get_mut(&0)
+    {
+        *own = usize::MAX;
     }
     let mut biases = Vec::new();
     for candidates in &candidates {
@@ -51,22 +62,30 @@ pub(super) fn instances(
     biases.sort_unstable();
     biases.dedup();
     let by_entry = entry.map(|entry| entry.wrapping_sub(file.entry()));
-    if biases.is_empty() {
+    if let Some(own) = by_entry
+        && votes.contains_key(&own)
+        && !biases.contains(&own)
+    {
         // The program has moved its code to other pages (huge pages, for example).
-        biases.extend(by_entry.filter(|bias| votes.contains_key(bias)));
+        biases.push(own);
     }
-    // The program itself comes before further copies of its file.
-    biases.sort_by_key(|&bias| Some(bias) != by_entry);
-    biases
-        .into_iter()
-        .map(|bias| {
-            let belongs = |at: &usize| candidates[*at].iter().any(|&(other, _)| other == bias);
-            let mappings = (0..mappings.len())
-                .filter(belongs)
-                .map(|at| mappings[at].clone());
-            (bias, mappings.collect())
-        })
-        .collect()
+    let instance = |bias| {
+        let belongs = |at: &usize| candidates[*at].iter().any(|&(other, _)| other == bias);
+        let own = (0..mappings.len()).filter(belongs);
+        let mappings: Vec<Mapping> = own.map(|at| mappings[at].clone()).collect();
+        let is_mapped = |segment: &Segment| {
+            let start = segment.page_address().wrapping_add(bias);
+            segment.file_size == 0 || mappings.iter().any(|mapping| mapping.contains(start))
+        };
+        Instance {
+            bias,
+            is_whole: file.segments().iter().all(is_mapped),
+            mappings,
+        }
+    };
+    let mut instances: Vec<Instance> = biases.into_iter().map(instance).collect();
+    instances.sort_by_key(|instance| (Some(instance.bias) != by_entry, !instance.is_whole));
+    instances
 }
 
 /// Returns the bias if `mapping` may be a part of `segment`, and whether it is code.

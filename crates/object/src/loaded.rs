@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use capriole_insn::Extent;
 
+use super::bias::Instance;
 use super::code::ObjectCode;
 use super::{ObjectError, ObjectFile, ObjectKind, Segment};
 use crate::symbols::SymbolTable;
@@ -19,6 +20,8 @@ pub struct Object {
     bias: u64,
     is_main: bool,
     mappings: Vec<Mapping>,
+    /// See [`Object::is_part`]: the bias of the whole file.
+    part_of: Option<u64>,
     code: OnceLock<Result<ObjectCode, ObjectError>>,
 }
 
@@ -27,20 +30,26 @@ impl Object {
     #[must_use]
     pub fn offline(file: Arc<ObjectFile>) -> Object {
         let is_main = file.kind() != ObjectKind::SharedLibrary;
-        Object::new(file, 0, is_main, Vec::new())
+        let instance = Instance {
+            bias: 0,
+            mappings: Vec::new(),
+            is_whole: true,
+        };
+        Object::new(file, instance, is_main, None)
     }
 
     pub(super) fn new(
         file: Arc<ObjectFile>,
-        bias: u64,
+        instance: Instance,
         is_main: bool,
-        mappings: Vec<Mapping>,
+        part_of: Option<u64>,
     ) -> Object {
         Object {
             file,
-            bias,
+            bias: instance.bias,
             is_main,
-            mappings,
+            mappings: instance.mappings,
+            part_of,
             code: OnceLock::new(),
         }
     }
@@ -78,6 +87,27 @@ impl Object {
         &self.mappings
     }
 
+    /// True if this is code of a loaded file that the process has mapped once more, without the
+    /// file's data: V8 maps its built-in functions near the code that it compiles.
+    #[must_use]
+    pub fn is_part(&self) -> bool {
+        self.part_of.is_some()
+    }
+
+    /// True if a run-time address of the object is mapped; always, except in a [part](Self::is_part).
+    #[must_use]
+    pub fn is_mapped(&self, address: u64) -> bool {
+        let mut mappings = self.mappings.iter();
+        !self.is_part() || mappings.any(|mapping| mapping.contains(address))
+    }
+
+    /// Returns the difference between run-time and link addresses of data. A [part](Self::is_part)
+    /// uses the data of the loaded file.
+    #[must_use]
+    pub fn data_bias(&self) -> u64 {
+        self.part_of.unwrap_or(self.bias)
+    }
+
     /// Converts a link address to a run-time address.
     #[must_use]
     pub fn run_time(&self, link_address: u64) -> u64 {
@@ -97,9 +127,14 @@ impl Object {
     }
 
     /// Returns the run-time addresses of the whole object, from the start of its first segment to
-    /// the end of the last: the `near` of a [`GapQuery`](capriole_proc::maps::GapQuery) for its detours.
+    /// the end of the last, or of the mapped [part](Self::is_part): the `near` of a
+    /// [`GapQuery`](capriole_proc::maps::GapQuery) for its detours.
     #[must_use]
     pub fn range(&self) -> Range<u64> {
+        if let (true, [first, ..]) = (self.is_part(), &self.mappings[..]) {
+            let last = self.mappings.last().unwrap_or(first);
+            return first.start..last.end;
+        }
         let link = self.file.link_range();
         self.run_time(link.start)..self.run_time(link.end)
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use super::bias::instances;
+use super::bias::{Instance, instances};
 use super::loaded::Object;
 use super::{ObjectError, ObjectFile, ObjectProblem};
 use capriole_proc::files;
@@ -147,8 +147,9 @@ impl Objects {
     pub fn containing(&self, address: u64) -> Option<&Arc<Object>> {
         let holds = |e: &&Entry| e.mappings.iter().any(|m| m.contains(address));
         let entry = self.entries.iter().find(holds)?;
-        let mut objects = self.open(entry).ok()?.iter();
-        objects.find(|object| object.contains(address))
+        let objects = self.open(entry).ok()?.iter();
+        let mut holding = objects.filter(|object| object.contains(address));
+        holding.find(|object| object.is_mapped(address))
     }
 
     /// Returns the mapped files with code.
@@ -157,7 +158,7 @@ impl Objects {
     }
 
     /// Returns the objects made of one mapped file: more than one if it was loaded several times
-    /// (dlmopen), never none.
+    /// (dlmopen), or its code was mapped once more ([`Object::is_part`]); never none.
     ///
     /// # Errors
     ///
@@ -226,12 +227,13 @@ impl Entry {
         if instances.is_empty() {
             return Err(problem(ObjectProblem::StrangeMapping));
         }
-        Ok(instances
-            .into_iter()
-            .map(|(bias, mappings)| {
-                Arc::new(Object::new(Arc::clone(&file), bias, self.is_main, mappings))
-            })
-            .collect())
+        let own = instances[0].bias;
+        let object = |instance: Instance| {
+            let part_of = (!instance.is_whole && instance.bias != own).then_some(own);
+            let object = Object::new(Arc::clone(&file), instance, self.is_main, part_of);
+            Arc::new(object)
+        };
+        Ok(instances.into_iter().map(object).collect())
     }
 
     /// Opens exactly the file that is mapped: through the kernel's own links if permitted,

@@ -364,6 +364,7 @@ fn behind_calls(object: &Object) -> Vec<u64> {
             let number = u32::from_le_bytes([number[0], number[1], number[2], number[3]]);
             let load = code.address + at as u64;
             if CALLS.contains(&number)
+                && object.is_mapped(load)
                 && let Some(call) = call_behind(&code, load)
                 && is_instruction(object, &code, load)
                 && !is_fork(object, &code, number, call.ip())

@@ -9,6 +9,7 @@ mod follow;
 mod indirect;
 mod marked;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use capriole_dwarf::DebugInfo as _;
@@ -176,51 +177,69 @@ pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveErr
         object => choose::choose(objects, object)?,
     };
     for object in chosen {
-        // Number of sites found before this object.
-        let before = sites.len();
-        match &probe.place {
-            Place::FileOffset(offset) => sites.push(at_file_offset(object, *offset)?),
-            Place::Line { file, line } => sites.extend(at_line(object, file, *line)?),
-            Place::Static { .. } => sites.extend(marked::sites(object, probe)?),
-            Place::Symbol { pattern, offset } => {
-                let finder = Finder {
-                    objects,
-                    object,
-                    probe,
-                    pattern,
-                    offset: *offset,
-                };
-                sites.extend(finder.sites()?);
-            }
-        }
-        // A file offset means exactly that place, except if it stands for a function (events of
-        // calls).
-        let entered = probe.of_calls || !matches!(probe.place, Place::FileOffset(_));
-        if probe.at == At::Entry && entered && object.file().is_go() {
-            let entries = sites.split_off(before);
-            sites.extend(entries.into_iter().map(Site::behind_stack_check));
-        }
-        if probe.at == At::Return {
-            let entries = sites.split_off(before);
-            if let (Some(entry), Place::FileOffset(offset)) = (entries.first(), &probe.place)
-                && entry.offset != 0
-            {
-                return Err(ResolveError::NotAnEntry {
-                    offset: *offset,
-                    object: object.path().to_owned(),
-                });
-            }
-            let named = !probe.place.is_glob() || matches!(probe.place, Place::FileOffset(_));
-            let found = exits::of_functions(entries, named);
-            sites.extend(found.map_err(|error| match error {
-                ResolveError::NoExits { function, reason } if probe.of_calls => {
-                    ResolveError::NoCalls { function, reason }
-                }
-                error => error,
-            })?);
+        match in_object(objects, object, probe) {
+            Ok(found) => sites.extend(only_mapped(object, found)),
+            // The loaded file itself has sites.
+            Err(_) if object.is_part() => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(sites)
+}
+
+/// Removes the sites of functions of which some code is not mapped, in a part of a file.
+fn only_mapped(object: &Object, mut sites: Vec<Site>) -> Vec<Site> {
+    let outside = sites.iter().filter(|site| !object.is_mapped(site.address));
+    let outside: HashSet<u64> = outside.map(Site::function).collect();
+    sites.retain(|site| !outside.contains(&site.function()));
+    sites
+}
+
+/// Finds the sites of an event in one object.
+fn in_object(
+    objects: &Objects,
+    object: &Arc<Object>,
+    probe: &Probe,
+) -> Result<Vec<Site>, ResolveError> {
+    let mut sites = match &probe.place {
+        Place::FileOffset(offset) => vec![at_file_offset(object, *offset)?],
+        Place::Line { file, line } => at_line(object, file, *line)?,
+        Place::Static { .. } => marked::sites(object, probe)?,
+        Place::Symbol { pattern, offset } => {
+            let finder = Finder {
+                objects,
+                object,
+                probe,
+                pattern,
+                offset: *offset,
+            };
+            finder.sites()?
+        }
+    };
+    // A file offset means exactly that place, except if it stands for a function (events of
+    // calls).
+    let entered = probe.of_calls || !matches!(probe.place, Place::FileOffset(_));
+    if probe.at == At::Entry && entered && object.file().is_go() {
+        sites = sites.into_iter().map(Site::behind_stack_check).collect();
+    }
+    if probe.at != At::Return {
+        return Ok(sites);
+    }
+    if let (Some(entry), Place::FileOffset(offset)) = (sites.first(), &probe.place)
+        && entry.offset != 0
+    {
+        return Err(ResolveError::NotAnEntry {
+            offset: *offset,
+            object: object.path().to_owned(),
+        });
+    }
+    let named = !probe.place.is_glob() || matches!(probe.place, Place::FileOffset(_));
+    exits::of_functions(sites, named).map_err(|error| match error {
+        ResolveError::NoExits { function, reason } if probe.of_calls => {
+            ResolveError::NoCalls { function, reason }
+        }
+        error => error,
+    })
 }
 
 /// Finds the start of the code of a source line, in each function and inlined copy.

@@ -142,6 +142,7 @@ pub fn find(objects: &Objects, planner: &Planner) -> Result<Vec<Probe>, NoReturn
     for object in objects.all() {
         refuse_runtime(object)?;
         match entry(object)? {
+            Some(extent) if !object.is_mapped(extent.start) => {}
             Some(extent) => probes.push(probe(object, extent, planner)?),
             None if is_hidden(object) => return Err(NoReturns::Hidden(object.name())),
             None => {}

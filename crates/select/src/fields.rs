@@ -1303,7 +1303,7 @@ fn register(gpr: Gpr) -> Register {
 /// Builds a field from a fetch that debug information describes, at a site.
 fn typed(found: &TypedFetch, site: &Site) -> Result<(Field, FieldType)> {
     let bias = match found.link_address {
-        true => site.address.wrapping_sub(site.link_address),
+        true => site.object.data_bias(),
         false => 0,
     };
     let mut field = known(&found.fetch, found.field_type, site, bias, Area::default())?;

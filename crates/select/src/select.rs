@@ -540,6 +540,8 @@ impl<'a> Selection<'a> {
         let own = own && (!tail || left_out.is_none());
         // For a marker at several places, one that works is enough; the others are reported.
         let own = own && (site.marker.is_none() || !places.works);
+        // Of code that is mapped once more, one mapping that works is enough.
+        let own = own && (!site.object.is_part() || !places.works);
         let (counter, left_out) = match counter(probe, &site) {
             Ok(counter) => (counter, left_out),
             Err(error) if site.marker.is_some() => {
@@ -617,6 +619,10 @@ fn names_one(place: &Place) -> bool {
 
 /// Returns the reference counter in the event's definition, or the semaphore of its marker.
 fn counter(probe: &Probe, site: &Site) -> Result<Option<ReferenceCounter>> {
+    // The marker in the loaded file has it.
+    if site.object.is_part() {
+        return Ok(None);
+    }
     let of = |offset| ReferenceCounter::of(&site.object, offset);
     let semaphore = site.marker.as_ref().and_then(|marker| marker.semaphore);
     let semaphore = semaphore.map(|link| {

@@ -202,6 +202,10 @@ fn record(
 
     let unseen = Unseen::of(attached);
     if arguments.json {
+        let unhit = match summary.events {
+            0 => probing::asked(&probed),
+            _ => Vec::new(),
+        };
         let mut value = json!({
             "trace": arguments.output.to_string_lossy(),
             "pid": attached.process().pid(),
@@ -217,6 +221,7 @@ fn record(
             "ended": ended.as_str(),
             "executed_children": summary.executed_children,
             "not_covered": probing::uncovered_json(&uncovered),
+            "copied_code": probing::copied_code_json(&probed, &unhit),
             "taken_out": probed.taken_out(),
             "unreached_uprobes": attached.all_unreached(),
             "repaired": detached.repaired,

@@ -308,6 +308,8 @@ fn count(
             Filtered::of(&probed.attached).put_into(&mut value);
             value["executed_children"] = json!(watch.executed_children());
             value["not_covered"] = probing::uncovered_json(&uncovered);
+            let unhit = unhit(probed, &whole, &entered, &shown.hit_as);
+            value["copied_code"] = probing::copied_code_json(probed, &unhit);
             if let Some(step) = clock_step_ns {
                 value["clock_step_ns"] = json!(step);
             }
@@ -373,6 +375,7 @@ fn count(
             } else {
                 let unhit = unhit(probed, &whole, &entered, &shown.hit_as);
                 probing::say_open_calls(probed, &detached, &unhit, &names);
+                probing::say_copied_code(probed, &unhit, &names);
             }
             printed
         }
@@ -710,7 +713,11 @@ fn titles(selected: &[Selected], names: &ShownNames) -> Vec<String> {
     }
     let place = |event: &Selected| {
         let site = &event.site;
-        format!(" ({}:{:#x})", event.object_name(), site.file_offset)
+        let again = match site.object.is_part() {
+            true => format!(", mapped again at {:#x}", site.address),
+            false => String::new(),
+        };
+        format!(" ({}:{:#x}{again})", event.object_name(), site.file_offset)
     };
     let by_place = |event: &Selected| {
         let title = title(event, names);

@@ -64,6 +64,7 @@ mod killed;
 mod kinds;
 mod later_handlers;
 mod main_thread;
+mod mapped_again;
 mod mark;
 mod markers;
 mod markers_constant;

@@ -841,6 +841,7 @@ fn record_and_report() {
       "ended": "text",
       "executed_children": "number",
       "not_covered": [],
+      "copied_code": [],
       "taken_out": "number",
       "unreached_uprobes": "number",
       "repaired": "number",

@@ -89,6 +89,9 @@ impl Calls {
             let code = Code::new(&text.bytes, object.run_time(text.address));
             for at in memchr::memmem::find_iter(&text.bytes, &SYSCALL) {
                 let address = code.address + at as u64;
+                if !object.is_mapped(address) {
+                    continue;
+                }
                 let extent = function_around(object, address);
                 let function = extent.map(|extent| {
                     let new = || Function::new(&code, extent);

@@ -131,7 +131,7 @@ pub fn followed(
             object: entry.object.path().to_owned(),
         });
     }
-    let alone = objects.all().count() == 1;
+    let alone = objects.all().filter(|object| !object.is_part()).count() == 1;
     let with_way = |site: Site| {
         let refused = can_follow(&site, alone).err();
         let leaving = Some(Leaving {

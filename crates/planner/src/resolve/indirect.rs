@@ -19,7 +19,7 @@ pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>)
     };
     let resolver = found.function.extent.start;
     let own = object.file().resolved_slots(resolver).into_iter();
-    let own = own.map(|slot| object.run_time(slot));
+    let own = own.map(|slot| slot.wrapping_add(object.data_bias()));
     let own = own.filter_map(|slot| word(process, slot));
     // A slot that is not bound yet may lead back into the stub that jumps through it.
     let stubs = STUBS.map(|name| object.file().section(name));
@@ -33,7 +33,7 @@ pub(super) fn in_use(objects: &Objects, object: &Arc<Object>, found: &Found<'_>)
             && object.file().file_offset(*link).is_some()
     };
     let all = own.chain(bound(objects, found.name.linkage));
-    let all = all.map(|address| object.link(address));
+    let all = all.map(|address| address.wrapping_sub(object.data_bias()));
     let mut seen = BTreeSet::new();
     all.filter(|link| is_implementation(link) && seen.insert(*link))
         .collect()
@@ -46,7 +46,7 @@ pub(super) fn bound(objects: &Objects, name: &str) -> Vec<u64> {
     };
     let slots = objects.all().flat_map(|user| {
         let slots = user.file().import_slots(name).into_iter();
-        slots.map(|slot| user.run_time(slot))
+        slots.map(|slot| slot.wrapping_add(user.data_bias()))
     });
     slots.filter_map(|slot| word(process, slot)).collect()
 }
