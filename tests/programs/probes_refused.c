@@ -109,6 +109,37 @@ static void places(void)
 	CHECK(!strstr(capriole_error(), "p_"));
 }
 
+/* Where the code is mapped once more: probes are in the loaded file. */
+static void mapped_again(void)
+{
+	uintptr_t start = (uintptr_t)add & -4096ul;
+	char line[512];
+	unsigned long from = 0, to = 0, offset = 0;
+	FILE *maps = fopen("/proc/self/maps", "r");
+	CHECK(maps);
+	while (fgets(line, sizeof line, maps) && !(from <= start && start < to))
+		CHECK(sscanf(line, "%lx-%lx %*s %lx", &from, &to, &offset) == 3);
+	fclose(maps);
+	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+	char *again = mmap(NULL, 8192, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, (off_t)(offset + start - from));
+	CHECK(again != MAP_FAILED && close(file) == 0);
+	struct capriole_probe p = { .symbol = "add", .pre = count };
+	OK(capriole_probe_register(&p));
+	CHECK(p.address == (void *)add);
+	struct capriole_probe q = { AT(again + ((uintptr_t)add - start)), .pre = count };
+	REFUSED(capriole_probe_register(&q), EOPNOTSUPP, "mapped once more");
+	hits = 0;
+	IS(add(1, 2), 5);
+	IS(hits, 1);
+	OK(capriole_probe_unregister(&p));
+	p = (struct capriole_probe){ AT(add), .pre = count };
+	OK(capriole_probe_register(&p));
+	IS(add(1, 2), 5);
+	IS(hits, 2);
+	OK(capriole_probe_unregister(&p));
+	munmap(again, 8192);
+}
+
 /* A copy of a registered probe is not registered. */
 static void copies(void)
 {
@@ -508,6 +539,7 @@ int main(int argc, char **argv)
 	static const struct part parts[] = {
 		{ "nothing_given", nothing_given },
 		{ "places", places },
+		{ "mapped_again", mapped_again },
 		{ "copies", copies },
 		{ "garbage", garbage },
 		{ "known", known },

@@ -518,9 +518,23 @@ impl Server {
         ))
     }
 
+    /// Refuses code of a file that is mapped once more: a place is known by its offset in the file.
+    fn check_loaded(&mut self, address: u64) -> Result<(), Failure> {
+        match self.session()?.is_mapped_again(address)? {
+            false => Ok(()),
+            true => Err(failure(
+                libc::EOPNOTSUPP,
+                format!(
+                    "{address:#x} is in code that the program has mapped once more: probe it where its file is loaded"
+                ),
+            )),
+        }
+    }
+
     /// Refuses what must never be probed.
     fn check_place(&mut self, address: u64) -> Result<(), Failure> {
         let (path, _) = self.file_at(address)?;
+        self.check_loaded(address)?;
         let file = path.rsplit('/').next().unwrap_or_default();
         let is_own = |own: &Range<u64>| own.contains(&address);
         if self.own.iter().any(is_own) || file.starts_with("libcapriole.so") {
@@ -1081,6 +1095,7 @@ impl Server {
         } else {
             six_values(&text)?;
             let (path, offset) = self.file_at(address)?;
+            self.check_loaded(address)?;
             let spec = EventSpec::parse(&format!("{path}:{offset:#x} {text}"))
                 .map_err(|error| failure(libc::EINVAL, one_line(&chain(&error))))?;
             let probe = Probe::from(spec).named(name);

@@ -316,6 +316,13 @@ impl<'a> Selection<'a> {
                 resolve(objects, probe).map(|sites| sites.into_iter().map(|s| (s, None)).collect())
             }
         };
+        // A handler is for one place: in the loaded file, not where its code is mapped once more.
+        let calls = |action: &Action| matches!(action, Action::Call(_) | Action::Replace(_));
+        let is_one = probe.actions.iter().any(calls);
+        let sites = sites.map(|mut sites| {
+            sites.retain(|(site, _)| !is_one || !site.object.is_part());
+            sites
+        });
         sites.with_context(|| format!("event `{}`", probe.label))
     }
 

@@ -210,6 +210,20 @@ impl Session {
         self.work(move |inner| inner.is_excluded(address))
     }
 
+    /// True if an address is in code of a loaded file that the program has mapped once more: probes with
+    /// handlers are put into the loaded file alone.
+    ///
+    /// # Errors
+    /// The program has ended, or its files cannot be read.
+    pub fn is_mapped_again(&mut self, address: u64) -> Result<bool> {
+        self.work(move |inner| {
+            inner.check_running()?;
+            let objects = inner.known.objects(&inner.process)?;
+            let object = objects.containing(address);
+            Ok(object.is_some_and(|object| object.is_part()))
+        })
+    }
+
     /// Returns the functions that the program and its libraries have excluded from probes, by address.
     ///
     /// # Errors
@@ -424,7 +438,7 @@ impl Inner {
         self.check_running()?;
         let objects = self.known.objects(&self.process)?;
         let sites = resolve(objects, probe)?.into_iter();
-        let sites = sites.filter(|site| site.body == Body::Own);
+        let sites = sites.filter(|site| site.body == Body::Own && !site.object.is_part());
         let spot = |site: capriole_planner::resolve::Site| {
             let leaving = site.leaving.as_ref();
             let way = leaving.map(|leaving| &leaving.way);
