@@ -486,7 +486,8 @@ impl Finder<'_> {
                     .symbols()
                     .is_ok_and(|s| s.has_linkage_name(self.pattern))
         };
-        self.objects.all().find(has).map(|object| object.name())
+        let object = self.objects.all().find(has)?;
+        Some(choose::written(&object.name()).to_owned())
     }
 
     fn outside(&self, found: &Found<'_>, size: u64) -> ResolveError {

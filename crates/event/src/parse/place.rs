@@ -167,8 +167,9 @@ pub(super) fn static_marker(text: &str, start: usize, end: usize) -> Result<Site
     })
 }
 
-/// Beginning of the names of libraries that are in memory (memfd_create(2)).
+/// Beginning of the names and paths of libraries that are in memory (memfd_create(2)).
 const MEMFD: &str = "memfd:";
+const MEMFD_PATH: &str = "/memfd:";
 
 /// Finds the colon between file and place: the first that is not part of `::`.
 fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
@@ -180,12 +181,17 @@ fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
         return Some(start + colon); // the path itself may have a colon
     }
     // A library without a file, as lists and messages name it: `memfd:NAME:SYMBOL`.
-    if let Some(name) = text[start..end].strip_prefix(MEMFD)
+    let written = &text[start..end];
+    let prefix = [MEMFD, MEMFD_PATH]
+        .into_iter()
+        .find(|prefix| written.starts_with(prefix));
+    if let Some(prefix) = prefix
+        && let name = &written[prefix.len()..]
         && let Some(colon) = name.find(':')
         && !name[..colon].contains(['$', '%', '@', '='])
         && !name[colon..].starts_with("::")
     {
-        return Some(start + MEMFD.len() + colon);
+        return Some(start + prefix.len() + colon);
     }
     // Behind the place, a colon is in front of a type. Paths may contain blanks.
     let end = match word.contains('/') {
@@ -266,7 +272,11 @@ fn object(text: &str, start: usize, colon: usize) -> Result<ObjectRef, ParseErro
         return Err(ParseError::at(text, start + blank, message, FORM));
     }
     if is_path {
-        return Ok(ObjectRef::Path(object.to_string()));
+        let root = match object.starts_with(MEMFD) {
+            true => "/",
+            false => "",
+        };
+        return Ok(ObjectRef::Path(format!("{root}{object}")));
     }
     if KERNEL.contains(&object) {
         let message = "functions of the kernel are not traced";

@@ -6,6 +6,7 @@ use capriole_dwarf::DebugInfo as _;
 use capriole_event::{Place, Probe};
 use capriole_object::{Entry, Object, Objects};
 
+use super::choose::written;
 use super::{NAMED, ResolveError, indirect};
 
 /// How well an object fits a place, the best first.
@@ -99,7 +100,10 @@ fn used<'a>(
     }
     let mut places: Vec<String> = several
         .iter()
-        .filter_map(|objects| Some(format!("{}:{}", objects.first()?.name(), probe.place)))
+        .filter_map(|objects| {
+            let name = objects.first()?.name();
+            Some(format!("{}:{}", written(&name), probe.place))
+        })
         .collect();
     let all = places.len();
     places.truncate(NAMED);
@@ -137,7 +141,7 @@ fn nowhere(objects: &Objects, main: &Entry, probe: &Probe) -> ResolveError {
         let names = symbols.map(|symbols| symbols.nearest(symbol));
         let prefix = match object.is_main() {
             true => String::new(),
-            false => object.name(),
+            false => written(&object.name()).to_owned(),
         };
         let names = names.unwrap_or_default().into_iter();
         names.map(|name| format!("{prefix}:{name}")).collect()

@@ -58,6 +58,13 @@ fn by_path<'a>(objects: &'a Objects, text: &str) -> Result<&'a Entry, ResolveErr
             .any(|id| ids.contains(&id))
     };
     let entries = objects.entries();
+    let named: Vec<&Entry> = entries.iter().filter(same_path).collect();
+    if named.len() > 1 && text.starts_with("/memfd:") {
+        return Err(ResolveError::AmbiguousObject {
+            name: text.to_owned(),
+            candidates: named.iter().map(|entry| entry.path().to_owned()).collect(),
+        });
+    }
     entries
         .iter()
         .find(same_mapped)
@@ -142,7 +149,8 @@ fn missing(objects: &Objects, name: &str) -> ResolveError {
     // Our own memory, such as stubs, is mapped like files.
     let ours = |name: &String| name.starts_with("memfd:capriole-");
     let names = objects.paths().map(file_name);
-    let names: Vec<String> = names.filter(|name| !ours(name)).collect();
+    let names = names.filter(|name| !ours(name));
+    let names: Vec<String> = names.map(|name| written(&name).to_owned()).collect();
     let wanted = file_name(Path::new(&name));
     let mut near = nearest(&wanted, names.iter().map(String::as_str));
     if near.is_empty() {
@@ -154,6 +162,24 @@ fn missing(objects: &Objects, name: &str) -> ResolveError {
     }
 }
 
+/// Returns the part of a file name that an event can have as its object: up to a character with another
+/// meaning there. The start of the name is enough.
+pub(super) fn written(name: &str) -> &str {
+    const MEMFD: &str = "memfd:";
+    let is_memory = name.starts_with(MEMFD);
+    let begin = if is_memory { MEMFD.len() } else { 0 };
+    let ends = |c: char| match c {
+        ':' | '*' | '?' => true,
+        '$' | '%' | '@' | '=' => is_memory,
+        '(' => !is_memory,
+        c => !is_memory && c.is_whitespace(),
+    };
+    match name[begin..].find(ends) {
+        None | Some(0) => name,
+        Some(length) => &name[..begin + length],
+    }
+}
+
 fn file_name(path: &Path) -> String {
     let name = path.file_name().unwrap_or(path.as_os_str());
     name.to_string_lossy().into_owned()
@@ -162,6 +188,23 @@ fn file_name(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_suggested_as_far_as_they_can_be_written() {
+        for (name, expected) in [
+            ("libc.so.6", "libc.so.6"),
+            ("memfd:the plugin", "memfd:the plugin"),
+            ("memfd:a:b", "memfd:a"),
+            ("memfd:all*", "memfd:all"),
+            ("memfd:a=1", "memfd:a"),
+            ("memfd:", "memfd:"),
+            ("off:set", "off"),
+            ("a b(1)", "a"),
+            (":", ":"),
+        ] {
+            assert_eq!(written(name), expected, "{name}");
+        }
+    }
 
     #[test]
     fn prefers_the_library_of_that_name() {

@@ -115,7 +115,7 @@ pub enum ResolveError {
         file: PathBuf,
     },
     /// The names of several objects start with this name.
-    #[error("`{name}` may be any of these; write more of the name, or a path:{}", list(candidates.iter().map(|path| path.display())))]
+    #[error("{}", which(name, candidates))]
     AmbiguousObject {
         /// The requested name.
         name: String,
@@ -309,6 +309,21 @@ fn no_marker_help(markers: usize, unusable: usize, nearest: &[String]) -> String
         (0, _) => format!(", which has no static markers{damaged}"),
         (_, []) => format!(" among its {markers}{damaged}"),
         (_, names) => format!(" among its {markers}{damaged}; similar: {}", quoted(names)),
+    }
+}
+
+fn which(name: &str, candidates: &[PathBuf]) -> String {
+    let is_same = |pair: &[PathBuf]| pair[0] == pair[1];
+    match candidates.windows(2).all(is_same) {
+        true => format!(
+            "{} libraries in memory have the name of `{name}`, and nothing tells them apart; the program can give \
+             each a name of its own",
+            candidates.len()
+        ),
+        false => format!(
+            "`{name}` may be any of these; write more of the name, or a path:{}",
+            list(candidates.iter().map(|path| path.display()))
+        ),
     }
 }
 
