@@ -256,8 +256,7 @@ impl FetchError {
             }
             FetchError::NotKept(index) => {
                 format!(
-                    "field `{0}` is not kept from entry to exit: only numbers are; a text is read at \
-                     the exit: write {0}:string for calls, +0($entry:{0}):string at a return",
+                    "field `{}` is not kept from entry to exit: only numbers are",
                     name(*index)
                 )
             }

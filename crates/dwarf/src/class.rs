@@ -1,10 +1,11 @@
 //! Members of structs and classes, and name lookup in member functions.
 
+use capriole_object::symbols::demangle::without_blanks;
 use gimli::constants as dw;
 
 use super::error::{DebugError, Refusal};
 use super::origin::is_cpp;
-use super::path::Step;
+use super::path::{Path, Step};
 use super::scope::{Meaning, Site};
 use super::types::{DEPTH, Member, Shape};
 use super::units::{Debug, DieKey};
@@ -26,6 +27,19 @@ pub(super) enum Lookup {
 struct Hit {
     class: DieKey,
     kind: Kind,
+    /// The base classes on the way to the member, outermost first; the last one is `class`.
+    bases: Vec<DieKey>,
+}
+
+impl Hit {
+    /// True if both are the same member of the same object.
+    fn is(&self, other: &Hit) -> bool {
+        let offset = |hit: &Hit| match hit.kind {
+            Kind::Data(member) => Some((member.offset, member.bits)),
+            Kind::Static | Kind::Virtual => None,
+        };
+        self.class == other.class && offset(self) == offset(other)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -49,17 +63,13 @@ impl<'a> Debug<'a> {
         };
         let hits = self.hits(record, class, last, 0, &mut names)?;
         Ok(match hits.as_slice() {
-            [] => Lookup::Missing(names),
+            [] => Lookup::Missing(self.distinguished(record, names)?),
             [one] => match one.kind {
                 Kind::Data(member) => Lookup::Found(member),
                 Kind::Static => Lookup::Static(one.class),
                 Kind::Virtual => Lookup::Virtual(self.path_of(one.class)?),
             },
-            several => {
-                let path = |hit: &Hit| Ok(format!("{}::{last}", self.path_of(hit.class)?));
-                let paths: Result<_, DebugError> = several.iter().map(path).collect();
-                Lookup::Ambiguous(paths?)
-            }
+            several => Lookup::Ambiguous(self.qualified(record, several, last)?),
         })
     }
 
@@ -75,8 +85,8 @@ impl<'a> Debug<'a> {
             return Err(DebugError::Damaged("structs contain each other"));
         }
         let is_it = |class: &str| -> Result<bool, DebugError> {
-            let path = self.path_of(record)?;
-            let rest = path.strip_suffix(class);
+            let path = without_blanks(&self.path_of(record)?);
+            let rest = path.strip_suffix(&without_blanks(class));
             Ok(rest.is_some_and(|rest| rest.is_empty() || rest.ends_with("::")))
         };
         let class = match class {
@@ -87,6 +97,7 @@ impl<'a> Debug<'a> {
             Ok(vec![Hit {
                 class: record,
                 kind,
+                bases: Vec::new(),
             }])
         };
         let (mut anonymous, mut bases) = (Vec::new(), Vec::new());
@@ -130,11 +141,15 @@ impl<'a> Debug<'a> {
                     _ => Kind::Virtual,
                 };
                 let class = if base { inner.class } else { record };
+                let mut bases = inner.bases;
+                if base {
+                    bases.insert(0, key);
+                }
                 // A static member or virtual base class exists once, however often it is inherited.
                 let one = !matches!(kind, Kind::Data(_));
                 let known = |hit: &Hit| hit.class == class && !matches!(hit.kind, Kind::Data(_));
                 if !(one && found.iter().any(known)) {
-                    found.push(Hit { class, kind });
+                    found.push(Hit { class, kind, bases });
                 }
             }
             if !base && !found.is_empty() {
@@ -142,6 +157,53 @@ impl<'a> Debug<'a> {
             }
         }
         Ok(found)
+    }
+
+    /// Replaces names that several base classes have by qualified ones.
+    fn distinguished(&self, record: DieKey, names: Vec<String>) -> Result<Vec<String>, DebugError> {
+        let mut all: Vec<String> = Vec::new();
+        for (index, name) in names.iter().enumerate() {
+            if names[..index].contains(name) {
+                continue;
+            }
+            match names[index + 1..].contains(name) {
+                false => all.push(name.clone()),
+                true => {
+                    let hits = self.hits(record, None, name, 0, &mut Vec::new())?;
+                    match &hits[..] {
+                        [_] => all.push(name.clone()),
+                        several => all.extend(self.qualified(record, several, name)?),
+                    }
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns names of members that have the same name in several base classes, each qualified
+    /// with a base class through which it is the only one. Leaves out members that no name can
+    /// select: their base class is inherited more than once through the same classes.
+    fn qualified(
+        &self,
+        record: DieKey,
+        hits: &[Hit],
+        last: &str,
+    ) -> Result<Vec<String>, DebugError> {
+        let mut names = Vec::new();
+        for hit in hits {
+            'bases: for &base in hit.bases.iter().rev() {
+                for class in scopes(&self.path_of(base)?) {
+                    let found = self.hits(record, Some(class), last, 0, &mut Vec::new())?;
+                    let is_it = matches!(&found[..], [one] if one.is(hit));
+                    let name = format!("{class}::{last}");
+                    if is_it && Path::parse(&name).is_ok() {
+                        names.push(name);
+                        break 'bases;
+                    }
+                }
+            }
+        }
+        Ok(names)
     }
 
     /// Lists member names, including members of anonymous structs and of base classes.
@@ -269,6 +331,17 @@ impl<'a> Debug<'a> {
         }
         Ok(None)
     }
+}
+
+/// Returns the names of a class, the longest first: `a::b::C`, `b::C`, `C`.
+fn scopes(path: &str) -> Vec<&str> {
+    let is_outside = |at: &usize| {
+        let before = &path[..*at];
+        before.matches('<').count() == before.matches('>').count()
+    };
+    let colons = path.match_indices("::").map(|(at, _)| at);
+    let inner = colons.filter(is_outside).map(|at| &path[at + 2..]);
+    std::iter::once(path).chain(inner).collect()
 }
 
 /// Returns `member` shifted by `by` bytes, the offset of the base class or anonymous struct

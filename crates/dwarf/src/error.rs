@@ -160,7 +160,7 @@ pub enum Refusal {
         there: Vec<String>,
     },
     /// Several variables have the name, and none of them takes precedence.
-    #[error("`{name}` names {} variables; write one of {}", .candidates.len(), listed(.candidates))]
+    #[error("`{name}` names {} variables; {}", .candidates.len(), choice(.candidates))]
     Ambiguous {
         /// The requested name.
         name: String,
@@ -194,13 +194,14 @@ pub enum Refusal {
         class: String,
     },
     /// Several base classes have the member.
-    #[error("{c_type} has several members `{name}`; write one of {}", listed(.candidates))]
+    #[error("{c_type} has several members `{name}`; {}", qualified(.candidates))]
     AmbiguousMember {
         /// The struct.
         c_type: String,
         /// The requested name.
         name: String,
-        /// The name qualified with each of the base classes.
+        /// The whole expression, with the name qualified with each of the base classes; empty if that
+        /// is not enough.
         candidates: Vec<String>,
     },
     /// A member of a virtual base class: its place is known only from the object at run time.
@@ -429,6 +430,29 @@ fn listed(names: &[String]) -> String {
     match names.len() > SHOWN {
         true => format!("{}, ...", names[..SHOWN].join(", ")),
         false => names.join(", "),
+    }
+}
+
+/// Tells how to choose one of several variables, some of which may only differ by their lines.
+fn choice(candidates: &[String]) -> String {
+    let plain = |text: &String| text.split(" (line ").next().map(str::to_owned);
+    let mut names: Vec<_> = candidates.iter().filter_map(plain).collect();
+    names.sort_unstable();
+    match names.windows(2).any(|pair| pair[0] == pair[1]) {
+        false => format!("write one of {}", listed(candidates)),
+        true => format!(
+            "they are {}: probe a line where one of them is visible, and write its plain name",
+            listed(candidates)
+        ),
+    }
+}
+
+fn qualified(candidates: &[String]) -> String {
+    match candidates {
+        [] => "their classes are base classes more than once, so no name selects one: write \
+               +OFFSET(POINTER)"
+            .to_owned(),
+        _ => format!("write one of {}", listed(candidates)),
     }
 }
 

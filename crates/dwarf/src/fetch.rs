@@ -40,6 +40,9 @@ pub enum Length {
         of: TypedFetch,
         /// Bytes to subtract from the number: those of a header that it includes.
         less: u64,
+        /// The members that have the address and the length, as they are named behind the text
+        /// (`_M_str`, `_M_len`), if these are two.
+        members: Option<[String; 2]>,
     },
     /// The byte that is fetched tells where the text is, and how long. The first case applies whose
     /// bits are as it says; if none does, the text cannot be read.
@@ -398,6 +401,18 @@ impl<'a> Debug<'a> {
         })
     }
 
+    /// True for a floating point number of another size or kind than a binary one of so many bytes.
+    fn is_other_float(&self, thing: &Thing, bytes: u8) -> Result<bool, Refusal> {
+        Ok(match self.shape(thing.kind)? {
+            Shape::Base { encoding, size, .. } => match encoding {
+                dw::DW_ATE_float => size != u64::from(bytes),
+                dw::DW_ATE_decimal_float => true,
+                _ => false,
+            },
+            _ => false,
+        })
+    }
+
     /// Returns the fetch of one number of the type `wanted`.
     fn as_number(&self, thing: &Thing, wanted: FieldType) -> Result<TypedFetch, Refusal> {
         let c_type = self.c_type(thing.kind);
@@ -412,6 +427,13 @@ impl<'a> Debug<'a> {
                 c_type,
                 size,
                 wanted,
+            });
+        }
+        if shown == Shown::Float && self.is_other_float(thing, bytes)? {
+            return Err(Refusal::Mismatch {
+                of: of(),
+                c_type,
+                wanted: if bytes == 4 { "f32" } else { "f64" },
             });
         }
         let part = match (thing.bits, bits) {

@@ -58,12 +58,11 @@ impl Debug<'_> {
         self.begin();
         let names = self.names()?;
         let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
-        if indices.is_empty()
-            && let Some(identifier) = last_identifier(name)
-        {
-            let fits = |linkage: &str| {
-                is_mangled(linkage) && linkage.contains(identifier) && is(None, Some(linkage))
-            };
+        let identifier = last_identifier(name);
+        if indices.is_empty() && (identifier.is_some() || name.contains("operator")) {
+            let has_it = |linkage: &str| identifier.is_none_or(|word| linkage.contains(word));
+            let fits =
+                |linkage: &str| is_mangled(linkage) && has_it(linkage) && is(None, Some(linkage));
             let found = names.functions.iter().filter(|(linkage, _)| fits(linkage));
             indices = found.flat_map(|(_, indices)| indices).copied().collect();
         }

@@ -6,6 +6,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use capriole_object::symbols::demangle::{is_without_blanks, without_blanks};
 use gimli::constants as dw;
 
 use super::die::Die;
@@ -83,7 +84,11 @@ impl Scopes {
 
     fn is(&self, number: u32, name: &str) -> bool {
         let (seen, whole, _) = &self.all[number as usize];
-        seen == name || whole == name
+        if !name.contains('<') {
+            return seen == name || whole == name;
+        }
+        let name = without_blanks(name);
+        is_without_blanks(seen, &name) || is_without_blanks(whole, &name)
     }
 
     fn is_local(&self, number: u32) -> bool {

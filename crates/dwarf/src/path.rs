@@ -1,6 +1,8 @@
 //! Parser for a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`,
 //! `net::count`, `'server.c'::count`, `args#0`, `this->Base::size`.
 
+use capriole_event::template_width;
+
 use super::error::{Refusal, VariableError};
 
 /// Maximum nesting of parentheses, and maximum number of steps in one path.
@@ -160,14 +162,23 @@ impl Parser<'_> {
         Ok(name)
     }
 
-    /// Parses words with `::` between them.
+    /// Parses words with `::` between them. All but the last may have template arguments.
     fn qualified(&mut self) -> Result<String, VariableError> {
-        let mut name = self.word()?;
+        let mut name = self.part()?;
         while self.eat("::") {
             name += "::";
-            name += &self.word()?;
+            name += &self.part()?;
         }
         Ok(name)
+    }
+
+    /// Parses a word, and the template arguments after it.
+    fn part(&mut self) -> Result<String, VariableError> {
+        let mut part = self.word()?;
+        let width = template_width(self.rest()).unwrap_or(0);
+        part += &self.rest()[..width];
+        self.at += width;
+        Ok(part)
     }
 
     /// Parses a word of letters, digits and `_`.
@@ -232,6 +243,11 @@ mod tests {
         assert_eq!(shown("args#1->b"), "args#1 6->b");
         assert_eq!(shown("p->Base::size"), "p 1->Base::size");
         assert_eq!(shown("pair.0"), "pair 4.0");
+        assert_eq!(
+            shown("t.std::Head<0, long int>::x[1]"),
+            "t 1.std::Head<0, long int>::x 27[1]"
+        );
+        assert_eq!(shown("Box<A<B::c>>::count"), "Box<A<B::c>>::count");
         assert_eq!(shown("a[-1]"), "a 1[-1]");
     }
 

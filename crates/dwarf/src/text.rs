@@ -103,10 +103,11 @@ impl Debug<'_> {
         if let Some(known) = self.known_text(thing.kind)? {
             return self.as_known(&thing, known);
         }
-        for (pointer, length) in self.text_layouts(key)? {
-            let (Some(pointer), Some(length)) =
-                (self.within(&thing, pointer)?, self.within(&thing, length)?)
-            else {
+        for (to_text, to_length) in self.text_layouts(key)? {
+            let (Some(pointer), Some(length)) = (
+                self.within(&thing, to_text)?,
+                self.within(&thing, to_length)?,
+            ) else {
                 continue;
             };
             let is_text = match self.shape(pointer.kind)? {
@@ -121,6 +122,7 @@ impl Debug<'_> {
                     length: Some(Box::new(Length::Number {
                         of: length,
                         less: 0,
+                        members: Some([to_text, to_length].map(|path| path.join("."))),
                     })),
                     c_type: self.c_type(thing.kind),
                     ..text
@@ -152,6 +154,7 @@ impl Debug<'_> {
         };
         let (text, length) = match known.layout {
             Layout::Counted { text, length } => {
+                let members = Some([text, length].map(str::to_owned));
                 let (Some(text), Some(length)) =
                     (self.within(thing, &[text])?, self.within(thing, &[length])?)
                 else {
@@ -163,7 +166,12 @@ impl Debug<'_> {
                     _ => return Ok(None),
                 }
                 let of = self.typed(length, None)?;
-                (text, Some(Box::new(Length::Number { of, less: 0 })))
+                let length = Length::Number {
+                    of,
+                    less: 0,
+                    members,
+                };
+                (text, Some(Box::new(length)))
             }
             Layout::Terminated { text } => {
                 let Some(text) = self.within(thing, &[text])? else {
@@ -416,7 +424,11 @@ fn counted(text: Sum, (length, of): (Sum, FieldType), less: u64) -> TypedFetch {
     let of = typed(length, is_link, of, String::new());
     let (fetch, link_address) = text.at();
     TypedFetch {
-        length: Some(Box::new(Length::Number { of, less })),
+        length: Some(Box::new(Length::Number {
+            of,
+            less,
+            members: None,
+        })),
         ..typed(fetch, link_address, FieldType::STRING, String::new())
     }
 }

@@ -375,10 +375,11 @@ impl<'a> Debug<'a> {
                 });
             }
             Lookup::Ambiguous(candidates) => {
+                let whole = |member: String| format!("{}{sign}{member}", thing.text);
                 return Err(Refusal::AmbiguousMember {
                     c_type: self.c_type(thing.kind),
                     name: name.to_owned(),
-                    candidates,
+                    candidates: candidates.into_iter().map(whole).collect(),
                 });
             }
             Lookup::Missing(_) if self.has_variants(key)? => {

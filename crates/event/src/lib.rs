@@ -92,3 +92,4 @@ pub use parse::Fields;
 pub use place::{ObjectRef, Place};
 pub use probe::{Action, Call, Entry, Map, Pairing, Probe, ProbeError, Side};
 pub use spec::EventSpec;
+pub use symbol::template_width;

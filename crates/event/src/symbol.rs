@@ -103,6 +103,18 @@ impl Iterator for Scanner<'_> {
     }
 }
 
+/// Returns the width of the template arguments at the start of `text` if they belong to a scope:
+/// of `<int, long>` in `<int, long>::count`.
+pub fn template_width(text: &str) -> Option<usize> {
+    if !text.starts_with('<') {
+        return None;
+    }
+    let mut scanner = Scanner::new(text);
+    while scanner.next().is_some() && scanner.depth > 0 {}
+    let is_closed = scanner.depth == 0;
+    (is_closed && text[scanner.at..].starts_with("::")).then_some(scanner.at)
+}
+
 /// True if a bracket is never closed.
 pub(crate) fn is_open(symbol: &str) -> bool {
     let mut scanner = Scanner::new(symbol);
@@ -213,7 +225,7 @@ fn continues(before: &str, rest: &str) -> bool {
     }
     // `void f<int>(int)`: a return type comes first, and the parameters are still to come.
     let end = argument_start(rest);
-    !has_parameters(before) && rest[..end].contains('(')
+    !has_parameters(before) && has_parameters(&rest[..end])
 }
 
 /// Returns the start of the first argument in `text`, or the end of `text`.

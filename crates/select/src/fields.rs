@@ -216,7 +216,11 @@ impl<'a> Reader<'a> {
                 Some(wanted) if wanted.is_in_memory() => {
                     self.push_kept_memory(argument, site, &mut fields)?;
                 }
-                _ => self.push(argument, site, &mut fields)?,
+                _ => {
+                    self.push(argument, site, &mut fields)?;
+                    self.is_kept(argument, site, &fields)
+                        .with_context(|| format!("field `$entry:{}`", argument.fetch))?;
+                }
             }
         }
         fields.fetch.recorded = fields.fetch.fields.len();
@@ -246,9 +250,35 @@ impl<'a> Reader<'a> {
         let found = debug.fetch(&place, &argument.fetch, argument.field_type);
         let field = found
             .map_err(|error| err!(Field, "{error}"))
-            .and_then(|found| Ok(typed(&KeptMemory::of(&found)?.word, site)?.0))
+            .and_then(|found| Ok(typed(&KeptMemory::of(&found, &argument.fetch)?.word, site)?.0))
             .with_context(|| format!("field `{}`", argument.name))?;
         fields.push(&argument.name, field, FieldType::X64);
+        Ok(())
+    }
+
+    /// Refuses a last field that is a text or an array by its type in the source, of which nothing is
+    /// kept unless it is named as one.
+    fn is_kept(&mut self, argument: &FetchArg, site: &'a Site, fields: &Fields) -> Result<()> {
+        let last = fields.infos.last().map(|info| info.field_type);
+        let Some(found) = last.filter(|found| found.is_in_memory()) else {
+            return Ok(());
+        };
+        let what = match found.is_string() {
+            true => "a text",
+            false => "an array",
+        };
+        let name = &argument.fetch;
+        let (debug, place) = self.debug(site)?;
+        if let Base::Variable(_) = name.base
+            && let Ok(whole) = debug.fetch(&place, name, None)
+        {
+            KeptMemory::of(&whole, name)?;
+            bail!(
+                Field,
+                "it is {what}, and only numbers are kept from the entry; to read it at the return by its \
+                 address at the entry, write $entry:{name}:{found}"
+            );
+        }
         Ok(())
     }
 
@@ -607,7 +637,7 @@ impl<'a> Reader<'a> {
             let (debug, place) = self.debug_of_entry(site)?;
             let found = debug.fetch(&place, fetch, Some(wanted));
             let found = found.map_err(|error| err!(Field, "{error}"))?;
-            let kept = KeptMemory::of(&found)?;
+            let kept = KeptMemory::of(&found, fetch)?;
             let field = match kept.at_exit(&found, &Source::Kept { call, word })? {
                 Some(field) => field,
                 None => typed(&found, site)?.0,

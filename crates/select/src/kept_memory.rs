@@ -18,12 +18,12 @@ pub struct KeptMemory {
 }
 
 impl KeptMemory {
-    /// Returns what to keep of a value so that the exit can read it. A pointer on the way to the whole
-    /// value is followed at the entry, its own parts are read at the exit.
+    /// Returns what to keep of the variable `name` so that the exit can read it. A pointer on the way to
+    /// the whole value is followed at the entry, its own parts are read at the exit.
     ///
     /// # Errors
     /// It is not in memory, or more than one number would have to be kept.
-    pub fn of(found: &TypedFetch) -> Result<KeptMemory> {
+    pub fn of(found: &TypedFetch, name: &Fetch) -> Result<KeptMemory> {
         let mut parts = Vec::new();
         collect(found, &mut parts);
         let first = parts[0];
@@ -46,19 +46,10 @@ impl KeptMemory {
             });
         }
         if !same || parts.iter().any(|part| part.fetch.derefs.is_empty()) {
-            // The members of such texts, by their types in C++, Rust and Go.
-            let parts = match found.c_type.as_str() {
-                view if view.contains("string_view") => ("_M_str", "_M_len"),
-                slice if slice.starts_with('&') => ("data_ptr", "length"),
-                slice if slice.starts_with("[]") => ("array", "len"),
-                _ => ("str", "len"),
-            };
             bail!(
                 Field,
-                "it is in several registers at the entry, of which one would be kept: name its parts, \
-                 as in +0($entry:NAME.{}):string[$entry:NAME.{}]",
-                parts.0,
-                parts.1
+                "it is in several registers at the entry, of which one would be kept{}",
+                parts_of(found, name)
             );
         }
         let mut reads = first.fetch.derefs.len() - 1;
@@ -89,6 +80,18 @@ impl KeptMemory {
             None => Ok(None),
         }
     }
+}
+
+/// Returns advice to name the parts of the text `name`, if they have names.
+fn parts_of(found: &TypedFetch, name: &Fetch) -> String {
+    let Some(capriole_dwarf::Length::Number {
+        members: Some([text, length]),
+        ..
+    }) = found.length.as_deref()
+    else {
+        return String::new();
+    };
+    format!(": write +0($entry:{name}.{text}):string[$entry:{name}.{length}]")
 }
 
 /// Adds the fetch and all that it is fetched by.
@@ -123,7 +126,7 @@ pub fn length(
 ) -> Result<Option<Box<Length>>> {
     Ok(match found.length.as_deref() {
         None => None,
-        Some(capriole_dwarf::Length::Number { of, less }) => Some(Box::new(Length::Number {
+        Some(capriole_dwarf::Length::Number { of, less, .. }) => Some(Box::new(Length::Number {
             of: field(of)?,
             less: *less,
         })),

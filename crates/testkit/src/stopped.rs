@@ -106,7 +106,7 @@ impl Stopped {
             Element::Ipv6 => panic!("debug information has no addresses of IPv6"),
             Element::String { .. } if typed.length.is_some() => {
                 let (of, less) = match typed.length.as_deref().unwrap() {
-                    Length::Number { of, less } => (of, *less),
+                    Length::Number { of, less, .. } => (of, *less),
                     Length::Cases(cases) => {
                         let tag = self.memory(address, 1)[0];
                         let holds = |case: &&Case| {

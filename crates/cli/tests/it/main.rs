@@ -12,6 +12,7 @@ mod traces;
 
 mod abandoned_lanes;
 mod actions;
+mod advised;
 mod against_gdb;
 mod all_errors;
 mod arrays_behind_pointers;

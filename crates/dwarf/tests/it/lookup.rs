@@ -365,7 +365,7 @@ fn rust_is_read_as_far_as_it_goes() {
             let text = ask("text").unwrap();
             assert_eq!(text.field_type, capriole_event::FieldType::STRING);
             let length = text.length.expect("a length");
-            let capriole_dwarf::Length::Number { of, less: 0 } = *length else {
+            let capriole_dwarf::Length::Number { of, less: 0, .. } = *length else {
                 panic!("{length:?}");
             };
             assert_eq!(of.field_type, capriole_event::FieldType::U64);

@@ -12,7 +12,7 @@ use crate::parse::fetch;
 use crate::parse::fetch::closing_quote;
 use crate::parse::{aggregation, call_stack};
 use crate::spec::Columns;
-use crate::symbol::starts_aggregate;
+use crate::symbol::{starts_aggregate, template_width};
 
 /// Name of a function's result that has none.
 const RESULT: &str = "ret";
@@ -207,7 +207,8 @@ fn compares(text: &str) -> bool {
     operators.iter().any(|operator| text.contains(operator))
 }
 
-/// Returns the end of the word at `at`: the first character outside of `\"..."` that `stops` it.
+/// Returns the end of the word at `at`: the first character that `stops` it, outside of `\"..."`,
+/// `'FILE'::` and the template arguments of a scope.
 pub(super) fn word_end(
     text: &str,
     at: usize,
@@ -219,6 +220,10 @@ pub(super) fn word_end(
         if stops(c) {
             break;
         }
+        if let Some(width) = scope_width(&text[here..end]) {
+            here += width;
+            continue;
+        }
         here += c.len_utf8();
         let quoted = (c == '\\')
             .then(|| text[here..end].strip_prefix('"'))
@@ -228,6 +233,18 @@ pub(super) fn word_end(
         }
     }
     here
+}
+
+/// Returns the width of a part of a variable's scope that may have any characters, at the start of
+/// `text`: `'FILE'` or template arguments.
+pub(super) fn scope_width(text: &str) -> Option<usize> {
+    match text.strip_prefix('\'') {
+        Some(inside) => {
+            let length = inside.find('\'')?;
+            inside[length + 1..].starts_with("::").then_some(length + 2)
+        }
+        None => template_width(text),
+    }
 }
 
 /// Parses the argument `text[at..end]`, the `number`-th of its event, behind the fields `before`.
@@ -432,7 +449,7 @@ fn colon(body: &str) -> Option<usize> {
             '$' if rest.starts_with("$entry:") => "$entry:".len(),
             ':' if rest.starts_with("::") => 2,
             ':' => return Some(at),
-            '\'' => 1 + rest[1..].find("'::").map_or(0, |length| length + 1),
+            '\'' | '<' => scope_width(rest).unwrap_or(1),
             c => c.len_utf8(),
         };
     }

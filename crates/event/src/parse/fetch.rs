@@ -4,7 +4,7 @@ use crate::error::ParseError;
 use crate::fetch::{Base, Deref, Fetch, Value};
 use crate::gpr::Gpr;
 use crate::number;
-use crate::symbol::is_word;
+use crate::symbol::{is_word, template_width};
 use std::str::FromStr;
 
 const REGISTERS: &str =
@@ -95,7 +95,7 @@ fn base(text: &str, at: usize, end: usize) -> Result<Base, ParseError> {
         _ => {
             let help = match first {
                 '&' => "write the variable without &: a structure's own address cannot be recorded",
-                '*' => "write +0(VARIABLE) for what a pointer leads to",
+                '*' => &format!("write {} for what the pointer leads to", followed(word)),
                 '/' => "the file stands first, as in PATH:SYMBOL; events are of the kinds p and r",
                 '"' | '\'' => "a text is \\\"TEXT\"",
                 _ => FORMS,
@@ -104,6 +104,17 @@ fn base(text: &str, at: usize, end: usize) -> Result<Base, ParseError> {
             Err(ParseError::at(text, at, message, help))
         }
     }
+}
+
+/// Returns `p[0][0]` for `**p`.
+fn followed(word: &str) -> String {
+    let variable = word.trim_start_matches('*');
+    let stars = word.len() - variable.len();
+    let variable = match variable.starts_with(is_word) {
+        true => variable,
+        false => "VARIABLE",
+    };
+    variable.to_owned() + &"[0]".repeat(stars)
 }
 
 fn register(text: &str, at: usize, name: &str) -> Result<Base, ParseError> {
@@ -294,13 +305,21 @@ fn variable(text: &str, at: usize, word: &str) -> Result<Base, ParseError> {
             .find(|c| !is_word(c))
             .map_or(word.len(), |n| from + n)
     };
+    // The end of a word with its template arguments, if it is a scope.
+    let part_end = |from: usize| {
+        let end = word_end(from);
+        match end > from {
+            true => end + template_width(&word[end..]).unwrap_or(0),
+            false => end,
+        }
+    };
     // The end of a name with its scopes, and true if its last word is present.
     let name_end = |from: usize| {
-        let mut end = word_end(from);
+        let mut end = part_end(from);
         let mut whole = end > from;
         while whole && word[end..].starts_with("::") {
             let behind = end + 2;
-            end = word_end(behind);
+            end = part_end(behind);
             whole = end > behind;
         }
         (end, whole)

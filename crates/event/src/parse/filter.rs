@@ -10,7 +10,7 @@ use crate::parse::arguments;
 use crate::parse::arguments::{MAX_ARGUMENTS, Where, is_result};
 use crate::parse::fetch::{closing_quote, unescaped};
 use crate::spec::NamedOperand;
-use crate::symbol::is_word;
+use crate::symbol::{is_word, template_width};
 use capriole_text::units::parse_duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -544,6 +544,10 @@ fn value_width(text: &str) -> usize {
             '\'' => match rest[1..].find("'::") {
                 Some(length) if matches!(last, '(' | ':') => length + 4,
                 _ => break,
+            },
+            '<' if is_word(last) => match template_width(rest) {
+                Some(width) => width,
+                None => break,
             },
             '-' if rest.starts_with("->") => 2,
             '+' | '-' if sign => 1,

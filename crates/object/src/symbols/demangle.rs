@@ -132,7 +132,12 @@ fn significant(name: &str) -> impl Iterator<Item = char> {
 /// contains it, unless the ABI abbreviates it (`std::string::string`). `None` for operators,
 /// which are mangled as codes.
 pub fn last_identifier(name: &str) -> Option<&str> {
-    let head = &name[..Parts::of(name).start(Kind::Parameters)];
+    // Lambdas and functions around a local class have parameters of their own.
+    let parts = Parts::of(name);
+    let own = parts.iter().rev();
+    let own = own.take_while(|(kind, _)| matches!(kind, Kind::Parameters | Kind::Copy));
+    let own: usize = own.map(|(_, text)| text.len()).sum();
+    let head = &name[..name.len() - own];
     let head = strip_template_arguments(strip_brackets(head))?;
     let start = head
         .char_indices()
@@ -245,6 +250,10 @@ mod tests {
             ("ns::Foo::operator int", None),
             ("operator new(unsigned long)", None),
             ("Foo::operator()(int) const", None),
+            ("main::{lambda(int)#1}::operator()", None),
+            ("f(int)::{lambda(int)#1}::operator()(int) const", None),
+            ("f(int)::Local::get() const", Some("get")),
+            ("f(int)::{lambda(int)#1}::get", Some("get")),
             ("alloc::vec::Vec<T>::push", Some("push")),
             ("<a::B as c::D>::run", Some("run")),
             ("f", Some("f")),

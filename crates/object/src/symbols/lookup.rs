@@ -134,13 +134,15 @@ impl SymbolTable {
                 || is_wanted(&without_template_arguments(&name.short))
                 || is_wanted(&without_tags(&name.short))
         };
-        let Some(identifier) = last_identifier(&wanted) else {
+        let identifier = last_identifier(&wanted);
+        if identifier.is_none() && !wanted.contains("operator") {
             return Vec::new();
-        };
+        }
         let symbols = self.raw.symbols.iter().enumerate();
         let found = symbols.filter_map(|(index, symbol)| {
             let name = self.raw.text(symbol);
-            let may_be = demangle::is_mangled(name) && name.contains(identifier);
+            let may_be = demangle::is_mangled(name)
+                && identifier.is_none_or(|identifier| name.contains(identifier));
             (may_be && matches(&demangle::demangle(name)?)).then_some(index as u32)
         });
         let mut found: Vec<u32> = found.collect();

@@ -68,12 +68,6 @@ impl<'a> Parts<'a> {
         kept.map(|(_, text)| text).collect()
     }
 
-    /// Returns the offset of the first part of a kind, or the length of the name.
-    pub(super) fn start(&self, kind: Kind) -> usize {
-        let before = self.iter().take_while(|(other, _)| *other != kind);
-        before.map(|(_, text)| text.len()).sum()
-    }
-
     fn divide(&mut self) -> Option<()> {
         let name = self.name;
         let mut at = 0;
