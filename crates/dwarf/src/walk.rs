@@ -45,9 +45,14 @@ impl<'a> Debug<'a> {
         } = meaning;
         let mut thing = self.thing(site, &variable, frame).map_err(failed)?;
         thing.at = at;
+        let implied_steps = steps.len();
         let implied = steps.into_iter().map(|step| (at, step));
-        for (at, step) in implied.chain(path.steps) {
+        for (index, (at, step)) in implied.chain(path.steps).enumerate() {
             let next = self.step(site, thing, &step);
+            let next = match index < implied_steps {
+                true => next.map_err(without_object),
+                false => next,
+            };
             let next = next.and_then(|next| self.settle(next));
             thing = next.map_err(|refusal| VariableError { at, refusal })?;
             thing.at = at;
@@ -426,6 +431,26 @@ pub(super) fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
     let address = word(place.clone(), text)?;
     Ok(Place::Memory(address))
 }
+/// Leaves out the implied object (`this->`) of names that a message advises to write.
+fn without_object(refusal: Refusal) -> Refusal {
+    let member = |text: String| match text.rsplit_once("->") {
+        Some((_, member)) => member.to_owned(),
+        None => text,
+    };
+    match refusal {
+        Refusal::AmbiguousMember {
+            c_type,
+            name,
+            candidates,
+        } => Refusal::AmbiguousMember {
+            c_type,
+            name,
+            candidates: candidates.into_iter().map(member).collect(),
+        },
+        other => other,
+    }
+}
+
 
 /// Returns the eight bytes at a place, as a number for further steps.
 pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
