@@ -163,6 +163,26 @@ impl Debug<'_> {
         })
     }
 
+    /// True if the compiler may have left out the result of the function that contains the code at a
+    /// site, where no caller uses it: GCC in copies, which have names of their own, and LLVM in any
+    /// function that it optimises and all of whose callers it has seen.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged.
+    pub fn may_lack_result(&self, site: &Site, callers: Callers) -> Result<bool, DebugError> {
+        self.begin();
+        let function = self.die(site.frames[0].key)?;
+        let producer = self.producer(&function);
+        Ok(match callers {
+            Callers::Any => false,
+            Callers::Changed => true,
+            Callers::Own if producer.contains("clang version") => !self.is_unoptimised(&function),
+            // rustc, and other front ends of LLVM, do not mark optimised functions.
+            Callers::Own => producer.contains("LLVM"),
+        })
+    }
+
     /// Returns the result of the function that contains the code at a site, if that is a text: a
     /// `std::string`, a `string_view` or a reference to them, `&str` or `String` of Rust, a `string` of
     /// Go, or a known one of C or a pointer to it; with `through`, also if it points to one.

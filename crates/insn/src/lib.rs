@@ -11,6 +11,7 @@
 //! * [`Shown`]: addresses where instructions are proved to begin;
 //! * [`stack_check`](stack_check()): length of the stack check at the start of Go functions;
 //! * [`live_at`]: the registers whose values still matter at a site, and whether the flags do;
+//! * [`result_use`](result_use()): whether the code after a call reads its result;
 //! * [`red_zone`]: code that keeps values below the stack pointer;
 //! * [`relocate`](relocate()): a copy of some instructions that behaves the
 //!   same elsewhere;
@@ -29,7 +30,7 @@ pub mod landing_pads;
 mod shown;
 pub mod targets;
 
-pub use arch::{conventions, decode, exits, jump_table, liveness, red_zone, relocate};
+pub use arch::{conventions, decode, exits, jump_table, liveness, red_zone, relocate, result_use};
 
 pub use arch::stack_check::stack_check;
 pub use decode::{Code, Extent};
@@ -39,6 +40,7 @@ pub use jump_table::{IndirectJump, Resolution};
 pub use landing_pads::{LandingPadError, landing_pads};
 pub use liveness::{Live, RegSet, live_among, live_at};
 pub use relocate::{RelocateError, Relocated, relocate};
+pub use result_use::{Branch, References, ResultUse, result_use};
 pub use shown::Shown;
 pub use targets::Targets;
 

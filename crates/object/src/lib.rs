@@ -613,6 +613,28 @@ impl ObjectFile {
         pointers::import_slots(&self.source, &self.headers, name).unwrap_or_default()
     }
 
+    /// Returns the link addresses in the text to which words of the object's data point.
+    ///
+    /// # Errors
+    ///
+    /// The relocations are damaged, or the file cannot be read any more.
+    pub fn code_pointers(&self) -> Result<Vec<u64>, ObjectError> {
+        let problem = |reason| ObjectError::new(&self.path, reason);
+        let relocated = pointers::relative_relocations(&self.source, &self.headers);
+        let mut found: Vec<u64> = Vec::new();
+        let mut insert = |link: u64| {
+            if self.is_text(link) {
+                found.push(link);
+            }
+        };
+        let relocated = relocated.map_err(problem)?;
+        relocated.into_iter().for_each(|(_, value)| insert(value));
+        if self.kind() == ObjectKind::FixedProgram {
+            pointers::data_words(&self.source, &self.headers, |_, word| insert(word)).map_err(problem)?;
+        }
+        Ok(found)
+    }
+
     /// Reads a table on first use, and returns the same result or error from then on.
     fn lazy<'a, T>(
         &self,

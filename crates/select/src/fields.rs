@@ -4,6 +4,7 @@ use crate::advice::Advice;
 use crate::content::content;
 use crate::error::{Context, Error, Result, bail, err};
 use crate::kept_memory::KeptMemory;
+use crate::results::Results;
 use crate::slots::Area;
 use crate::{entry, enumerators, kept_memory, marker, names, slots};
 use capriole_codegen::condition::{Condition, Relation, Subject, Width};
@@ -102,6 +103,8 @@ impl Fields {
 #[derive(Default)]
 pub struct Reader<'a> {
     debug: HashMap<PathBuf, Debug<'a>>,
+    /// The uses of results, for each object; `None` if they cannot be found.
+    results: HashMap<PathBuf, Option<Results<'a>>>,
     /// Values that the event's fields need from the entry, and the area of its call slots.
     kept: Vec<entry::Kept>,
     area: Area,
@@ -187,7 +190,8 @@ impl<'a> Reader<'a> {
             }
             // Calls are recorded with their result, if they have one that can be read.
             let added = probe.of_calls && argument.name == names::RESULT;
-            if !(added && is_untyped_result(argument) && self.has_no_result(site)) {
+            let is_left_out = added && is_untyped_result(argument) && self.has_no_result(site);
+            if !is_left_out {
                 self.push(argument, site, &mut fields)?;
             }
         }
@@ -275,8 +279,8 @@ impl<'a> Reader<'a> {
             KeptMemory::of(&whole, name)?;
             bail!(
                 Field,
-                "it is {what}, and only numbers are kept from the entry; to read it at the return by its \
-                 address at the entry, write $entry:{name}:{found}"
+                "it is {what}, and only numbers are kept from the entry; the return reads it by its address at \
+                 the entry: write {name}:{found} for calls, $entry:{name}:{found} at a return"
             );
         }
         Ok(())
@@ -707,9 +711,13 @@ impl<'a> Reader<'a> {
     }
 
     /// True if debug information declares that the function which ends at a site has no result, or one
-    /// that cannot be read.
+    /// that cannot be read, or the compiler may have left it out.
     fn has_no_result(&mut self, site: &'a Site) -> bool {
-        match self.returned(site) {
+        let returned = self.returned(site);
+        if self.is_there(site, returned.as_ref()).is_err() {
+            return true;
+        }
+        match returned {
             Some(Returned::Number(..) | Returned::Vector(_) | Returned::Other(_)) | None => false,
             Some(
                 Returned::Nothing
@@ -733,7 +741,9 @@ impl<'a> Reader<'a> {
     /// information has it, true if the result is in a vector register, and the names of its values.
     fn result_type(&mut self, site: &'a Site) -> Result<(FieldType, bool, Enumerators)> {
         let unknown = || (FieldType::X64, false, Vec::new());
-        match self.returned(site) {
+        let returned = self.returned(site);
+        self.is_there(site, returned.as_ref())?;
+        match returned {
             Some(Returned::Number(field_type, enumerators)) => Ok((field_type, false, enumerators)),
             Some(Returned::Vector(field_type)) => Ok((field_type, true, Vec::new())),
             Some(Returned::Elsewhere(c_type)) => bail!(
@@ -762,6 +772,51 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Refuses a number as the result where the compiler knew all callers, and none uses it.
+    fn is_there(&mut self, site: &'a Site, returned: Option<&Returned>) -> Result<()> {
+        let register = match returned {
+            Some(Returned::Number(..)) => Register::RAX,
+            Some(Returned::Vector(_)) => Register::XMM0,
+            _ => return Ok(()),
+        };
+        if !self.lacks_result(site, register) {
+            return Ok(());
+        }
+        let (name, typed) = match register {
+            Register::XMM0 => ("xmm0", "f64"),
+            _ => ("rax", "x64"),
+        };
+        bail!(
+            Field,
+            "the compiler knew all callers of the function, and none of them uses its result, which it may \
+             have left out; $retval:{typed} is whatever {name} holds"
+        )
+    }
+
+    /// True if the function that ends at a site may lack its result, and no caller uses it.
+    fn lacks_result(&mut self, site: &'a Site, register: Register) -> bool {
+        let Some(leaving) = &site.leaving else {
+            return false;
+        };
+        let entry = site.object.link(leaving.function);
+        let callers = callers(site, entry);
+        let Ok(debug) = self.debug_of(site) else {
+            return false;
+        };
+        let place = debug.site(entry, None);
+        let may_lack = place.is_ok_and(|place| debug.may_lack_result(&place, callers) == Ok(true));
+        if !may_lack {
+            return false;
+        }
+        let path = site.object.path().to_owned();
+        let results = self.results.entry(path.clone());
+        let results = results.or_insert_with(|| Results::of(site.object.file()));
+        let (Some(results), Some(debug)) = (results, self.debug.get(&path)) else {
+            return false;
+        };
+        results.is_unused(debug, entry, register)
+    }
+
     /// Returns the fetch of the function's result at an exit, if debug information says that it is a
     /// text, and it is asked for without a type or as a string.
     fn result_text(&mut self, argument: &FetchArg, site: &'a Site) -> Result<Option<TypedFetch>> {
@@ -779,20 +834,7 @@ impl<'a> Reader<'a> {
         let Ok(place) = debug.site(entry, None) else {
             return Ok(None);
         };
-        let mut callers = Callers::Own;
-        if let Ok(symbols) = site.object.symbols() {
-            let function = symbols.function_starting_at(entry);
-            for name in function.into_iter().flat_map(|found| symbols.names(found)) {
-                let is_copy = COPIES.iter().any(|mark| name.linkage.contains(mark));
-                callers = match (callers, name.binding) {
-                    (Callers::Changed, _) => Callers::Changed,
-                    _ if is_copy => Callers::Changed,
-                    (Callers::Own, Binding::Local) => Callers::Own,
-                    _ => Callers::Any,
-                };
-            }
-        }
-        let text = debug.returned_text(&place, callers, as_string);
+        let text = debug.returned_text(&place, callers(site, entry), as_string);
         match text {
             Ok(ReturnedText::Text(text)) => Ok(Some(text)),
             Ok(ReturnedText::No) => Ok(None),
@@ -1088,6 +1130,25 @@ fn named(site: &Site) -> Option<&str> {
             .map(|name| name.split_once('@').map_or(name, |(plain, _)| plain)),
         false => (!site.is_entry() || site.marker.is_some()).then_some(""),
     }
+}
+
+/// Returns the possible callers of the function that begins at a link address.
+fn callers(site: &Site, entry: u64) -> Callers {
+    let mut callers = Callers::Own;
+    let Ok(symbols) = site.object.symbols() else {
+        return callers;
+    };
+    let function = symbols.function_starting_at(entry);
+    for name in function.into_iter().flat_map(|found| symbols.names(found)) {
+        let is_copy = COPIES.iter().any(|mark| name.linkage.contains(mark));
+        callers = match (callers, name.binding) {
+            (Callers::Changed, _) => Callers::Changed,
+            _ if is_copy => Callers::Changed,
+            (Callers::Own, Binding::Local) => Callers::Own,
+            _ => Callers::Any,
+        };
+    }
+    callers
 }
 
 /// Parameters of a function, by name.

@@ -26,6 +26,7 @@ mod kept_memory;
 pub mod marker;
 pub mod message;
 pub mod names;
+mod results;
 pub mod returns;
 pub mod select;
 pub mod slots;

@@ -35,6 +35,7 @@ const fn case(
 const ONE_OF: (&str, &str) = ("write one of ", "");
 const MEMBERS: (&str, &str) = ("name a member: there are ", "");
 const WRITE: (&str, &str) = ("write ", "");
+const KEPT: (&str, &str) = ("for calls, ", " at a return");
 const HELP: (&str, &str) = ("help: write ", " for ");
 const SIMILAR: (&str, &str) = ("similar: ", "");
 
@@ -67,8 +68,8 @@ const CASES: [Case; 26] = [
         "r :inherited $entry:{}",
         &["11", "12"],
     ),
-    case("r :texts $entry:s", WRITE, "r :texts {}", &["\"hello\""]),
-    case("r :texts $entry:x", WRITE, "r :texts {}", &["\"world\""]),
+    case("r :texts $entry:s", KEPT, "r :texts {}", &["\"hello\""]),
+    case("r :texts $entry:x", KEPT, "r :texts {}", &["\"world\""]),
     case("r :texts $entry:v", WRITE, "r :texts {}", &["\"view\""]),
     case(
         "r :texts $entry:v:string",

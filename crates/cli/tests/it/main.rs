@@ -117,3 +117,4 @@ mod toolchains;
 mod translated;
 mod unended_calls;
 mod uprobes;
+mod unused_results;

@@ -8,5 +8,6 @@ pub mod jump_table;
 pub mod liveness;
 pub mod red_zone;
 pub mod relocate;
+pub mod result_use;
 pub(crate) mod stack_check;
 pub(crate) mod sweep;
