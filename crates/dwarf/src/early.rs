@@ -16,6 +16,8 @@ use capriole_prologue::{Place, Prologue, Start, Sum};
 
 /// Maximum bytes of a function's code examined.
 const CODE: u64 = 1 << 16;
+/// Number of registers for arguments that are numbers or pointers.
+const REGISTERS: usize = 6;
 /// Work charged for following a function's first instructions once, in entries read.
 const INSTRUCTIONS: u64 = 1000;
 
@@ -91,7 +93,10 @@ impl<'a> Debug<'a> {
             }
             let place = match self.locate(die, context) {
                 Ok((place, true)) => Some(place),
-                Ok((_, false)) => arrival(die)?,
+                Ok((_, false)) => match arrival(die) {
+                    Err(Refusal::ValueOrPointer { .. }) => None,
+                    found => found?,
+                },
                 Err(_) => None,
             };
             let mut after = next;
@@ -145,20 +150,32 @@ impl<'a> Debug<'a> {
         Ok(is_c && without && self.size(self.type_of(&variable.die)?)? == Some(4))
     }
 
-    /// Corrects the place of a class whose address is passed on the stack: clang describes the
-    /// object itself as being there, although it never is.
+    /// Corrects the place of a class whose address is passed on the stack: LLVM describes the
+    /// object itself as being there, although it never is. Refuses a large structure of Rust of which
+    /// that is not certain.
     pub(super) fn by_address(
         &self,
         die: &Die<'a>,
         place: Place,
-        address: u64,
-    ) -> Result<Place, DebugError> {
-        let (Place::Memory(sum), Some(cfa)) = (&place, self.cfa(address)) else {
+        context: Context<'_>,
+    ) -> Result<Place, Refusal> {
+        let (Place::Memory(sum), Some(cfa)) = (&place, self.cfa(context.address)) else {
             return Ok(place);
         };
         let passed = sum.start == cfa.start && sum.reads == cfa.reads && sum.plus >= cfa.plus;
         if !passed || die.tag() != dw::DW_TAG_formal_parameter {
             return Ok(place);
+        }
+        let pointed = sum.clone().read().map_or(Place::Missing, Place::Memory);
+        if die.language() == Some(dw::DW_LANG_Rust) {
+            return match self.is_described_by_pointer(die, sum, context)? {
+                Some(true) => Ok(pointed),
+                Some(false) => Ok(place),
+                None => Err(Refusal::ValueOrPointer {
+                    name: context.name.to_owned(),
+                    word: (sum.plus - cfa.plus) / 8 + 1,
+                }),
+            };
         }
         let Shape::Record { key, .. } = self.shape(self.type_of(die)?)? else {
             return Ok(place);
@@ -166,10 +183,68 @@ impl<'a> Debug<'a> {
         let convention = self.die(key)?.attr(dw::DW_AT_calling_convention);
         Ok(match convention {
             // DW_CC_pass_by_reference.
-            Some(gimli::AttributeValue::CallingConvention(gimli::DwCc(4))) => {
-                sum.clone().read().map_or(Place::Missing, Place::Memory)
-            }
+            Some(gimli::AttributeValue::CallingConvention(gimli::DwCc(4))) => pointed,
             _ => place,
+        })
+    }
+
+    /// True if the caller has put a pointer where debug information of Rust has a parameter, on the
+    /// stack. Functions of Rust get a pointer to each structure of more than two words, `extern "C"`
+    /// ones the structure itself; debug information has the same for both. `None` if it is not known
+    /// which of them the function is.
+    fn is_described_by_pointer(
+        &self,
+        die: &Die<'a>,
+        own: &Sum,
+        context: Context<'_>,
+    ) -> Result<Option<bool>, DebugError> {
+        if self.large(die)?.is_none() {
+            return Ok(Some(false));
+        }
+        let Some(function) = context.function else {
+            return Ok(None);
+        };
+        let is_beside = |place: &Sum| place.start == own.start && place.reads == own.reads;
+        let mut all = Vec::new();
+        let mut before = 0;
+        for parameter in self.children(&self.die(function)?)? {
+            if parameter.tag() != dw::DW_TAG_formal_parameter {
+                continue;
+            }
+            if let Ok((Place::Memory(place), _)) = self.locate(&parameter, context) {
+                let size = self.large(&parameter)?;
+                // A pointer would have been in a register: those before took no more than two each,
+                // and the result one.
+                if size.is_some() && is_beside(&place) && 1 + 2 * before < REGISTERS {
+                    return Ok(Some(false));
+                }
+                all.push((place, size));
+            }
+            before += 1;
+        }
+        let is_by_pointer = |(place, size): &(Sum, Option<u64>)| {
+            let Some(size) = *size else {
+                return false;
+            };
+            // Another one is where the structure itself would be.
+            let is_inside = |(other, _): &(Sum, Option<u64>)| {
+                let distance = other.plus.checked_sub(place.plus);
+                is_beside(other) && distance.is_some_and(|far| (1..size as i64).contains(&far))
+            };
+            !is_beside(place) || all.iter().any(is_inside)
+        };
+        Ok(all.iter().any(is_by_pointer).then_some(true))
+    }
+
+    /// Returns the size of a structure or array of more than two words.
+    fn large(&self, die: &Die<'a>) -> Result<Option<u64>, DebugError> {
+        const TWO_WORDS: u64 = 16;
+        let kind = self.type_of(die)?;
+        Ok(match self.shape(kind)? {
+            Shape::Record { .. } | Shape::Array { .. } => {
+                self.size(kind)?.filter(|&size| size > TWO_WORDS)
+            }
+            _ => None,
         })
     }
 
@@ -181,11 +256,11 @@ impl<'a> Debug<'a> {
         setup: Setup,
         later: Context<'_>,
         code: &[u8],
-    ) -> Result<Option<Place>, DebugError> {
+    ) -> Result<Option<Place>, Refusal> {
         let Ok((place, false)) = self.locate(die, later) else {
             return Ok(None);
         };
-        let place = self.by_address(die, place, later.address)?;
+        let place = self.by_address(die, place, later)?;
         let kind = self.type_of(die)?;
         // If the size is unknown, only the address counts.
         let size = self.size(kind)?.unwrap_or(0);

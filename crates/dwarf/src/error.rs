@@ -278,6 +278,16 @@ pub enum Refusal {
         "the pointer `{0}` is optimised out here, only what it points to is known; probe another line"
     )]
     ImplicitPointer(String),
+    /// A large structure of Rust that was passed on the stack.
+    #[error(
+        "`{name}` was passed on the stack, as a value or as a pointer to it, which debug information of Rust does not tell apart; at the function's entry $stack{word} is the pointer, or the first word"
+    )]
+    ValueOrPointer {
+        /// The variable.
+        name: String,
+        /// The word of the stack at the function's entry.
+        word: i64,
+    },
     /// The value is not in memory or a register; it would have to be calculated.
     #[error("`{0}` would have to be calculated here; probe another line, or fetch its registers")]
     Computed(String),

@@ -113,7 +113,12 @@ impl<'a> Debug<'a> {
         if listed || frame.is_none() {
             return Ok(place);
         }
-        let place = self.by_address(&variable.die, place, site.address)?;
+        // Before the frame is set up, `early` finds where a parameter has come from.
+        let has_come = frame == Some(function) && variable.parameter;
+        let place = match has_come && setup.is_early(site.address) {
+            true => place,
+            false => self.by_address(&variable.die, place, context)?,
+        };
         let own = match frame == Some(function) {
             true => Some(self.die(function)?),
             false => None,
@@ -426,11 +431,6 @@ impl<'a> Debug<'a> {
     }
 }
 
-/// Returns the place that the pointer at `place` points to.
-pub(super) fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
-    let address = word(place.clone(), text)?;
-    Ok(Place::Memory(address))
-}
 /// Leaves out the implied object (`this->`) of names that a message advises to write.
 fn without_object(refusal: Refusal) -> Refusal {
     let member = |text: String| match text.rsplit_once("->") {
@@ -451,6 +451,11 @@ fn without_object(refusal: Refusal) -> Refusal {
     }
 }
 
+/// Returns the place that the pointer at `place` points to.
+pub(super) fn follow(place: &Place, text: &str) -> Result<Place, Refusal> {
+    let address = word(place.clone(), text)?;
+    Ok(Place::Memory(address))
+}
 
 /// Returns the eight bytes at a place, as a number for further steps.
 pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {

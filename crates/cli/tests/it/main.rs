@@ -64,6 +64,7 @@ mod kernel_grammar;
 mod killed;
 mod kinds;
 mod later_handlers;
+mod large_parameters;
 mod main_thread;
 mod mapped_again;
 mod mark;
