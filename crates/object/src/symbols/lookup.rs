@@ -11,6 +11,9 @@ use super::{Function, Name, SymbolTable, shown};
 /// Minimum number of symbols for which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
+/// Type arguments in names that Go prints.
+const INSTANTIATED: &str = "[...]";
+
 /// A function and the name under which it was found.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
@@ -47,7 +50,21 @@ impl SymbolTable {
             let spelling = Spelling::of(name);
             found = self.by_spelling(name, |function| spelling.is(function));
         }
+        if found.is_empty() && name.contains(INSTANTIATED) {
+            found = self.by_generic_name(name);
+        }
         self.found(found)
+    }
+
+    /// Finds the instantiations of a generic function of Go by its name as Go prints it:
+    /// `main.Map[...]` is `main.Map[go.shape.int]`.
+    fn by_generic_name(&self, name: &str) -> Vec<u32> {
+        let symbols = self.raw.symbols.iter().enumerate();
+        let found = symbols.filter(|(_, symbol)| {
+            let own = self.raw.text(symbol);
+            own.contains('[') && instantiated(own).as_deref() == Some(name)
+        });
+        found.map(|(index, _)| index as u32).collect()
     }
 
     /// Finds the functions with this linkage name that are kept for old programs, besides the one that new
@@ -319,4 +336,25 @@ fn is_shown(name: &str, matches: impl Fn(&str) -> bool) -> bool {
 /// True for the names that GCC and clang give to the rarely executed part of a function.
 pub(super) fn is_cold(name: &str) -> bool {
     name.ends_with(".cold") || name.contains(".cold.")
+}
+
+/// Replaces the type arguments in a name of Go by `[...]`. `None` if its brackets do not match.
+fn instantiated(name: &str) -> Option<String> {
+    let mut shown = String::new();
+    let mut rest = name;
+    while let Some((before, behind)) = rest.split_once('[') {
+        shown += before;
+        shown += INSTANTIATED;
+        let mut depth = 1_usize;
+        let end = behind.find(|c| {
+            match c {
+                '[' => depth += 1,
+                ']' => depth -= 1,
+                _ => {}
+            }
+            depth == 0
+        })?;
+        rest = &behind[end + 1..];
+    }
+    Some(shown + rest)
 }

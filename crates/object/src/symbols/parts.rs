@@ -13,7 +13,7 @@ pub(super) enum Kind {
     /// An ABI tag: `[abi:cxx11]`.
     Tag,
     /// The mark of a copy or part of a function that the compiler made: ` [clone .isra.0]`,
-    /// `.constprop.0`. Always last.
+    /// `.constprop.0`, or of a calling convention: `.abi0`. Always last.
     Copy,
 }
 
@@ -31,6 +31,8 @@ const QUALIFIERS: [&str; 6] = [" const", " volatile", " &&", " &", "&&", "&"];
 /// Names of the copies and parts of functions that compilers make, which a number follows.
 const COPIES: [&str; 5] = [".isra.", ".constprop.", ".part.", ".lto_priv.", ".llvm."];
 const COLD: &str = ".cold";
+/// Behind the names of Go's functions in assembly, which have their arguments on the stack.
+const ABI0: &str = ".abi0";
 
 /// A name and the parts that it consists of.
 pub(super) struct Parts<'a> {
@@ -134,8 +136,12 @@ fn operator(before: &str, rest: &str) -> Option<usize> {
     Some(WORD.len() + symbol.len())
 }
 
-/// True if `rest` consists of marks of copies, such as `.part.0.isra.0`, maybe with `.cold` behind.
+/// True if `rest` consists of marks of copies, such as `.part.0.isra.0`, maybe with `.cold` behind, or
+/// is the mark of a function of Go with arguments on the stack.
 fn is_copy(before: &str, rest: &str) -> bool {
+    if rest == ABI0 && !before.is_empty() {
+        return true;
+    }
     let Some(behind) = COPIES.iter().find_map(|copy| rest.strip_prefix(copy)) else {
         return false;
     };
