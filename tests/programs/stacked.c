@@ -140,6 +140,8 @@ int main(int count, char **words)
 				execl(line + 5, line + 5, "tail", (char *)0);
 			} else if (!strcmp(line, "through")) {
 				through(third, 1);
+			} else if (!strcmp(line, "done")) {
+				printf("done\n");
 			} else {
 				first(1);
 			}

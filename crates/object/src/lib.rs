@@ -630,7 +630,8 @@ impl ObjectFile {
         let relocated = relocated.map_err(problem)?;
         relocated.into_iter().for_each(|(_, value)| insert(value));
         if self.kind() == ObjectKind::FixedProgram {
-            pointers::data_words(&self.source, &self.headers, |_, word| insert(word)).map_err(problem)?;
+            pointers::data_words(&self.source, &self.headers, |_, word| insert(word))
+                .map_err(problem)?;
         }
         Ok(found)
     }

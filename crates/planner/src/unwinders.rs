@@ -123,9 +123,10 @@ pub fn find_some(objects: &Objects, planner: &Planner) -> Vec<Probe> {
     if planner.has_shadow_stack() {
         return Vec::new();
     }
-    let some = |object: &Arc<Object>| match object.file().defines(FIND) {
-        true => probe(object, entry(object).ok()??, planner).ok(),
-        false => None,
+    let some = |object: &Arc<Object>| {
+        let is_there = !object.is_part() && object.file().defines(FIND);
+        let extent = is_there.then(|| entry(object).ok()?)??;
+        probe(object, extent, planner).ok()
     };
     objects.all().filter_map(some).collect()
 }

@@ -76,6 +76,9 @@ fn all_ways_at(situation: &str, mut program: Running, hit: &str) {
     let stat = Background::of(stat, program.pid);
     program.say("go");
     program.line();
+    // It prints that line before the hit.
+    program.say("done");
+    program.line();
     let counted = stat.end();
     program.finish();
     let key = &counted["groups"][0]["rows"][0]["keys"]["stack"];

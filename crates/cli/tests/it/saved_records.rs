@@ -1087,6 +1087,9 @@ fn names_that_were_not_written_are_added() {
     child.wait().expect("a child");
     running.say("go");
     running.line();
+    // It prints that line before the hit.
+    running.say("done");
+    running.line();
     let names = trace.join("info/names.jsonl.gz");
     let _ = fs::remove_file(&names);
     let output = capriole(&["detach", "-p", &pid]);
