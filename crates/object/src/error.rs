@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use capriole_proc::process::FileSystem;
+
 /// Error for a program or library that cannot be used, with its path.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{}: {reason}", path.display())]
@@ -29,6 +31,9 @@ pub enum ObjectProblem {
     /// The kernel refuses to open or read it.
     #[error("cannot read it: {0}")]
     Io(Arc<io::Error>),
+    /// Its file system does not let this user read it.
+    #[error("cannot be read: {0}")]
+    NotReadable(FileSystem),
     /// Not an ELF file, so neither a program nor a library (it may be a script).
     #[error("not an ELF file; name the program or library itself")]
     NotElf,

@@ -12,7 +12,7 @@ use super::loaded::Object;
 use super::{ObjectError, ObjectFile, ObjectProblem};
 use capriole_proc::files;
 use capriole_proc::maps::{Device, Mapping};
-use capriole_proc::process::{Auxv, Process, ProcessError};
+use capriole_proc::process::{Auxv, FileSystem, Process, ProcessError};
 
 /// Number of bytes at the start of a file to compare with memory: they contain the headers and,
 /// in most files, the build id.
@@ -257,7 +257,10 @@ impl Entry {
                 Ok(file) if self.is_mapped_file(&file, process) => return Ok(file),
                 Ok(_) => problem = ObjectProblem::Replaced,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-                Err(e) => problem = e.into(),
+                Err(e) => {
+                    let denying = FileSystem::denying(process, &self.path, &e);
+                    problem = denying.map_or_else(|| e.into(), ObjectProblem::NotReadable);
+                }
             }
         }
         Err(problem)

@@ -11,6 +11,7 @@ mod auxv;
 mod control_groups;
 mod descriptors;
 mod error;
+mod file_system;
 mod frozen;
 mod layout;
 mod memory_limit;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 pub use auxv::Auxv;
 pub use descriptors::Socket;
 pub use error::{Permission, ProcessError};
+pub use file_system::FileSystem;
 pub use stat::Stat;
 pub use status::{Credentials, Seccomp, SignalSet, State, Status};
 
@@ -384,7 +386,21 @@ impl Process {
     ///
     /// As [`Process::exe`].
     pub fn open_exe(&self) -> Result<File, ProcessError> {
-        File::open(self.proc_path("exe")).map_err(|e| self.error("exe", e))
+        File::open(self.proc_path("exe")).map_err(|error| {
+            // Who may not trace the process may not read the link, either.
+            let Ok(path) = self.exe() else {
+                return self.error("exe", error);
+            };
+            match FileSystem::denying(self, &path, &error) {
+                Some(reason) => ProcessError::FileNotReadable {
+                    pid: self.pid,
+                    name: self.name.clone(),
+                    path,
+                    reason,
+                },
+                None => self.error("exe", error),
+            }
+        })
     }
 
     /// Returns a path to access a file in the process's own root directory and mount namespace.

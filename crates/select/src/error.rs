@@ -469,7 +469,9 @@ fn code_of_process(error: &ProcessError) -> Code {
         | ProcessError::ForeignArchitecture { .. }
         | ProcessError::Translated { .. } => Code::UnsupportedProcess,
         ProcessError::Zombie { .. } => Code::Vanished,
-        ProcessError::NotPermitted { .. } => Code::NotPermitted,
+        ProcessError::NotPermitted { .. } | ProcessError::FileNotReadable { .. } => {
+            Code::NotPermitted
+        }
         ProcessError::AlreadyTraced { .. } => Code::AlreadyTraced,
         ProcessError::Frozen { .. } => Code::Busy,
         ProcessError::Maps { .. } | ProcessError::Unreadable { .. } => Code::System,

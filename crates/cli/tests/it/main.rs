@@ -118,5 +118,6 @@ mod times_across_cpus;
 mod toolchains;
 mod translated;
 mod unended_calls;
+mod unreadable_files;
 mod unused_results;
 mod uprobes;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::ptrace_scope;
+use super::{FileSystem, ptrace_scope};
 use crate::maps::MapsError;
 
 /// Reason why a process cannot be read or traced.
@@ -100,6 +100,18 @@ pub enum ProcessError {
         name: String,
         /// Advice to the user.
         advice: Permission,
+    },
+    /// This user may trace the process, but not read its program's file.
+    #[error("process {pid} ({name}): its program {} cannot be read: {reason}", path.display())]
+    FileNotReadable {
+        /// The process.
+        pid: u32,
+        /// Its name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// The file system of the file.
+        reason: FileSystem,
     },
     /// Another process traces it; there can be only one tracer.
     #[error(
