@@ -169,8 +169,8 @@ impl<'a> Injector<'a> {
                 event if event == wanted => return Ok(()),
                 // SIGSTOP for the whole process: it will stay stopped when we leave.
                 Event::GroupStop if wanted == Event::Interrupted => return Ok(()),
-                // All signals are blocked, so this one is a fault caused by the call.
-                Event::Signal(_) => {
+                // All signals are blocked that can be, so any other one is a fault caused by the call.
+                Event::Signal(signal) if signal != libc::SIGSTOP => {
                     return Err(TargetError::NoSyscall { pid: self.pid });
                 }
                 Event::Gone(status) => return Err(TargetError::gone(self.pid, status)),
@@ -180,13 +180,14 @@ impl<'a> Injector<'a> {
                     let (pid, tid) = (self.pid, self.tid);
                     return Err(TargetError::HeldUp { pid, tid });
                 }
-                _ => {
+                event => {
                     let go = if to_syscall {
                         requests::cont_to_syscall
                     } else {
                         requests::cont
                     };
-                    go(self.tid, 0).map_err(|e| TargetError::ptrace("resume", self.tid, e))?;
+                    let signal = stops_the_process(event);
+                    go(self.tid, signal).map_err(|e| TargetError::ptrace("resume", self.tid, e))?;
                 }
             }
         }
@@ -223,6 +224,15 @@ impl<'a> Injector<'a> {
             .map_err(|errno| TargetError::ptrace("restore the registers of", tid, errno))?;
         step("registers restored");
         Ok(())
+    }
+}
+
+/// Returns the signal to pass on with an event: SIGSTOP, which no thread can block, stops the whole process;
+/// the thread goes on with our call, and stays stopped behind it.
+fn stops_the_process(event: Event) -> i32 {
+    match event {
+        Event::Signal(libc::SIGSTOP) => libc::SIGSTOP,
+        _ => 0,
     }
 }
 
@@ -278,8 +288,12 @@ impl Calls for Injector<'_> {
             match requests::wait(tid, false).map_err(fail("wait for"))? {
                 None => {}
                 Some(Event::Gone(status)) => return Err(TargetError::gone(pid, status)),
-                Some(Event::Signal(_)) => return Err(TargetError::NoSyscall { pid }),
-                Some(_) => requests::cont(tid, 0).map_err(fail("resume"))?,
+                Some(Event::Signal(signal)) if signal != libc::SIGSTOP => {
+                    return Err(TargetError::NoSyscall { pid });
+                }
+                Some(event) => {
+                    requests::cont(tid, stops_the_process(event)).map_err(fail("resume"))?;
+                }
             }
             if waited < 200 {
                 std::thread::yield_now();
