@@ -90,7 +90,7 @@ impl Guarded {
         }
         for index in &self.unwinders {
             let work = &mut probes[*index].point(&self.points[index]).work;
-            // There it is last.
+            // The answers come last there.
             let answers = work.len().saturating_sub(self.answers());
             if let Some(Work::Help { routine: to, .. }) = work.get_mut(answers) {
                 *to = resident.frame;

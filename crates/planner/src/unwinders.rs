@@ -124,9 +124,10 @@ pub fn find_some(objects: &Objects, planner: &Planner) -> Vec<Probe> {
         return Vec::new();
     }
     let some = |object: &Arc<Object>| {
-        let is_there = !object.is_part() && object.file().defines(FIND);
-        let extent = is_there.then(|| entry(object).ok()?)??;
-        probe(object, extent, planner).ok()
+        let defines = object.file().defines(FIND);
+        let extent = defines.then(|| entry(object).ok()?)??;
+        let is_mapped = object.is_mapped(extent.start);
+        is_mapped.then(|| probe(object, extent, planner).ok())?
     };
     objects.all().filter_map(some).collect()
 }

@@ -202,6 +202,13 @@ capriole_patience:
 	popfq
 	.cfi_adjust_cfa_offset -8
 .endm
+/* After SAVE_ALL, where the word above the argument is how far the stack pointer is below that of the
+ * site: what is saved of rsp becomes that of the site. */
+.macro	SITE_STACK
+	mov	152(%rsp), %rax
+	lea	160(%rsp,%rax), %rax
+	mov	%rax, 32(%rsp)
+.endm
 /* From %rbp after SAVE: 11 saved words, the return address, the argument. */
 #define ARGUMENT 96
 
@@ -270,9 +277,7 @@ capriole_entry_filtering:
 	.cfi_startproc
 	SAVE_ALL
 	mov	144(%rsp), %rsi
-	mov	152(%rsp), %rax
-	lea	160(%rsp,%rax), %rax
-	mov	%rax, 32(%rsp)		/* the stack pointer at the site */
+	SITE_STACK
 	mov	%rsp, %rdi
 	and	$-16, %rsp
 	call	capriole_filtering
@@ -286,9 +291,7 @@ capriole_entry_filtering:
 capriole_entry_frame:
 	.cfi_startproc
 	SAVE_ALL
-	mov	152(%rsp), %rax
-	lea	160(%rsp,%rax), %rax
-	mov	%rax, 32(%rsp)		/* the stack pointer at the site */
+	SITE_STACK
 	mov	%rsp, %rdi
 	and	$-16, %rsp
 	call	capriole_find_frame

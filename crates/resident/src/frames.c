@@ -41,10 +41,7 @@ struct context {
 
 #define DWARF_RSP 7
 /* The registers that a function preserves, in the order of the places, by their numbers in DWARF. */
-static u32 preserved(u32 index)
-{
-	return index < 2 ? (index ? 6 : 3) : 10 + index;
-}
+static const u8 preserved[] = { 3, 6, 12, 13, 14, 15 };
 
 /* Where the program is. */
 struct site {
@@ -74,17 +71,10 @@ static u64 place_at(const u64 *places, u64 offset)
 static const struct trap *row_of(const struct traps *table, u64 at)
 {
 	for (; table; table = (const struct traps *)table->older) {
-		u64 low = 0, high = table->count;
-		while (low < high) {
-			u64 middle = low + (high - low) / 2;
-			if (table->trap[middle].site <= at)
-				low = middle + 1;
-			else
-				high = middle;
-		}
+		const struct trap *row = last_row(table, at);
 		/* Behind the last code of a table there is a row with 0. */
-		if (low && low < table->count && table->trap[low - 1].detour)
-			return &table->trap[low - 1];
+		if (row && row->detour)
+			return row;
 	}
 	return 0;
 }
@@ -181,14 +171,14 @@ static void lead_to(struct context *context, const struct site *site)
 {
 	u64 stack = stack_of(context) + site->below;
 	u64 saved = stack - (site->row >> PLACE_RED_ZONE & 1 ? 128 : 0);
-	for (u32 i = 0; i < 6; i++) {
+	for (u32 i = 0; i < sizeof preserved; i++) {
 		u32 shift = PLACE_SAVED_SHIFT + PLACE_SAVED_BITS * i;
 		u64 word = site->row >> shift & ((1 << PLACE_SAVED_BITS) - 1);
 		if (!word)
 			continue;
-		context->registers[preserved(i)] = saved - 8 * word;
+		context->registers[preserved[i]] = saved - 8 * word;
 		if (context->flags & EXTENDED)
-			context->by_value[preserved(i)] = 0;
+			context->by_value[preserved[i]] = 0;
 	}
 	context->registers[DWARF_RSP] = 0;
 	if (context->flags & EXTENDED)

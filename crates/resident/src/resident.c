@@ -1540,22 +1540,15 @@ static int is_near_copies(const struct traps *table, u64 at)
 static u64 original_of(const struct traps *table, u64 at)
 {
 	for (; table; table = (const struct traps *)table->older) {
-		/* The last row of copies that starts at or before `at`; an entry with 0 ends a row. */
-		u64 low = 0, high = table->count;
-		while (low < high) {
-			u64 middle = low + (high - low) / 2;
-			if (table->trap[middle].site <= at)
-				low = middle + 1;
-			else
-				high = middle;
-		}
-		if (!low)
+		/* An entry with 0 ends a row. */
+		const struct trap *row = last_row(table, at);
+		if (!row)
 			continue;
-		u64 original = table->trap[low - 1].detour & ~COPY_CHANGED;
+		u64 original = row->detour & ~COPY_CHANGED;
 		if (original & COPY_EXACT)
 			return original & ~COPY_EXACT;
 		if (original && !(original & COPY_CODE))
-			return original + (at - table->trap[low - 1].site);
+			return original + (at - row->site);
 	}
 	return 0;
 }

@@ -401,4 +401,18 @@ struct traps {
 	struct trap trap[];
 };
 
+/* Returns the last row of a table of copies that starts at or before `at`; 0 if there is none. */
+static inline const struct trap *last_row(const struct traps *table, u64 at)
+{
+	u64 low = 0, high = table->count;
+	while (low < high) {
+		u64 middle = low + (high - low) / 2;
+		if (table->trap[middle].site <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low ? &table->trap[low - 1] : 0;
+}
+
 #endif

@@ -8,7 +8,7 @@ use std::path::Path;
 /// An event that is refused, and the advice in the message.
 struct Case {
     event: &'static str,
-    /// What stands before and after the advised text in the message.
+    /// The parts of the message before and after the advised text.
     before: &'static str,
     after: &'static str,
     /// The event with the advised text in the place of `{}`.

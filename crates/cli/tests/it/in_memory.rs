@@ -3,14 +3,17 @@
 use crate::programs::{Compiler, build};
 use crate::target::{Running, capriole, told};
 use crate::traces::{Background, calls, scratch, text};
+use std::path::PathBuf;
+
+/// Returns the program, and the library that it loads from memory.
+fn built() -> Option<(PathBuf, PathBuf)> {
+    let library = build(Compiler::Gcc, "probes_plugin.c", &["-shared", "-fPIC"]);
+    build(Compiler::Gcc, "in_memory.c", &[]).zip(library)
+}
 
 #[test]
 fn they_are_named_as_messages_name_them() {
-    let flags = ["-shared", "-fPIC"];
-    let (Some(program), Some(library)) = (
-        build(Compiler::Gcc, "in_memory.c", &[]),
-        build(Compiler::Gcc, "probes_plugin.c", &flags),
-    ) else {
+    let Some((program, library)) = built() else {
         return;
     };
     for (name, shown) in [
@@ -53,11 +56,7 @@ fn they_are_named_as_messages_name_them() {
 /// The path is that of `check` and JSON; several libraries of one name are refused.
 #[test]
 fn they_are_named_by_their_paths() {
-    let flags = ["-shared", "-fPIC"];
-    let (Some(program), Some(library)) = (
-        build(Compiler::Gcc, "in_memory.c", &[]),
-        build(Compiler::Gcc, "probes_plugin.c", &flags),
-    ) else {
+    let Some((program, library)) = built() else {
         return;
     };
     let check = |event: &str, pid: u32| capriole(&["check", event, "-p", &pid.to_string()]);

@@ -83,7 +83,6 @@
 //!
 //! **Descriptors** (`struct rseq_cs`) must be aligned to 32 bytes. They are placed together, 64
 //! at a time, since between detours each would need padding.
-
 //!
 //! **Places.** For unwinders, each form has a table of where the program's stack pointer and registers are at
 //! each of its instructions (`places`).

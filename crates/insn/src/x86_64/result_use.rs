@@ -55,7 +55,7 @@ pub fn result_use(code: &Code<'_>, caller: Extent, behind: u64, register: Regist
     found
 }
 
-/// What an instruction does with a register.
+/// Effect of an instruction on a register.
 enum Effect {
     Reads,
     Replaces,

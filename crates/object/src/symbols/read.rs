@@ -426,7 +426,6 @@ pub enum OtherSymbol {
     Imported,
 }
 
-/// Looks for a name among the symbols that are not functions.
 /// True if a function with this name is defined in some table, which is quicker found out than all functions
 /// are read.
 pub(crate) fn defines(tables: &[Table], name: &str) -> bool {
@@ -440,6 +439,7 @@ pub(crate) fn defines(tables: &[Table], name: &str) -> bool {
     })
 }
 
+/// Looks for a name among the symbols that are not functions.
 pub(crate) fn find_other(
     tables: &[Table],
     name: &str,

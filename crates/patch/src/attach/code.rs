@@ -1118,10 +1118,8 @@ impl Code {
         let made: Vec<_> = made
             .filter_map(|(made, probe)| Some((made.as_ref().ok()?, probe)))
             .collect();
-        let mut copies = copies_of(made.into_iter(), self.unwound);
-        if self.unwound {
-            copies.append(&mut self.pieces);
-        }
+        let copies = copies_of(made.into_iter(), self.unwound);
+        let copies = self.with_pieces(copies);
         self.add_copies(pid, remote, &copies)
     }
 
@@ -1130,7 +1128,12 @@ impl Code {
         &mut self,
         made: impl Iterator<Item = (&'a Made, &'a Probe)>,
     ) -> Vec<(u64, u64)> {
-        let mut copies = copies_of(made, self.unwound);
+        let copies = copies_of(made, self.unwound);
+        self.with_pieces(copies)
+    }
+
+    /// Adds the rows of code that is in no table of copies yet, if unwinders are told of it.
+    fn with_pieces(&mut self, mut copies: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
         if self.unwound {
             copies.append(&mut self.pieces);
         }
