@@ -1,15 +1,21 @@
 /*
- * Many functions, each in every other page of text. All return their argument plus one, which is
+ * Many functions, one in each STRIDE bytes of text. All return their argument plus one, which is
  * verified. Each line on standard input has them called, and is answered by "called".
  */
 #include "common.h"
 
 #define COUNT 150
+/* A power of two. */
+#ifndef STRIDE
+#define STRIDE 32768
+#endif
+#define TEXT_OF(number) #number
+#define TEXT(number) TEXT_OF(number)
 
 __asm__(".altmacro\n"
 	".macro FUNCTION n\n"
 	".pushsection .text\n"
-	".balign 8192, 0xcc\n"
+	".balign " TEXT(STRIDE) ", 0xcc\n"
 	".globl far_\\n\n .type far_\\n, @function\n"
 	"far_\\n: push %rbx\n mov %rdi, %rbx\n lea 1(%rbx), %rax\n pop %rbx\n ret\n"
 	".size far_\\n, . - far_\\n\n"

@@ -593,9 +593,20 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
+    /// True if the file uses one of these symbols, of another file. False if its symbol table is damaged.
+    #[must_use]
+    pub fn imports_any(&self, names: &[&str]) -> bool {
+        let shared = Table::shared(&self.source, &self.headers, &self.facts);
+        let shared = shared.ok().flatten();
+        shared.is_some_and(|table| names.iter().any(|name| table.imports(name)))
+    }
+
     /// True if a symbol table has a function with this name. False if it is damaged.
     #[must_use]
     pub fn defines(&self, name: &str) -> bool {
+        if let Some(Ok(symbols)) = self.symbols.get() {
+            return symbols.has_linkage_name(name);
+        }
         let tables = Table::all(&self.source, &self.headers, &self.facts);
         tables.is_ok_and(|tables| defines(&tables, name))
     }

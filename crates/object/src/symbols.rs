@@ -227,8 +227,8 @@ impl SymbolTable {
 /// Demangles a linkage name for display.
 #[must_use]
 pub fn display(linkage: &str) -> Cow<'_, str> {
-    match demangle::demangle(linkage) {
-        Some(name) => Cow::Owned(name.full),
+    match demangle::demangle_full(linkage) {
+        Some(name) => Cow::Owned(name),
         None => Cow::Borrowed(linkage),
     }
 }

@@ -389,7 +389,9 @@ impl Finder<'_> {
     /// Returns all matches, except functions that are too short for the offset.
     fn matching(&self) -> Result<Vec<Site>, ResolveError> {
         let symbols = self.object.symbols()?;
-        let found = symbols.matching(self.probe.place.matcher());
+        let mut found = symbols.matching(self.probe.place.matcher());
+        let is_mapped = |link| self.object.is_mapped(self.object.run_time(link));
+        found.retain(|found| is_mapped(found.function.extent.start));
         let some = |found: &[Found<'_>]| -> Vec<Site> {
             let long_enough = |found: &&Found<'_>| self.offset < found.function.extent.len();
             let found = found.iter().filter(long_enough);

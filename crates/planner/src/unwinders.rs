@@ -19,7 +19,6 @@ use crate::guards::is_one_write;
 use crate::planner::{Planner, is_c_library};
 use crate::resolve::Site;
 use capriole_insn::Extent;
-use capriole_object::symbols::OtherSymbol;
 use capriole_object::{Frame, Object, Objects};
 use capriole_patch::attach::Probe;
 use std::sync::Arc;
@@ -201,9 +200,8 @@ fn is_hidden(object: &Object) -> bool {
     let handles = file
         .frames()
         .is_ok_and(|frames| frames.iter().any(Frame::has_handlers));
-    let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
     // glibc imports none of these: it loads libgcc when it needs it.
-    handles && !is_c_library(object) && !IMPORTS.into_iter().any(imports)
+    handles && !is_c_library(object) && !file.imports_any(&IMPORTS)
 }
 
 fn probe(object: &Arc<Object>, extent: Extent, planner: &Planner) -> Result<Probe, NoReturns> {

@@ -6,7 +6,8 @@ use crate::programs::{Compiler, build};
 use crate::target::*;
 use crate::traces::{Background, recorder, scratch, text, until_recording};
 use capriole_patch::recover;
-use capriole_proc::process::State;
+use capriole_proc::process::{Process, State};
+use capriole_testkit::steps::{chosen, has_stopped, reached, stops_at};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -364,6 +365,74 @@ fn nobody_is_left_waiting_to_be_started() {
             .count()
     };
     until("no child waits", || left() == 0);
+}
+
+/// Steps of a thread that makes system calls for the recorder.
+const CALLING: [&str; 9] = [
+    "signal frame written",
+    "registers set for a call",
+    "signals blocked",
+    "at the call's entry",
+    "behind the call",
+    "registers set for many calls",
+    "many calls under way",
+    "signals unblocked",
+    "registers restored",
+];
+
+/// SIGSTOP, which no thread can block, may arrive at any step of a thread that makes system calls for the
+/// recorder. The calls are made, and the program stays stopped behind them.
+#[test]
+fn who_makes_calls_for_us_may_be_stopped() {
+    if !cfg!(debug_assertions) {
+        println!("skipped: only debug builds stop at a step");
+        return;
+    }
+    let mut sleeper = sleeping();
+    let pid = sleeper.id();
+    let process = Process::open(pid).expect("it runs");
+    let state = || process.status().expect("it lives").state;
+    let signal = |pid: u32, signal: i32| {
+        // SAFETY: sends a signal to a child of this test that has not been waited for.
+        assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    };
+    let scratch = scratch();
+    let record = |name: &str| {
+        let trace = scratch.path().join(name);
+        let pid = pid.to_string();
+        // Stubs for these are mapped by many calls.
+        let arguments = ["--json", "-p", &pid, "-e", "libc:*", "--duration", "1ms"];
+        recorder(&trace, &arguments)
+    };
+    let (steps, output) = reached(&mut record("undisturbed"));
+    assert!(output.status.success(), "{}", told(&output));
+    let steps: Vec<_> = steps
+        .into_iter()
+        .filter(|step| CALLING.contains(&step.name.as_str()))
+        .collect();
+    for name in CALLING {
+        assert!(steps.iter().any(|step| step.name == name), "{name}");
+    }
+    for step in chosen(&steps) {
+        let name = format!("{}-{}", step.name.replace(' ', "-"), step.number);
+        let mut recorder = record(&name);
+        let recorder = stops_at(&mut recorder, &step)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let recorder = recorder.expect("capriole starts");
+        assert!(has_stopped(recorder.id()), "{step}");
+        signal(pid, libc::SIGSTOP);
+        signal(recorder.id(), libc::SIGCONT);
+        let output = recorder.wait_with_output().expect("a child");
+        assert!(output.status.success(), "{step}: {}", told(&output));
+        until("it stays stopped", || state() == State::Stopped);
+        assert_text_is_the_files(&process, true);
+        signal(pid, libc::SIGCONT);
+        until("it sleeps again", || state() == State::Sleeping);
+    }
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("a child");
 }
 
 /// The recorder has a higher priority than others only while the program is stopped for it.

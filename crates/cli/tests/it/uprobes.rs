@@ -695,13 +695,19 @@ fn attached_to(process: &Process, event: &str) -> (Vec<capriole_proc::maps::Mapp
     (maps, attach_to(process, &probes, 1 << 20))
 }
 
-/// More pages than are covered, or uncovered, in one stop.
+/// More pages than are covered, or uncovered, in one stop: each has a cover of its own, or one with up to three
+/// pages that lie between.
 #[test]
 fn many_pages_are_covered_and_uncovered() {
-    let Some(program) = build(Compiler::Gcc, "scattered.c", &[]) else {
-        return;
-    };
-    let mut running = Running::start(&program, &[]);
+    for (stride, covers) in [("-DSTRIDE=16384", 1), ("-DSTRIDE=32768", 150)] {
+        if let Some(program) = build(Compiler::Gcc, "scattered.c", &[stride]) {
+            covered_and_uncovered(&program, covers);
+        }
+    }
+}
+
+fn covered_and_uncovered(program: &Path, covers: usize) {
+    let mut running = Running::start(program, &[]);
     let process = running.process();
     let (maps, recording) = attached_to(&process, ":far_*");
     let covered = process.raw_maps().expect("maps");
@@ -711,7 +717,7 @@ fn many_pages_are_covered_and_uncovered() {
             parts.iter().all(|part| Path::new(&part.path) == program)
         })
         .collect();
-    assert_eq!(of_the_program.len(), 150);
+    assert_eq!(of_the_program.len(), covers);
     let shown = |maps: Vec<_>| {
         let maps = maps.into_iter().filter(|m: &capriole_proc::maps::Mapping| {
             Path::new(&m.path) == program && m.perms.execute

@@ -43,21 +43,35 @@ pub fn demangle(name: &str) -> Option<Demangled> {
         });
     }
     let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
-    let form = |options: DemangleOptions| {
-        let mut out = Bounded(String::new());
-        symbol
-            .structured_demangle(&mut Adapter(&mut out), &options)
-            .ok()?;
-        Some(out.0)
-    };
     let plain = DemangleOptions::new();
-    let full = form(plain.no_return_type())?;
-    let with_return_type = form(plain)?;
+    let full = form(&symbol, plain.no_return_type())?;
+    let with_return_type = form(&symbol, plain)?;
     Some(Demangled {
-        short: form(plain.no_return_type().no_params())?,
+        short: form(&symbol, plain.no_return_type().no_params())?,
         with_return_type: (with_return_type != full).then_some(with_return_type),
         full,
     })
+}
+
+/// Demangles a name as [`demangle`] does, to its full form alone, which takes a third of the time.
+pub fn demangle_full(name: &str) -> Option<String> {
+    if !is_mangled(name) || name.len() > LONGEST {
+        return None;
+    }
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return bounded(format_args!("{rust:#}"));
+    }
+    let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
+    form(&symbol, DemangleOptions::new().no_return_type())
+}
+
+/// Writes a symbol of C++ with these options.
+fn form(symbol: &BorrowedSymbol<'_>, options: DemangleOptions) -> Option<String> {
+    let mut out = Bounded(String::new());
+    symbol
+        .structured_demangle(&mut Adapter(&mut out), &options)
+        .ok()?;
+    Some(out.0)
 }
 
 struct Bounded(String);

@@ -110,6 +110,36 @@ impl Table {
         Ok(tables)
     }
 
+    /// Reads the table of the symbols that the file shares with others, `.dynsym`.
+    pub(crate) fn shared(
+        source: &Source,
+        headers: &Headers,
+        facts: &Facts,
+    ) -> Result<Option<Table>, ObjectProblem> {
+        let mut sections = headers.sections.iter();
+        match (
+            sections.find(|s| s.kind == elf::SHT_DYNSYM.0),
+            facts.dynamic_symbols,
+        ) {
+            (Some(section), _) => Table::of_section(source, headers, section).map(Some),
+            (None, Some((symbols, strings, size))) if headers.sections.is_empty() => {
+                Table::of_dynamic(source, headers, symbols, strings, size).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// True if the file uses a symbol of another file.
+    pub(crate) fn imports(&self, name: &str) -> bool {
+        let mut symbols = self.symbols().unwrap_or_default().iter();
+        symbols.any(|symbol| {
+            symbol.st_shndx.get(LE) == elf::SHN_UNDEF
+                && self
+                    .name(symbol)
+                    .is_some_and(|found| split_version(found).0 == name)
+        })
+    }
+
     fn of_section(
         source: &Source,
         headers: &Headers,

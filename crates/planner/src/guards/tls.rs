@@ -10,7 +10,6 @@ use super::calls::{Calls, constant};
 use super::{function_around, instructions};
 use capriole_insn::Code;
 use capriole_object::Object;
-use capriole_object::symbols::OtherSymbol;
 use iced_x86::Instruction;
 use std::collections::HashMap;
 use std::slice;
@@ -46,7 +45,6 @@ pub(super) fn changes_thread_pointer(object: &Object, calls: &Calls, has_c_libra
     if has_c_library {
         return false;
     }
-    let imports = |name| matches!(file.other_symbol(name), Ok(Some(OtherSymbol::Imported)));
     // Tasks that libcapriole makes have no storage of their own.
     let library = file.section(LIBRARY).unwrap_or_default();
     let library = object.run_time(library.start)..object.run_time(library.end);
@@ -55,10 +53,10 @@ pub(super) fn changes_thread_pointer(object: &Object, calls: &Calls, has_c_libra
         let mut found = found.filter(|call| !library.contains(&call.address));
         found.any(|call| call.number == Some(number))
     };
-    imports("arch_prctl")
+    file.imports_any(&["arch_prctl"])
         || own(ARCH_PRCTL)
         || own(CLONE3)
-        || (imports("clone") || own(CLONE))
+        || (file.imports_any(&["clone"]) || own(CLONE))
             && texts
                 .iter()
                 .any(|text| has_flags(object, &text.bytes, text.address))
