@@ -172,11 +172,7 @@ impl Site {
 /// See [`ResolveError`]; every message tells the user what to write instead.
 pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveError> {
     let mut sites = Vec::new();
-    let chosen = match &probe.object {
-        ObjectRef::Any => anywhere::choose(objects, probe)?,
-        object => choose::choose(objects, object)?,
-    };
-    for object in chosen {
+    for object in chosen(objects, probe)? {
         match in_object(objects, object, probe) {
             Ok(found) => sites.extend(only_mapped(object, found)),
             // The loaded file itself has sites.
@@ -185,6 +181,19 @@ pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveErr
         }
     }
     Ok(sites)
+}
+
+/// Returns the object in which the place of an event is looked up; several if its file was loaded
+/// several times. If the event names no object, this is one that has the place.
+///
+/// # Errors
+///
+/// There is no such object, or several have the place.
+pub fn chosen<'a>(objects: &'a Objects, probe: &Probe) -> Result<&'a [Arc<Object>], ResolveError> {
+    match &probe.object {
+        ObjectRef::Any => anywhere::choose(objects, probe),
+        object => choose::choose(objects, object),
+    }
 }
 
 /// Removes the sites of functions of which some code is not mapped, in a part of a file.

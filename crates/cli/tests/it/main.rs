@@ -31,6 +31,7 @@ mod crowded_processors;
 mod cxx_names;
 mod cxx_scopes;
 mod cxx_spellings;
+mod debuginfod;
 mod descriptors;
 mod durations;
 mod ended_threads;
