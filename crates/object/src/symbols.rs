@@ -5,6 +5,7 @@
 
 mod bounds;
 pub mod demangle;
+mod dlang;
 mod lookup;
 mod near;
 mod parts;

@@ -33,6 +33,7 @@ mod cxx_scopes;
 mod cxx_spellings;
 mod debuginfod;
 mod descriptors;
+mod dlang_names;
 mod durations;
 mod ended_threads;
 mod entry_is_exit;
