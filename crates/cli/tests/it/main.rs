@@ -119,6 +119,7 @@ mod texts_with_length;
 mod times_across_cpus;
 mod toolchains;
 mod translated;
+mod tuples;
 mod unended_calls;
 mod unreadable_files;
 mod unused_results;
