@@ -16,6 +16,7 @@ mod advised;
 mod against_gdb;
 mod all_errors;
 mod arrays_behind_pointers;
+mod bare_assembly;
 mod bench_forwarded;
 mod boundary;
 mod calls;
