@@ -167,7 +167,7 @@ build() { files+=("$(finish "$1")"); }
 
 build capriole <<END
 Depends: $(depends "$work/capriole/usr/bin/capriole")
-Suggests: babeltrace2, ${bench:+capriole-bench, }libcapriole-dev
+Suggests: babeltrace2, debuginfod, ${bench:+capriole-bench, }libcapriole-dev
 Section: devel
 Priority: optional
 Description: low-overhead dynamic function tracer

@@ -22,7 +22,7 @@ servers=""
 case $for_what in
 build | library) ;;
 test | soak)
-	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 pip3:python3-pip unshare:util-linux clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl"
+	wanted="g++:g++ musl-gcc:musl-tools strace:strace babeltrace2:babeltrace2 sqlite3:sqlite3 openssl:openssl python3:python3 pip3:python3-pip unshare:util-linux clang:clang clang++:clang /usr/lib/x86_64-linux-gnu/libc++.so:libc++-dev /usr/lib/x86_64-linux-gnu/libc++abi.so:libc++abi-dev ld.lld:lld gdb:gdb bpftrace:bpftrace perf:linux-perf dtrace:systemtap-sdt-dev valgrind:valgrind qemu-x86_64:qemu-user pkg-config:pkg-config groff:groff-base mandoc:mandoc man:man-db zsh:zsh fish:fish jq:jq curl:curl debuginfod-find:debuginfod gdc:gdc"
 	servers="redis-server:redis-server /usr/sbin/nginx:nginx pg_createcluster:postgresql memcached:memcached"
 	;;
 demo)

@@ -10,7 +10,7 @@ use capriole::copied_code;
 use capriole::filtered::Filtered;
 use capriole::open_calls;
 use capriole::options::ProbeOptions;
-use capriole::plan::Probed;
+use capriole::plan::{Known, Planned, Probed, Request};
 use capriole::returns::{Returns, Unseen};
 use capriole::uncovered::{self, Uncovered};
 use capriole::watch::{Ended, Observer, not_followed};
@@ -22,6 +22,7 @@ use capriole_object::symbols::shown::ShownNames;
 use capriole_patch::detach::Detached;
 use capriole_planner::resolve::{Body, Site};
 use capriole_proc::process::Process;
+use capriole_select::debuginfod;
 use capriole_select::entry::compares_duration;
 use capriole_select::event::has_duration;
 use capriole_select::select::{self, Impossible, Selected};
@@ -140,6 +141,21 @@ impl From<ReturnsBy> for Returns {
             ReturnsBy::Stack => Returns::Stack,
         }
     }
+}
+
+/// Finds and plans the sites of events, with debug information from servers where it is needed.
+pub fn plan(process: &Process, request: &Request<'_>) -> capriole::Result<Planned> {
+    let mut known = Known::default();
+    if debuginfod::may_fetch(request.events) {
+        let objects = known.objects(process)?;
+        debuginfod::fetch(objects, request.events, &note_wait);
+    }
+    Planned::with(&mut known, process, request)
+}
+
+/// Prints a message about something that takes long.
+pub fn note_wait(message: &str) {
+    note!("capriole: {message}");
 }
 
 /// Observer of a recording: ended by Ctrl-C, with messages on standard error.

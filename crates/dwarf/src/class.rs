@@ -52,9 +52,17 @@ enum Kind {
 
 const OUTSIDE: DebugError = DebugError::Damaged("a member lies outside its struct");
 
+/// Returns the number of a member of a tuple or tuple struct of Rust, which debug information calls
+/// `__0`, and the source `0`.
+fn positional(name: &str) -> Option<&str> {
+    let number = name.strip_prefix("__")?;
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then_some(number)
+}
+
 impl<'a> Debug<'a> {
-    /// Looks for a member by name (`size`, `Base::size`): in the struct itself, in anonymous
-    /// structs and unions in it, then in base classes.
+    /// Looks for a member by name (`size`, `Base::size`, `0` of a tuple of Rust): in the struct itself, in
+    /// anonymous structs and unions in it, then in base classes.
     pub(super) fn member(&self, record: DieKey, name: &str) -> Result<Lookup, DebugError> {
         let mut names = Vec::new();
         let (class, last) = match name.rsplit_once("::") {
@@ -101,7 +109,9 @@ impl<'a> Debug<'a> {
             }])
         };
         let (mut anonymous, mut bases) = (Vec::new(), Vec::new());
-        for die in self.children(&self.die(record)?)? {
+        let record_die = self.die(record)?;
+        let is_rust = record_die.language() == Some(dw::DW_LANG_Rust);
+        for die in self.children(&record_die)? {
             let tag = die.tag();
             if tag == dw::DW_TAG_inheritance {
                 bases.push(die);
@@ -113,13 +123,17 @@ impl<'a> Debug<'a> {
             let is_static = tag == dw::DW_TAG_variable
                 || die.flag(dw::DW_AT_external)
                 || die.flag(dw::DW_AT_declaration);
+            let is_it = |own: &str| own == name || is_rust && positional(own) == Some(name);
             match die.text(dw::DW_AT_name) {
                 Some(own) if own == name && is_static => return hit(Kind::Static),
-                Some(own) if own == name => {
+                _ if is_static => {}
+                Some(own) if is_it(&own) => {
                     return hit(self.layout(&die)?.map_or(Kind::Virtual, Kind::Data));
                 }
-                _ if is_static => {}
-                Some(own) => names.push(own),
+                Some(own) => names.push(match positional(&own) {
+                    Some(number) if is_rust => number.to_owned(),
+                    _ => own,
+                }),
                 None => anonymous.push(die),
             }
         }

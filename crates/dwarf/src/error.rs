@@ -1,7 +1,8 @@
 //! Errors of debug information queries.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use capriole_event::FieldType;
 
@@ -34,16 +35,60 @@ pub enum NotUsed {
     Damaged(&'static str),
 }
 
+/// Reason why debug information did not come from a debuginfod server.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotFetched {
+    /// No server is configured.
+    #[error("no server is set in DEBUGINFOD_URLS")]
+    NoServer,
+    /// The file has no build id, or an implausible one.
+    #[error("it has no build id, by which a debuginfod server would find them")]
+    NoBuildId,
+    /// The client is missing.
+    #[error(
+        "DEBUGINFOD_URLS is set, but `debuginfod-find` is not installed (Debian: the package debuginfod)"
+    )]
+    NotInstalled,
+    /// No server has it.
+    #[error("the servers in DEBUGINFOD_URLS do not have them")]
+    NotFound,
+    /// The client has given up.
+    #[error("the servers in DEBUGINFOD_URLS did not answer in time (DEBUGINFOD_TIMEOUT)")]
+    TimedOut,
+    /// The client did not end, and was killed.
+    #[error("`debuginfod-find` was stopped: it had not ended after {} s", .0.as_secs())]
+    Stopped(Duration),
+    /// The user interrupted it.
+    #[error("`debuginfod-find` was interrupted")]
+    Interrupted,
+    /// The client failed, with this message.
+    #[error("`debuginfod-find` failed: {0}")]
+    Failed(String),
+    /// The client returned a file that cannot be used.
+    #[error("`debuginfod-find` returned {}, which cannot be used ({})", .0.path.display(), .0.why)]
+    Unusable(Tried),
+    /// The file was fetched, but not the common file of dwz(1) that it refers to.
+    #[error("they refer to {}: {why}", .name.display())]
+    Common {
+        /// The name of the common file.
+        name: PathBuf,
+        /// Why that was not fetched.
+        why: Box<NotFetched>,
+    },
+}
+
 /// Error of the debug information as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DebugError {
     /// There is no debug information.
-    #[error("{}", none(.path, .tried))]
+    #[error("{}", none(.path, .tried, .not_fetched.as_ref()))]
     None {
         /// The program or library.
         path: PathBuf,
         /// Other files that were tried, besides the file itself.
         tried: Vec<Tried>,
+        /// Why it did not come from a server, if it was to.
+        not_fetched: Option<NotFetched>,
     },
     /// The debug information contradicts itself or ends too early.
     #[error("damaged debug information: {0}; install or build it anew")]
@@ -99,11 +144,16 @@ impl From<gimli::Error> for DebugError {
     }
 }
 
-fn none(path: &std::path::Path, tried: &[Tried]) -> String {
+fn none(path: &Path, tried: &[Tried], not_fetched: Option<&NotFetched>) -> String {
     let mut text = format!(
         "no debug information for {}: compile it with -g, or install its debug symbols (Debian: the package whose name ends in -dbgsym)",
         path.display()
     );
+    match not_fetched {
+        None => {}
+        Some(NotFetched::NoServer) => text += ", or set DEBUGINFOD_URLS to a server that has them",
+        Some(why) => _ = write!(text, "; {why}"),
+    }
     for (index, Tried { path, why }) in tried.iter().enumerate() {
         let start = if index == 0 { "; looked for " } else { ", " };
         let _ = write!(text, "{start}{} ({why})", path.display());

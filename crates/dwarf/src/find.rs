@@ -1,5 +1,6 @@
 //! Finds the debug information of a file: in itself, or in a separate file by build id or by
-//! `.gnu_debuglink`; with dwz(1)'s common file, and the files that `-gsplit-dwarf` makes.
+//! `.gnu_debuglink`, or in one that the caller fetches from elsewhere by build id; with dwz(1)'s common
+//! file, and the files that `-gsplit-dwarf` makes.
 //!
 //! The rules are those of gdb ("Debugging Information in Separate Files") and of DWARF 5,
 //! chapter 7.3.5 and appendix F.
@@ -9,11 +10,14 @@ use std::sync::OnceLock;
 
 use gimli::{DwarfPackageSections, DwarfSections, SectionId};
 
-use super::error::{DebugError, NotUsed, Tried};
+use super::error::{DebugError, NotFetched, NotUsed, Tried};
 use super::sections::{Sections, check_sum, open};
 use super::units::Unit;
 use capriole_object::ObjectFile;
 pub use capriole_object::source::Source;
+
+/// Finds a debug file by build id, and returns its path.
+pub(crate) type Fetch<'a> = dyn FnMut(&[u8]) -> Result<PathBuf, NotFetched> + 'a;
 
 /// The debug information of one file: its bytes, and cached results for the whole file.
 #[derive(Debug)]
@@ -64,7 +68,38 @@ impl DebugData {
         Err(DebugError::None {
             path: object.path().to_owned(),
             tried,
+            not_fetched: None,
         })
+    }
+
+    /// Reads the debug information of `object` from files that `fetch` finds by build id.
+    pub(crate) fn fetched(
+        object: &ObjectFile,
+        directories: &[PathBuf],
+        fetch: &mut Fetch<'_>,
+    ) -> Result<DebugData, NotFetched> {
+        let build_id = object.build_id().ok_or(NotFetched::NoBuildId)?;
+        let path = fetch(build_id)?;
+        let source = with_build_id(&path, build_id)?;
+        let unusable = |why| unusable(&path, why);
+        let sections = Sections::read(&source).map_err(unusable)?;
+        if !sections.has(".debug_info") {
+            return Err(unusable(NotUsed::Empty));
+        }
+        let mut data = DebugData::of(object, &path, &sections, directories)
+            .map_err(|_| unusable(NotUsed::Damaged("bad section")))?;
+        if let (Some(name), Some((_, build_id))) = (
+            data.supplement_missing.take(),
+            sections.link(".gnu_debugaltlink"),
+        ) {
+            let common = fetched_supplement(&build_id, fetch);
+            let why = |why| NotFetched::Common {
+                name,
+                why: Box::new(why),
+            };
+            data.supplement = Some(common.map_err(why)?);
+        }
+        Ok(data)
     }
 
     fn of(
@@ -193,6 +228,38 @@ fn supplement(
             return None;
         }
         DwarfSections::load(|id| sections.bytes(id.name()).map_err(damaged)).ok()
+    })
+}
+
+/// Reads the common file that dwz made, from where `fetch` finds it.
+fn fetched_supplement(
+    build_id: &[u8],
+    fetch: &mut Fetch<'_>,
+) -> Result<DwarfSections<Vec<u8>>, NotFetched> {
+    let path = fetch(build_id)?;
+    let source = with_build_id(&path, build_id)?;
+    let unusable = |why| unusable(&path, why);
+    let sections = Sections::read(&source).map_err(unusable)?;
+    DwarfSections::load(|id| sections.bytes(id.name()))
+        .map_err(|_| unusable(NotUsed::Damaged("bad section")))
+}
+
+/// Opens a fetched file, which must have this build id.
+fn with_build_id(path: &Path, build_id: &[u8]) -> Result<Source, NotFetched> {
+    let opened = || {
+        let source = open(path)?;
+        match Sections::read(&source)?.build_id().as_deref() == Some(build_id) {
+            true => Ok(source),
+            false => Err(NotUsed::OtherBuild),
+        }
+    };
+    opened().map_err(|why| unusable(path, why))
+}
+
+fn unusable(path: &Path, why: NotUsed) -> NotFetched {
+    NotFetched::Unusable(Tried {
+        path: path.to_owned(),
+        why,
     })
 }
 

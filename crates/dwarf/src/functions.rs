@@ -9,7 +9,7 @@ use super::names::{is_called, may_be_called};
 use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
-use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier};
+use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier, may_be_code};
 use capriole_object::symbols::spelling::Spelling;
 
 /// A place where a function is entered: its own code, or an inlined copy.
@@ -59,7 +59,7 @@ impl Debug<'_> {
         let names = self.names()?;
         let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
         let identifier = last_identifier(name);
-        if indices.is_empty() && (identifier.is_some() || name.contains("operator")) {
+        if indices.is_empty() && (identifier.is_some() || may_be_code(name)) {
             let has_it = |linkage: &str| identifier.is_none_or(|word| linkage.contains(word));
             let fits =
                 |linkage: &str| is_mangled(linkage) && has_it(linkage) && is(None, Some(linkage));

@@ -2,7 +2,7 @@
 //!
 //! - [`DebugInfo::debug`] finds it: in the file, in a
 //!   separate file by build id or `.gnu_debuglink`, with dwz's common file and `.dwo` and
-//!   `.dwp` files;
+//!   `.dwp` files; [`DebugInfo::fetch_debug`] adds what the caller fetches from elsewhere;
 //! - [`Debug::functions`] and [`Debug::line`] turn names and source lines into sites, with
 //!   every inlined copy; [`Debug::site`] finds the functions around an address;
 //! - [`Debug::fetch`] turns a variable with its path at a site into registers, offsets and a
@@ -52,9 +52,11 @@ mod types;
 mod units;
 mod walk;
 
-pub use error::{DebugError, LineError, NotUsed, Onward, Refusal, Tried, VariableError};
+pub use error::{
+    DebugError, LineError, NotFetched, NotUsed, Onward, Refusal, Tried, VariableError,
+};
 pub use fetch::{Case, Length, TypedFetch};
-use find::DebugData;
+use find::{DebugData, Fetch};
 pub use functions::FunctionPlace;
 pub use inlined::Inlined;
 pub use lines::LinePlace;
@@ -67,18 +69,26 @@ pub use types::Enumerators;
 pub use units::Debug;
 
 use capriole_object::ObjectFile;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 /// Debug information of an ELF file.
 pub trait DebugInfo {
-    /// Returns names, types and source lines, from the file itself or a separate debug file. They
-    /// are read once, on first use.
+    /// Returns names, types and source lines, from the file itself, a separate debug file, or one that
+    /// was [fetched](DebugInfo::fetch_debug). They are read once, on first use.
     ///
     /// # Errors
     ///
     /// There is no debug information (the error lists the places searched), or it is damaged.
     fn debug(&self) -> Result<Debug<'_>, DebugError>;
 
-    /// Returns which functions are inlined where. Reads the debug information on each call.
+    /// Gets the debug information from elsewhere if no file of this machine has it: `fetch` returns
+    /// the path of a file for a build id. Only the first call for a file does anything. If it fails,
+    /// the error of [`DebugInfo::debug`] has the reason.
+    fn fetch_debug(&self, fetch: &mut dyn FnMut(&[u8]) -> Result<PathBuf, NotFetched>);
+
+    /// Returns which functions are inlined where, from files of this machine. Reads the debug
+    /// information on each call.
     ///
     /// # Errors
     ///
@@ -86,13 +96,52 @@ pub trait DebugInfo {
     fn inlined(&self) -> Result<Inlined, DebugError>;
 }
 
+/// Debug information that was read, or why there is none.
+type Read = Result<Box<DebugData>, DebugError>;
+
+/// The debug information of one file, by where it came from.
+struct Held {
+    /// From files of this machine.
+    local: Read,
+    /// From elsewhere, once it was to be fetched.
+    fetched: OnceLock<Read>,
+}
+
+impl Held {
+    fn of(file: &ObjectFile) -> &Held {
+        let read = || Held {
+            local: DebugData::read(file, file.debug_directories()).map(Box::new),
+            fetched: OnceLock::new(),
+        };
+        let held = file.debug_slot(read);
+        held.expect("this is the only type that is kept there")
+    }
+
+    fn fetch(&self, file: &ObjectFile, fetch: &mut Fetch<'_>) {
+        let Err(DebugError::None { path, tried, .. }) = &self.local else {
+            return;
+        };
+        self.fetched.get_or_init(|| {
+            let fetched = DebugData::fetched(file, file.debug_directories(), fetch);
+            fetched.map(Box::new).map_err(|why| DebugError::None {
+                path: path.clone(),
+                tried: tried.clone(),
+                not_fetched: Some(why),
+            })
+        });
+    }
+}
+
 impl DebugInfo for ObjectFile {
     fn debug(&self) -> Result<Debug<'_>, DebugError> {
-        let read = || DebugData::read(self, self.debug_directories()).map(Box::new);
-        let slot = self.debug_slot::<Result<Box<DebugData>, DebugError>>(read);
-        let data = slot.expect("this is the only type that is kept there");
+        let held = Held::of(self);
+        let data = held.fetched.get().unwrap_or(&held.local);
         let data = data.as_ref().map_err(Clone::clone)?;
         Ok(Debug::new(self, data))
+    }
+
+    fn fetch_debug(&self, fetch: &mut dyn FnMut(&[u8]) -> Result<PathBuf, NotFetched>) {
+        Held::of(self).fetch(self, fetch);
     }
 
     fn inlined(&self) -> Result<Inlined, DebugError> {

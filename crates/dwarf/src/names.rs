@@ -19,7 +19,7 @@ pub(super) fn is_called(wanted: &str, name: Option<&str>, linkage: Option<&str>)
         || demangled.with_return_type.as_deref().is_some_and(is)
 }
 
-/// True if a name of C++ in another [spelling](Spelling) may be meant for the function.
+/// True if a name of C++ or D in another [spelling](Spelling) may be meant for the function.
 pub(super) fn may_be_called(wanted: &Spelling, linkage: Option<&str>) -> bool {
     let demangled = linkage.filter(|name| is_mangled(name)).and_then(demangle);
     demangled.is_some_and(|name| wanted.is(&name))

@@ -1,5 +1,5 @@
 //! Parser for a variable with its path: `req->list[2].name`, `*counter`, `(*list).next`,
-//! `net::count`, `'server.c'::count`, `args#0`, `this->Base::size`.
+//! `net::count`, `'server.c'::count`, `args#0`, `this->Base::size`, `pair.0`.
 
 use capriole_event::template_width;
 

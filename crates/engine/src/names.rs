@@ -499,6 +499,17 @@ impl File {
             own.offset = Some(link.wrapping_sub(function.extent.start));
             own.start = own.name.is_none().then_some(function.extent.start);
         }
+        // Code is running there, so that the label is not one of data.
+        if own.name.is_none()
+            && let Some((name, start)) = symbols.and_then(|symbols| symbols.label_around(link))
+        {
+            own = FunctionName {
+                name: Some(Arc::from(name)),
+                start: None,
+                offset: Some(link.wrapping_sub(start)),
+                inlined: false,
+            };
+        }
         let inlined = inlined.into_iter().map(|name| FunctionName {
             name: Some(Arc::from(name)),
             start: None,

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code)]
 
+use rustix::process::{Pid, Signal};
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -119,6 +122,26 @@ impl Actions {
             )
         };
     }
+}
+
+/// Makes a command start with the signal actions from before [`catch`], and killed by the kernel when
+/// the thread that starts it ends, however that ends. For tools that work for this process.
+pub fn tie(command: &mut Command) {
+    let before = Actions::before();
+    let parent = std::process::id();
+    let tied = move || {
+        if let Some(before) = &before {
+            before.restore();
+        }
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have ended before.
+        match rustix::process::getppid().map(Pid::as_raw_nonzero) {
+            Some(pid) if pid.get().unsigned_abs() == parent => Ok(()),
+            _ => Err(std::io::ErrorKind::BrokenPipe.into()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes only system calls.
+    unsafe { command.pre_exec(tied) };
 }
 
 fn no_signals() -> libc::sigset_t {

@@ -5,6 +5,7 @@
 
 mod bounds;
 pub mod demangle;
+mod dlang;
 mod lookup;
 mod near;
 mod parts;
@@ -169,6 +170,43 @@ impl SymbolTable {
     #[must_use]
     pub fn labels(&self) -> &[u64] {
         &self.raw.labels
+    }
+
+    /// Returns the name and the link address of the local label that names the code at a link address: one
+    /// that is in no function, like the address, or where the call frame information of that code begins.
+    /// It need not be the start of a function.
+    #[must_use]
+    pub fn label_around(&self, address: u64) -> Option<(&str, u64)> {
+        let labels = &self.raw.local_labels;
+        let last_to = |to: u64| labels[..labels.partition_point(|l| l.address <= to)].last();
+        let label = match self.function_at(address) {
+            Some(function) if function.is_named() => None,
+            Some(function) => {
+                let start = function.extent.start;
+                last_to(start).filter(|label| label.address == start)
+            }
+            None => last_to(address).filter(|label| {
+                let boundary = self.next_boundary(label.address);
+                boundary.is_none_or(|boundary| address < boundary)
+                    && self.function_at(label.address).is_none()
+            }),
+        }?;
+        Some((self.raw.text(label), label.address))
+    }
+
+    /// Returns the link addresses of the local labels with this name that are in no function, ascending.
+    #[must_use]
+    pub fn lone_labels(&self, name: &str) -> Vec<u64> {
+        let is_lone = |address: u64| {
+            let found = self.label_around(address);
+            found.is_some_and(|(_, start)| start == address)
+        };
+        let labels = self.raw.local_labels.iter();
+        let labels = labels.filter(|label| self.raw.text(label) == name);
+        let mut found: Vec<u64> = labels.map(|label| label.address).collect();
+        found.retain(|address| is_lone(*address));
+        found.dedup();
+        found
     }
 
     /// Returns the link addresses of data in the text, from symbols; ascending and disjoint.

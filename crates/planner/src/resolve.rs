@@ -172,11 +172,7 @@ impl Site {
 /// See [`ResolveError`]; every message tells the user what to write instead.
 pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveError> {
     let mut sites = Vec::new();
-    let chosen = match &probe.object {
-        ObjectRef::Any => anywhere::choose(objects, probe)?,
-        object => choose::choose(objects, object)?,
-    };
-    for object in chosen {
+    for object in chosen(objects, probe)? {
         match in_object(objects, object, probe) {
             Ok(found) => sites.extend(only_mapped(object, found)),
             // The loaded file itself has sites.
@@ -185,6 +181,19 @@ pub fn resolve(objects: &Objects, probe: &Probe) -> Result<Vec<Site>, ResolveErr
         }
     }
     Ok(sites)
+}
+
+/// Returns the object in which the place of an event is looked up; several if its file was loaded
+/// several times. If the event names no object, this is one that has the place.
+///
+/// # Errors
+///
+/// There is no such object, or several have the place.
+pub fn chosen<'a>(objects: &'a Objects, probe: &Probe) -> Result<&'a [Arc<Object>], ResolveError> {
+    match &probe.object {
+        ObjectRef::Any => anywhere::choose(objects, probe),
+        object => choose::choose(objects, object),
+    }
 }
 
 /// Removes the sites of functions of which some code is not mapped, in a part of a file.
@@ -331,7 +340,7 @@ impl Finder<'_> {
                     return Ok(copies);
                 }
                 match symbols.members(self.pattern).as_slice() {
-                    [] => Err(self.not_a_function()),
+                    [] => self.label().map(|site| vec![site]),
                     members => self.with_copies(members),
                 }
             }
@@ -355,6 +364,49 @@ impl Finder<'_> {
             }
         }
         Ok(sites)
+    }
+
+    /// Returns the site at a local label in assembly code that is in no function.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name, or several are.
+    fn label(&self) -> Result<Site, ResolveError> {
+        let symbols = self.object.symbols()?;
+        let start = match symbols.lone_labels(self.pattern)[..] {
+            [] => return Err(self.not_a_function()),
+            [start] => start,
+            ref several => {
+                let candidates = several.iter().filter_map(|start| {
+                    Some(Candidate {
+                        symbol: self.pattern.to_owned(),
+                        linkage_name: self.pattern.to_owned(),
+                        object: self.object.path().to_owned(),
+                        file_offset: self.object.file().file_offset(*start)?,
+                    })
+                });
+                return Err(ResolveError::AmbiguousSymbol {
+                    symbol: self.pattern.to_owned(),
+                    candidates: candidates.collect(),
+                });
+            }
+        };
+        let end = symbols.next_boundary(start).unwrap_or(start + 1);
+        let link_address = start.saturating_add(self.offset);
+        let file_offset = self.object.file().file_offset(link_address);
+        let file_offset = file_offset.filter(|_| link_address < end);
+        let site = at_file_offset(
+            self.object,
+            file_offset.ok_or_else(|| self.not_a_function())?,
+        )?;
+        Ok(Site {
+            symbol: Some(self.pattern.to_owned()),
+            linkage_name: Some(self.pattern.to_owned()),
+            offset: self.offset,
+            extent: self.object.run_time_extent(Extent::new(start, end)),
+            by_name: true,
+            ..site
+        })
     }
 
     /// Returns the sites of a function's versions that are kept for old programs. The implementations of indirect
@@ -461,6 +513,14 @@ impl Finder<'_> {
             Err(error) => return error.into(),
         };
         match other {
+            Some(OtherSymbol::Label(address)) => match self.place_of(address) {
+                Some(place) => ResolveError::Label {
+                    symbol,
+                    object,
+                    place,
+                },
+                None => ResolveError::Data { symbol, object },
+            },
             Some(OtherSymbol::Data(_)) => ResolveError::Data { symbol, object },
             Some(OtherSymbol::Imported) => ResolveError::Imported {
                 defined_in: self.definer(),
@@ -477,6 +537,19 @@ impl Finder<'_> {
                 },
                 Err(error) => error.into(),
             },
+        }
+    }
+
+    /// Returns the place of a label inside of a function, as events name it.
+    fn place_of(&self, address: u64) -> Option<String> {
+        let file = self.object.file();
+        let symbols = self.object.symbols().ok()?;
+        let function = symbols
+            .function_at(address)
+            .filter(|_| file.is_text(address))?;
+        match symbols.display_name(function) {
+            Some(name) => Some(format!("{name}+{:#x}", address - function.extent.start)),
+            None => Some(format!("{:#x}", file.file_offset(address)?)),
         }
     }
 

@@ -542,6 +542,7 @@ fn code_of_resolve(error: &ResolveError) -> Code {
         | ResolveError::AmbiguousCopies { .. } => Code::Ambiguous,
         ResolveError::Indirect { .. }
         | ResolveError::Data { .. }
+        | ResolveError::Label { .. }
         | ResolveError::NotAnEntry { .. } => Code::NotCode,
         ResolveError::NoExits { .. } | ResolveError::NoCalls { .. } => Code::NoExits,
     }

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | parse | [`definitions`], [`calls`], [`intervals`] | text, probes |
 //! | lower | [`event`], [`entry`] | probes, with those at the entry that serve them |
+//! | fetch | [`debuginfod`] | probes, debug information that is not on this machine |
 //! | select | [`select`](mod@select), [`fields`], [`marker`] | probes, sites with plans and fields |
 //!
 //! The crate `capriole` inserts the result into a process. Nothing here changes one.
@@ -15,6 +16,7 @@
 pub mod advice;
 pub mod calls;
 pub mod content;
+pub mod debuginfod;
 pub mod definitions;
 pub mod entry;
 mod enumerators;

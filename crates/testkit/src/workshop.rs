@@ -37,7 +37,11 @@ impl Workshop {
         source: &str,
         name: &str,
     ) -> Option<PathBuf> {
-        let extension = if compiler.contains("++") { "cc" } else { "c" };
+        let extension = match compiler {
+            "gdc" => "d",
+            _ if compiler.contains("++") => "cc",
+            _ => "c",
+        };
         let input = self.path(&format!("{name}.{extension}"));
         std::fs::write(&input, source).unwrap();
         let output = self.path(name);

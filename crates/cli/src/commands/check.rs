@@ -11,11 +11,12 @@ use self::detour::Sketch;
 use self::threads::Threads;
 use crate::completion;
 use crate::exit::Usage;
-use crate::probing::ReturnsBy;
+use crate::probing::{ReturnsBy, note_wait};
 use crate::subject;
 use crate::verbosity::timed;
 use anyhow::bail;
 use capriole_object::Objects;
+use capriole_select::debuginfod;
 use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Fate, Mode, Selected};
@@ -70,6 +71,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
     let mode = Mode::new(arguments.returns.into());
     let selected = timed("functions found, probes planned", || {
+        debuginfod::fetch(&objects, &events, &note_wait);
         select::select(&objects, &planner, &events, mode)
     })?;
     let threads = Threads::of(&objects);

@@ -7,6 +7,7 @@ use crate::advice;
 use crate::completion;
 use crate::exit::Usage;
 use crate::names::NamesFlag;
+use crate::probing::note_wait;
 use crate::subject;
 use crate::verbosity::timed;
 use anyhow::bail;
@@ -14,6 +15,7 @@ use capriole_insn::Extent;
 use capriole_object::symbols::shown::ShownNames;
 use capriole_planner::planner::{Planned, Planner};
 use capriole_planner::resolve::Site;
+use capriole_select::debuginfod;
 use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Fate, Mode, Selected};
@@ -97,6 +99,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let (objects, planner) = subject::open(arguments.pid, path.as_deref())?;
     let events: Vec<Event> = events.into_iter().map(|e| Event::alone(e.into())).collect();
     let selected = timed("functions found, probes planned", || {
+        match arguments.args {
+            true => debuginfod::fetch_all(&objects, &events, &note_wait),
+            false => debuginfod::fetch(&objects, &events, &note_wait),
+        }
         select::select(&objects, &planner, &events, Mode::default())
     })?;
     let names = select::shown_names(&selected, arguments.names.form());

@@ -9,7 +9,7 @@ use capriole::aggregate::Keys;
 use capriole::filtered::Filtered;
 use capriole::machine;
 use capriole::options;
-use capriole::plan::{Planned, Probed, Request};
+use capriole::plan::{Probed, Request};
 use capriole::program::Program;
 use capriole::record::saving;
 use capriole::record::{Recorder, Summary};
@@ -118,7 +118,7 @@ fn prepare(
         clock: Some(&clock),
     };
     let planned = timed("functions found, probes planned", || {
-        Planned::new(process, &request)
+        probing::plan(process, &request)
     })?;
     // Save what a killed recorder left in the process before its trace is moved aside.
     if let Some(message) = saving::take_over(process)? {

@@ -25,7 +25,7 @@ use capriole::aggregate::model::{Group, Interval, Snapshot, by_event, per_second
 use capriole::aggregate::{Keys, Source};
 use capriole::filtered::Filtered;
 use capriole::options;
-use capriole::plan::{Planned, Probed, Request};
+use capriole::plan::{Probed, Request};
 use capriole::program::Program;
 use capriole::record::saving;
 use capriole::returns::Unseen;
@@ -153,7 +153,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             clock: clock.as_ref(),
         };
         let planned = timed("functions found, probes planned", || {
-            Planned::new(program.process(), &request)
+            probing::plan(program.process(), &request)
         })?;
         let geometry = planned.geometry(0);
         let form = match arguments.json {

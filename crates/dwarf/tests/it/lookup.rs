@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use capriole_dwarf::DebugInfo as _;
-use capriole_dwarf::{DebugError, LineError, LinePlace, NotUsed};
+use capriole_dwarf::{DebugError, LineError, LinePlace, NotFetched, NotUsed, Tried};
 use capriole_object::ObjectFile;
 use capriole_testkit::objects::open;
 use capriole_testkit::workshop::{Workshop, run};
@@ -190,6 +190,105 @@ fn separate_files_are_found_by_link_if_the_sum_is_right() {
     let object = open(&linked).with_debug_directories(vec![central]);
     let text = object.debug().unwrap_err().to_string();
     assert!(text.contains("check sum differs"), "{text}");
+}
+
+#[test]
+fn what_no_file_has_is_fetched_once_and_checked() {
+    let shop = Workshop::new();
+    let Some((program, debug)) = separated(&shop, "fetched") else {
+        return;
+    };
+    let other = shop.compile("gcc", &["-g", "-O1"], SOURCE, "another");
+    let garbage = shop.path("garbage");
+    std::fs::write(&garbage, [b'x'; 5000]).unwrap();
+    let nowhere = || open(&program).with_debug_directories(vec![shop.path("nowhere")]);
+
+    let object = nowhere();
+    object.fetch_debug(&mut |build_id| {
+        assert_eq!(Some(build_id), object.build_id());
+        Ok(debug.clone())
+    });
+    object.fetch_debug(&mut |_| panic!("it is there"));
+    asks(&object);
+
+    let unusable = |path: &Path, why| {
+        let path = path.to_owned();
+        NotFetched::Unusable(Tried { path, why })
+    };
+    let not_elf = NotUsed::Damaged("not an ELF file");
+    for (answer, expected) in [
+        (Err(NotFetched::NotFound), NotFetched::NotFound),
+        (
+            Ok(&other.unwrap()),
+            unusable(&shop.path("another"), NotUsed::OtherBuild),
+        ),
+        (Ok(&garbage), unusable(&garbage, not_elf)),
+        (Ok(&program), unusable(&program, NotUsed::Empty)),
+        (
+            Ok(&shop.path("")),
+            unusable(&shop.path(""), NotUsed::Absent),
+        ),
+    ] {
+        let object = nowhere();
+        object.fetch_debug(&mut |_| answer.clone().cloned());
+        object.fetch_debug(&mut |_| panic!("it has failed before"));
+        let error = object.debug().unwrap_err();
+        let DebugError::None {
+            tried, not_fetched, ..
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(not_fetched.as_ref(), Some(&expected));
+        assert_eq!(tried.len(), 1);
+        assert!(error.to_string().contains(&expected.to_string()), "{error}");
+    }
+    // A file with debug information needs none.
+    let whole = open(&shop.path("fetched"));
+    whole.fetch_debug(&mut |_| panic!("it is there"));
+    asks(&whole);
+}
+
+#[test]
+fn common_files_of_dwz_are_fetched_too() {
+    let shop = Workshop::new();
+    let options = ["-gdwarf-4", "-O2", "-Wl,--build-id=sha1"];
+    let Some(one) = shop.compile("gcc", &options, SOURCE, "one") else {
+        return;
+    };
+    let (two, common) = (shop.path("two"), shop.path("common.dwz"));
+    std::fs::copy(&one, &two).unwrap();
+    let mut dwz = Command::new("dwz");
+    dwz.arg("-m").arg(&common).args([&one, &two]);
+    let (debug, stripped) = (shop.path("one.debug"), shop.path("one.stripped"));
+    if !run(&mut dwz)
+        || !common.exists()
+        || !objcopy(&["--only-keep-debug"], &[&one, &debug])
+        || !objcopy(&["--strip-debug"], &[&one, &stripped])
+    {
+        return;
+    }
+    let moved = shop.path("cached");
+    std::fs::rename(&common, &moved).unwrap();
+    let nowhere = || open(&stripped).with_debug_directories(vec![shop.path("nowhere")]);
+    let object = nowhere();
+    let mut asked = Vec::new();
+    object.fetch_debug(&mut |build_id| {
+        asked.push(build_id.to_vec());
+        Ok([debug.clone(), moved.clone()][asked.len() - 1].clone())
+    });
+    asks(&object);
+    assert_eq!(asked[0], object.build_id().unwrap());
+    assert_ne!(asked[0], asked[1]);
+
+    let object = nowhere();
+    object.fetch_debug(&mut |build_id| match Some(build_id) == object.build_id() {
+        true => Ok(debug.clone()),
+        false => Err(NotFetched::NotFound),
+    });
+    let error = object.debug().unwrap_err().to_string();
+    let expected = "common.dwz: the servers in DEBUGINFOD_URLS do not have them";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[test]

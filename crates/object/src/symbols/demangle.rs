@@ -2,6 +2,7 @@
 
 use cpp_demangle::{BorrowedSymbol, DemangleOptions};
 
+use super::dlang;
 use super::parts::{Kind, Parts};
 
 /// Maximum length of a name to demangle: demangling may take time quadratic in the length, and
@@ -13,26 +14,36 @@ const LONGEST_RESULT: usize = 1 << 16;
 /// The forms of a demangled name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Demangled {
-    /// With parameters, without the return type: `ns::f<int>(char const*)`.
+    /// With parameters, without the return type: `ns::f<int>(char const*)`, `app.f!(int).f(char)`.
     pub full: String,
     /// Without parameters: `ns::f<int>`. Equal to `full` in Rust.
     pub short: String,
     /// Form that `c++filt` prints, if it has a return type: `void ns::f<int>(char const*)`.
     pub with_return_type: Option<String>,
+    /// Text between a scope and the name in it: `::`, or `.` in D.
+    pub(super) separator: &'static str,
 }
 
 /// True if the name looks like a mangled name.
 pub fn is_mangled(name: &str) -> bool {
-    ["_Z", "__Z", "_R", "_GLOBAL__"]
-        .iter()
-        .any(|prefix| name.starts_with(prefix))
+    let mut prefixes = ["_Z", "__Z", "_R", "_GLOBAL__"].iter();
+    prefixes.any(|prefix| name.starts_with(prefix)) || dlang::is_mangled(name)
 }
 
-/// Demangles a name of C++ (Itanium ABI) or Rust (v0, and legacy, whose hash is omitted).
-/// `None` if the name is neither.
+/// Demangles a name of C++ (Itanium ABI), Rust (v0, and legacy, whose hash is omitted), or D.
+/// `None` if the name is none of these.
 pub fn demangle(name: &str) -> Option<Demangled> {
     if !is_mangled(name) || name.len() > LONGEST {
         return None;
+    }
+    if dlang::is_mangled(name) {
+        let dlang::Name { full, short } = dlang::demangle(name, LONGEST_RESULT)?;
+        return Some(Demangled {
+            full,
+            short,
+            with_return_type: None,
+            separator: ".",
+        });
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         let full = bounded(format_args!("{rust:#}"))?;
@@ -40,6 +51,7 @@ pub fn demangle(name: &str) -> Option<Demangled> {
             short: full.clone(),
             full,
             with_return_type: None,
+            separator: "::",
         });
     }
     let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
@@ -50,6 +62,7 @@ pub fn demangle(name: &str) -> Option<Demangled> {
         short: form(&symbol, plain.no_return_type().no_params())?,
         with_return_type: (with_return_type != full).then_some(with_return_type),
         full,
+        separator: "::",
     })
 }
 
@@ -57,6 +70,9 @@ pub fn demangle(name: &str) -> Option<Demangled> {
 pub fn demangle_full(name: &str) -> Option<String> {
     if !is_mangled(name) || name.len() > LONGEST {
         return None;
+    }
+    if dlang::is_mangled(name) {
+        return dlang::demangle(name, LONGEST_RESULT).map(|name| name.full);
     }
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         return bounded(format_args!("{rust:#}"));
@@ -105,7 +121,7 @@ pub(crate) fn without_tags(name: &str) -> String {
     Parts::of(name).without(Kind::Tag)
 }
 
-/// Removes the arguments of templates: `Box<int>::get` is `Box::get`. Keeps operators, and the types
+/// Removes the arguments of templates: `Box<int>::get` is `Box::get`, `Box!(int).get` is `Box.get`. Keeps operators, and the types
 /// that begin a part of Rust's names: `<A as B>::f`.
 pub(crate) fn without_template_arguments(name: &str) -> String {
     Parts::of(name).without(Kind::Arguments)
@@ -143,8 +159,8 @@ fn significant(name: &str) -> impl Iterator<Item = char> {
 }
 
 /// Returns the last identifier of the function's own name. Every mangled form of the name
-/// contains it, unless the ABI abbreviates it (`std::string::string`). `None` for operators,
-/// which are mangled as codes.
+/// contains it, unless the ABI abbreviates it (`std::string::string`). `None` for names that are mangled
+/// as codes: see [`may_be_code`].
 pub fn last_identifier(name: &str) -> Option<&str> {
     // Lambdas and functions around a local class have parameters of their own.
     let parts = Parts::of(name);
@@ -160,7 +176,13 @@ pub fn last_identifier(name: &str) -> Option<&str> {
         .last()
         .map(|(at, _)| at)?;
     let identifier = &head[start..];
-    (!head.ends_with("operator") && !head.contains("operator ")).then_some(identifier)
+    let is_code = head.ends_with("operator") || head.contains("operator ") || identifier == "this";
+    (!is_code).then_some(identifier)
+}
+
+/// True if a name may be mangled as a code: that of an operator, or of a constructor of D.
+pub fn may_be_code(name: &str) -> bool {
+    name.contains("operator") || name.contains("this")
 }
 
 /// Removes what is in brackets at the end: tags, as in `f[abi:cxx11]`, or the wildcards of a pattern.
@@ -274,6 +296,10 @@ mod tests {
             ("f[abi:cxx11]", Some("f")),
             ("ns::Foo::operator[](int)", None),
             ("some_nam[e]", Some("some_nam")),
+            ("app.max!(int).max(int)", Some("max")),
+            ("app.f().inner", Some("inner")),
+            ("app.Cart.this(int)", None),
+            ("app.Cart.~this", None),
             ("", None),
         ];
         for (name, expected) in cases {

@@ -3,6 +3,7 @@
 use super::demangle::{
     self, Demangled, last_identifier, without_blanks, without_tags, without_template_arguments,
 };
+use super::dlang;
 use super::parts::TAG;
 use super::read::split_version;
 use super::spelling::Spelling;
@@ -140,19 +141,19 @@ impl SymbolTable {
     #[must_use]
     pub fn members(&self, name: &str) -> Vec<Found<'_>> {
         let wanted = without_blanks(name.trim_start_matches(':'));
-        let is_wanted = |name: &str| {
-            let name = without_blanks(name);
-            let outer = name.strip_suffix(wanted.as_str());
-            outer.is_some_and(|outer| outer.is_empty() || outer.ends_with("::"))
-        };
-        let matches = |name: &Demangled| {
-            is_wanted(&name.full)
-                || is_wanted(&name.short)
-                || is_wanted(&without_template_arguments(&name.short))
-                || is_wanted(&without_tags(&name.short))
+        let matches = |demangled: &Demangled| {
+            let is_wanted = |name: &str| {
+                let name = without_blanks(name);
+                let outer = name.strip_suffix(wanted.as_str());
+                outer.is_some_and(|outer| outer.is_empty() || outer.ends_with(demangled.separator))
+            };
+            is_wanted(&demangled.full)
+                || is_wanted(&demangled.short)
+                || is_wanted(&without_template_arguments(&demangled.short))
+                || is_wanted(&without_tags(&demangled.short))
         };
         let identifier = last_identifier(&wanted);
-        if identifier.is_none() && !wanted.contains("operator") {
+        if identifier.is_none() && !demangle::may_be_code(&wanted) {
             return Vec::new();
         }
         let symbols = self.raw.symbols.iter().enumerate();
@@ -170,15 +171,15 @@ impl SymbolTable {
         self.found(found)
     }
 
-    /// Finds the symbols of C++ functions by a comparison of names, among those that contain the last
-    /// identifier of `name`.
+    /// Finds the symbols of C++ and D functions by a comparison of names, among those that contain the
+    /// last identifier of `name`.
     fn by_spelling(&self, name: &str, is: impl Fn(&Demangled) -> bool) -> Vec<u32> {
         let identifier = last_identifier(name);
         let symbols = self.raw.symbols.iter().enumerate();
         let found = symbols.filter_map(|(index, symbol)| {
             let name = self.raw.text(symbol);
-            let may_be =
-                name.starts_with("_Z") && identifier.is_none_or(|word| name.contains(word));
+            let has_spellings = name.starts_with("_Z") || dlang::is_mangled(name);
+            let may_be = has_spellings && identifier.is_none_or(|word| name.contains(word));
             (may_be && is(&demangle::demangle(name)?)).then_some(index as u32)
         });
         found.collect()

@@ -6,7 +6,7 @@ pub(super) enum Kind {
     /// Scopes, identifiers and operators; everything in names of Go, and types in brackets that
     /// begin a part of Rust's names: `<A as B>::f`.
     Text,
-    /// Template arguments, with their brackets.
+    /// Template arguments, with their brackets: `<int>`, in D `!(int)`.
     Arguments,
     /// Parameters, with their parentheses and the qualifiers behind: `(int) const`.
     Parameters,
@@ -27,7 +27,17 @@ const OPERATORS: [&str; 41] = [
     "/", "%", "^", "&", "|", "~", ",", "\"\"", "?",
 ];
 /// Texts that may follow the parameters of a function.
-const QUALIFIERS: [&str; 6] = [" const", " volatile", " &&", " &", "&&", "&"];
+const QUALIFIERS: [&str; 9] = [
+    " const",
+    " volatile",
+    " &&",
+    " &",
+    "&&",
+    "&",
+    " immutable",
+    " shared",
+    " inout",
+];
 /// Names of the copies and parts of functions that compilers make, which a number follows.
 const COPIES: [&str; 5] = [".isra.", ".constprop.", ".part.", ".lto_priv.", ".llvm."];
 const COLD: &str = ".cold";
@@ -93,6 +103,7 @@ impl<'a> Parts<'a> {
                 match first {
                     '<' if begins => (Kind::Text, group(rest)?),
                     '<' => (Kind::Arguments, group(rest)?),
+                    '!' if rest.starts_with("!(") => (Kind::Arguments, 1 + group(&rest[1..])?),
                     '(' if !begins && (is_operator || follows_name(before)) => {
                         is_operator = false;
                         let length = group(rest)?;

@@ -74,6 +74,8 @@ pub(crate) struct RawSymbols {
     pub versions: Vec<Version>,
     /// Addresses of symbols in the text that are not functions.
     pub labels: Vec<u64>,
+    /// Those of them that are local to assembly code, by address.
+    pub local_labels: Vec<RawSymbol>,
     /// Data in the text: address and size, which may be 0.
     pub data: Vec<(u64, u64)>,
 }
@@ -324,8 +326,20 @@ pub(crate) fn function_symbols(
             let Some(name) = table.name(symbol) else {
                 continue;
             };
+            let own = RawSymbol {
+                address,
+                size: symbol.st_size.get(LE),
+                name: base + symbol.st_name.get(LE),
+                name_len: name.len() as u32,
+                kind,
+                binding,
+                default_version: true,
+            };
             if kind == SymbolKind::Untyped && !is_assembly_function(name, symbol, binding) {
                 raw.labels.push(address);
+                if binding == Binding::Local && !is_section_bound(name) {
+                    raw.local_labels.push(own);
+                }
                 continue;
             }
             let (name, version, default_version) = split_version(name);
@@ -337,16 +351,13 @@ pub(crate) fn function_symbols(
                 });
             }
             raw.symbols.push(RawSymbol {
-                address,
-                size: symbol.st_size.get(LE),
-                name: base + symbol.st_name.get(LE),
                 name_len: name.len() as u32,
-                kind,
-                binding,
                 default_version: default_version && !table.is_hidden_version(index),
+                ..own
             });
         }
     }
+    raw.local_labels.sort_by_key(|label| label.address);
     raw.versions.sort_unstable();
     raw.versions.dedup();
     Ok(raw)
@@ -415,9 +426,12 @@ fn binding(symbol: &Sym64<LE>) -> Binding {
 /// True if an untyped symbol is a function. Untyped symbols also mark labels, and the section
 /// bounds that the linker defines.
 fn is_assembly_function(name: &str, symbol: &Sym64<LE>, binding: Binding) -> bool {
-    (symbol.st_size.get(LE) > 0 || binding != Binding::Local)
-        && !name.starts_with("__start_")
-        && !name.starts_with("__stop_")
+    (symbol.st_size.get(LE) > 0 || binding != Binding::Local) && !is_section_bound(name)
+}
+
+/// True for the names that the linker gives to the bounds of sections.
+fn is_section_bound(name: &str) -> bool {
+    name.starts_with("__start_") || name.starts_with("__stop_")
 }
 
 /// Lookup that caches the last range, because neighbouring symbols lie in the same range.
@@ -452,6 +466,8 @@ impl<'a> TextRanges<'a> {
 pub enum OtherSymbol {
     /// A variable, at this link address.
     Data(u64),
+    /// An untyped symbol, at this link address: a label in assembly code, or a bound of a section.
+    Label(u64),
     /// A symbol that is used here but defined in another object.
     Imported,
 }
@@ -479,9 +495,10 @@ pub(crate) fn find_other(
         for symbol in table.symbols()? {
             let other = match (symbol.st_shndx.get(LE), symbol.st_type()) {
                 (elf::SHN_UNDEF, _) => OtherSymbol::Imported,
-                (_, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON | elf::STT_NOTYPE) => {
+                (_, elf::STT_OBJECT | elf::STT_TLS | elf::STT_COMMON) => {
                     OtherSymbol::Data(symbol.st_value.get(LE))
                 }
+                (_, elf::STT_NOTYPE) => OtherSymbol::Label(symbol.st_value.get(LE)),
                 _ => continue,
             };
             if table
@@ -491,7 +508,7 @@ pub(crate) fn find_other(
                 continue;
             }
             match other {
-                OtherSymbol::Data(_) => return Ok(Some(other)),
+                OtherSymbol::Data(_) | OtherSymbol::Label(_) => return Ok(Some(other)),
                 OtherSymbol::Imported => imported = Some(other),
             }
         }

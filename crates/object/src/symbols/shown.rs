@@ -21,7 +21,7 @@ pub enum Form {
     /// Names as their users write them.
     #[default]
     Short,
-    /// The same, with `<..>` in place of template arguments: for the frames of a picture, which equal
+    /// The same, with `<..>`, in D `!(..)`, in place of template arguments: for the frames of a picture, which equal
     /// beginnings would fill.
     Frame,
     /// Complete demangled names.
@@ -174,7 +174,13 @@ fn at_level(name: &str, level: Level) -> String {
     for (kind, text) in Parts::of(&simple).iter() {
         match kind {
             Kind::Text => shown.push_str(text),
-            Kind::Arguments if level == Level::Frame => shown.push_str("<..>"),
+            Kind::Arguments if level == Level::Frame => {
+                shown.push_str(if text.starts_with('!') {
+                    "!(..)"
+                } else {
+                    "<..>"
+                });
+            }
             Kind::Arguments => shown.push_str(text),
             Kind::Parameters if matches!(level, Level::Typed | Level::TypedCopy) => {
                 shown.push_str(text);
@@ -259,6 +265,18 @@ mod tests {
             ("a::b::{closure#0}", "a::b::{closure#0}"),
             ("a::b::{{closure}}", "a::b::{{closure}}"),
             ("a::b::<(u8, u8)>::c", "a::b::<(u8, u8)>::c"),
+            // D
+            ("app.Cart.cost(int) const", "app.Cart.cost"),
+            ("app.Cart.get(int) inout", "app.Cart.get"),
+            ("app.max!(int, char).max(int)", "app.max!(int, char).max"),
+            (
+                "app.f!(\"<\", 3uL).f(const(char)[])",
+                "app.f!(\"<\", 3uL).f",
+            ),
+            ("app.f().inner(void(int) delegate)", "app.f.inner"),
+            ("app.Cart.this(int)", "app.Cart.this"),
+            ("app.f(int) [clone .isra.0]", "app.f"),
+            ("D main", "D main"),
             // Go
             ("main.(*T).Add", "main.(*T).Add"),
             ("main.cold", "main.cold"),
@@ -338,6 +356,8 @@ mod tests {
             "std::sort<int*>(int*)",
             "std::sort<long*>(long*)",
             "operator<(A<int>, B)",
+            "app.max!(int).max(int)",
+            "app.max!(int[], string).min(int)",
         ];
         assert_eq!(
             shown(&names, Form::Frame),
@@ -347,6 +367,8 @@ mod tests {
                 "std::sort<int*>",
                 "std::sort<long*>",
                 "operator<",
+                "app.max!(..).max",
+                "app.max!(..).min",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! Names of C++ functions in the spellings that people use.
+//! Names of C++ and D functions in the spellings that people use.
 //!
 //! Both a name as written and a demangled one are brought into one form, in which they are compared:
 //!
@@ -10,6 +10,7 @@
 //! | `{anonymous}::f`, `ns::(anonymous namespace)::f` | `f`, `ns::f` |
 //! | `f[abi:cxx11]` | `f` |
 //! | `std::vector<int, std::allocator<int> >` | `std::vector<int>` |
+//! | `immutable(char)[]`, `max!int` (D) | `string`, `max!(int)` |
 
 use super::demangle::{Demangled, without_blanks};
 use super::parts::{Kind, Parts, group};
@@ -39,6 +40,12 @@ const ALIASES: [(&str, &str); 22] = [
     ("ulong", "unsigned long"),
     ("ushort", "unsigned short"),
     ("nullptr_t", "decltype(nullptr)"),
+];
+/// Names that D's library gives to types of texts.
+const STRINGS: [(&str, &str); 3] = [
+    ("immutable(char)[]", "string"),
+    ("immutable(wchar)[]", "wstring"),
+    ("immutable(dchar)[]", "dstring"),
 ];
 /// Words of the built-in types that consist of several.
 const BUILT_IN: [&str; 6] = ["unsigned", "signed", "long", "short", "int", "char"];
@@ -84,9 +91,9 @@ impl Spelling {
 
     /// True if it may be meant for this function, without its outer scopes.
     pub(super) fn is_member(&self, name: &Demangled) -> bool {
-        self.fits(name, |name| {
-            let outer = name.strip_suffix(self.name.as_str());
-            outer.is_some_and(|outer| outer.is_empty() || outer.ends_with("::"))
+        self.fits(name, |full| {
+            let outer = full.strip_suffix(self.name.as_str());
+            outer.is_some_and(|outer| outer.is_empty() || outer.ends_with(name.separator))
         })
     }
 
@@ -114,12 +121,31 @@ impl Spelling {
 
 /// Brings a name into the form for comparison.
 fn form(name: &str) -> String {
-    let mut name = simplified(&name.replace("> >", ">>"));
+    let mut name = simplified(&in_brackets(&name.replace("> >", ">>")));
     for scope in ANONYMOUS {
         name = name.replace(scope, "");
     }
     let name = Parts::of(&name).without(Kind::Tag);
-    types(&name).replace("(void)", "()")
+    let name = types(&name).replace("(void)", "()");
+    STRINGS
+        .iter()
+        .fold(name, |name, (own, alias)| name.replace(own, alias))
+}
+
+/// Writes a single template argument of D in brackets: `max!int` is `max!(int)`.
+fn in_brackets(name: &str) -> String {
+    let mut parts = name.split('!');
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let argument = first_word(part);
+        out += "!";
+        match argument {
+            "" => {}
+            argument => out += &format!("({argument})"),
+        }
+        out += &part[argument.len()..];
+    }
+    out
 }
 
 /// Rewrites the types in a name: `const` behind what it belongs to, and no aliases.
@@ -337,7 +363,34 @@ mod tests {
                 );
             }
         }
+        for (linkage, spellings) in [
+            (
+                "_D4shop4Cart4costMxFAyamZi",
+                &[
+                    "shop.Cart.cost",
+                    "shop.Cart.cost(string, ulong)",
+                    "shop.Cart.cost(string,size_t) const",
+                    "shop.Cart.cost(immutable(char)[], ulong)",
+                ][..],
+            ),
+            (
+                "_D4shop__T3maxTiZQhFiiZi",
+                &["shop.max!(int).max", "shop.max!int.max(int, int)"],
+            ),
+        ] {
+            let name = demangle(linkage).expect("a mangled name");
+            for spelling in spellings {
+                assert!(
+                    Spelling::of(spelling).is(&name),
+                    "{spelling}: {}",
+                    name.full
+                );
+            }
+        }
         for (linkage, other) in [
+            ("_D4shop4Cart4costMxFAyamZi", "shop.Cart.cost(int)"),
+            ("_D4shop4Cart4costMxFAyamZi", "Cart.cost"),
+            ("_D4shop__T3maxTiZQhFiiZi", "shop.max!(char).max"),
             ("_ZN4shop3fooEPKPKc", "shop::foo(const char**)"),
             ("_ZN4shop3fooEPKPKc", "shop::foo(const char*)"),
             ("_ZN4shop3fooEPKPKc", "foo"),

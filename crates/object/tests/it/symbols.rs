@@ -343,3 +343,42 @@ fn assembly_without_sizes_ends_at_the_next_function() {
     assert!(table.exact("label").is_empty());
     assert_eq!(table.labels(), [extent("second").start + 1]);
 }
+
+#[test]
+fn assembly_that_nothing_marks_has_the_names_of_its_labels() {
+    let shop = Workshop::new();
+    let source = r#"
+        asm(".text\n.globl before\n.type before,@function\nbefore:\n jmp lone\ninner:\n ret\n .size before,.-before\n"
+            ".p2align 4\nhelper:\n call lone\n ret\n"
+            "lone:\n nop\n ret\n"
+            ".type table,@object\ntable:\n .quad 1\nmiddle:\n .quad 2\n .size table,.-table\n"
+            "framed:\n .cfi_startproc\n nop\nwithin:\n ret\n .cfi_endproc\n"
+            ".globl after\n.type after,@function\nafter:\n ret\n .size after,.-after\n");
+    "#;
+    let Some(path) = shop.compile("gcc", &["-shared", "-nostdlib"], source, "liblabels.so") else {
+        return;
+    };
+    let file = open(&path);
+    let table = file.symbols().unwrap();
+    for (name, length) in [("helper", 6), ("lone", 2), ("framed", 2)] {
+        let [start] = table.lone_labels(name)[..] else {
+            panic!("{name}");
+        };
+        assert!(table.labels().contains(&start), "code may jump there");
+        assert!(table.exact(name).is_empty(), "it may be data");
+        for address in start..start + length {
+            assert_eq!(
+                table.label_around(address),
+                Some((name, start)),
+                "{address:#x}"
+            );
+        }
+    }
+    for name in ["inner", "within", "before", "after", "table"] {
+        assert!(table.lone_labels(name).is_empty(), "{name}");
+    }
+    let before = table.exact("before")[0].function.extent;
+    for address in before.start..before.end + 1 {
+        assert_eq!(table.label_around(address), None, "{address:#x}");
+    }
+}

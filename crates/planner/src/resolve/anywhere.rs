@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use capriole_dwarf::DebugInfo as _;
 use capriole_event::{Place, Probe};
+use capriole_object::symbols::OtherSymbol;
 use capriole_object::{Entry, Object, Objects};
 
 use super::choose::written;
@@ -44,7 +45,13 @@ pub(super) fn choose<'a>(
             return Ok(opened_main);
         }
     }
-    Err(nowhere(objects, main, probe))
+    match opened_main
+        .iter()
+        .any(|object| has_label(object, &probe.place))
+    {
+        true => Ok(opened_main),
+        false => Err(nowhere(objects, main, probe)),
+    }
 }
 
 fn has(object: &Arc<Object>, place: &Place, fit: Fit) -> bool {
@@ -68,6 +75,16 @@ fn has(object: &Arc<Object>, place: &Place, fit: Fit) -> bool {
         }
         _ => false,
     }
+}
+
+/// True if the name is that of a label in the text, which may be code, or which the message can place.
+fn has_label(object: &Object, place: &Place) -> bool {
+    let Place::Symbol { pattern, .. } = place else {
+        return false;
+    };
+    let file = object.file();
+    let other = file.other_symbol(pattern);
+    matches!(other, Ok(Some(OtherSymbol::Label(address))) if file.is_text(address))
 }
 
 fn has_copies(objects: &[Arc<Object>], probe: &Probe) -> bool {

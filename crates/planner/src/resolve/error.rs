@@ -207,6 +207,16 @@ pub enum ResolveError {
         /// The object that contains it.
         object: PathBuf,
     },
+    /// The symbol is a label inside of a function.
+    #[error("`{symbol}` in {} is a label, not a function; write :{place}", object.display())]
+    Label {
+        /// The requested name.
+        symbol: String,
+        /// The object that contains it.
+        object: PathBuf,
+        /// Its place: `function+0x8`.
+        place: String,
+    },
     /// The object uses the function but does not define it.
     #[error("`{symbol}` is used but not defined in {}{}", object.display(), definer_help(symbol, defined_in.as_deref()))]
     Imported {
