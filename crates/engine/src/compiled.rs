@@ -46,6 +46,8 @@ pub(crate) struct Compiled {
     before_events: bool,
     /// Why functions have no names.
     remarks: Vec<String>,
+    /// Why a map was not read; it does not matter unless names are missing.
+    unread: Option<String>,
     /// True after something was not read: code may be other code since.
     incomplete: bool,
 }
@@ -60,6 +62,7 @@ impl Compiled {
             dumps: Vec::new(),
             before_events,
             remarks: Vec::new(),
+            unread: None,
             incomplete: false,
         }
     }
@@ -99,11 +102,19 @@ impl Compiled {
 
     /// Reads what was added to the files. Returns the addresses at which there are different functions now.
     pub fn update(&mut self) -> Vec<Range<u64>> {
+        let was_incomplete = self.incomplete;
+        self.unread = None;
         let mut new = Vec::new();
         for (process, map) in &mut self.maps {
             if let Err(error) = map.read(process, &mut new) {
-                self.remarks.push(no_names(&map.path(), &error));
-                self.incomplete |= map.is_there();
+                let remark = no_names(&map.path(), &error);
+                match map.is_there() {
+                    true => {
+                        self.remarks.push(remark);
+                        self.incomplete = true;
+                    }
+                    false => self.unread = Some(remark),
+                }
             }
         }
         for dump in &mut self.dumps {
@@ -125,7 +136,16 @@ impl Compiled {
             }
         }
         self.before_events = false;
+        if self.incomplete && !was_incomplete {
+            // Code may be replaced by code that is not read.
+            several.push(0..u64::MAX);
+        }
         several
+    }
+
+    /// True after something was not read, for a reason in the remarks.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete
     }
 
     /// Finds the function at an address.
@@ -136,11 +156,26 @@ impl Compiled {
         }
     }
 
-    /// Returns the path of the program's map, as the program sees it, and true if there is one or a dump.
-    pub fn map(&self) -> (String, bool) {
+    /// Returns why a function has no name, for which the advice is `how` if nothing names functions.
+    pub fn why_nameless(&self, how: &str) -> String {
+        if let Some(unread) = &self.unread {
+            return unread.clone();
+        }
         let path = self.maps.first().map(|(_, map)| map.path());
-        let is_there = !self.dumps.is_empty() || self.maps.iter().any(|(_, map)| map.is_there());
-        (path.unwrap_or_default(), is_there)
+        let path = path.unwrap_or_default();
+        if !self.dumps.is_empty() {
+            return "the jitdump does not have all functions that the program compiled: some have no names".to_owned();
+        }
+        match self.maps.iter().any(|(_, map)| map.is_there()) {
+            true => format!(
+                "{path} does not have all functions that the program compiled: some have no names"
+            ),
+            false => {
+                format!(
+                    "functions that the program compiled have no names, as there is no {path}: {how}"
+                )
+            }
+        }
     }
 
     /// Returns why functions have no names, since the last call.

@@ -263,7 +263,9 @@ impl Namer {
             let named: Vec<u64> = self.named_compiled.range(range).copied().collect();
             for at in named {
                 self.named_compiled.remove(&at);
-                self.remark(SEVERAL);
+                if !self.compiled.is_incomplete() {
+                    self.remark(SEVERAL);
+                }
                 self.add_name(nothing(at));
             }
         }
@@ -473,7 +475,7 @@ impl Namer {
             }
             Found::Several => self.remark(SEVERAL),
             Found::Nothing if self.is_compiled(at) => {
-                let remark = self.how_to_name();
+                let remark = self.compiled.why_nameless(&self.how_to_name());
                 self.remark(&remark);
             }
             Found::Nothing => {}
@@ -481,16 +483,10 @@ impl Namer {
         name
     }
 
-    /// Returns the advice for a program that does not write down the names of the functions that it compiles.
+    /// Returns how a program writes down the names of the functions that it compiles.
     fn how_to_name(&self) -> String {
-        let (map, is_there) = self.compiled.map();
-        if is_there {
-            return format!(
-                "{map} does not have all functions that the program compiled: some have no names"
-            );
-        }
         let pid = self.process.pid();
-        let how = match self.compiler {
+        match self.compiler {
             Some(Compiler::V8) => {
                 "start node with --perf-basic-prof --interpreted-frames-native-stack".to_owned()
             }
@@ -499,8 +495,7 @@ impl Namer {
             ),
             Some(Compiler::DotNet) => "start the program with DOTNET_PerfMapEnabled=1".to_owned(),
             None => "its runtime may have an option to write a map for perf".to_owned(),
-        };
-        format!("functions that the program compiled have no names, as there is no {map}: {how}")
+        }
     }
 
     /// False if it is certain that no call returns to an address of code in no file: it does not follow a call

@@ -11,6 +11,7 @@ use std::io::Write;
 use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 /// The functions of a hit, innermost first.
 const CHAIN: [&str; 6] = ["hit", "third", "inner", "outer", "first", "main"];
@@ -339,6 +340,16 @@ fn hostile_maps_name_nothing_wrong() {
         }
         Err(error) => println!("skipped: files cannot be given away: {error}"),
     }
+    fs::remove_file(&map).expect("it was there");
+
+    // Of an earlier process.
+    program.write(&lines);
+    let file = fs::File::options().write(true).open(&map).expect("a file");
+    let yesterday = SystemTime::now() - Duration::from_secs(86_400);
+    file.set_modified(yesterday).expect("a time");
+    let (event, told) = program.recorded();
+    assert_eq!(names(&event["stack"])[..6], nameless, "{event}");
+    assert!(told.contains("it is older than the process"), "{told}");
     fs::remove_file(&map).expect("it was there");
 
     let huge = "x".repeat(1 << 20);

@@ -5,11 +5,12 @@ use super::{Function, MAX_SIZE, check_owner, too_large};
 use capriole_host::survey::own_tid;
 use capriole_proc::files;
 use capriole_proc::process::Process;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum length of a line, bytes: longer ones are skipped.
 const MAX_LINE: usize = 16 << 10;
@@ -22,7 +23,7 @@ pub(super) struct Map {
     /// The process's pid as it sees it itself.
     pid: u32,
     open: Option<Open>,
-    /// True after an error, which is told once.
+    /// True after an error in a map of which something was read.
     failed: bool,
 }
 
@@ -64,7 +65,7 @@ impl Map {
             return Ok(());
         }
         let read = self.read_more(process, functions);
-        self.failed = read.is_err();
+        self.failed = read.is_err() && self.is_there();
         read
     }
 
@@ -75,6 +76,7 @@ impl Map {
                 let id = (metadata.dev(), metadata.ino());
                 if self.open.as_ref().is_none_or(|open| open.id != id) {
                     check_owner(process, &file)?;
+                    check_age(process, &metadata)?;
                     self.open = Some(Open::new(file, id));
                 }
             }
@@ -87,6 +89,17 @@ impl Map {
             Some(open) => open.read(functions),
             None => Ok(()),
         }
+    }
+}
+
+/// Refuses a map that an earlier process with the same pid has left.
+fn check_age(process: &Process, metadata: &Metadata) -> io::Result<()> {
+    // Both clocks count in steps, and the other one may be set.
+    const TOLERANCE: Duration = Duration::from_secs(1);
+    let age = metadata.modified()?.elapsed().unwrap_or_default();
+    match age <= process.age() + TOLERANCE {
+        true => Ok(()),
+        false => Err(io::Error::other("it is older than the process")),
     }
 }
 
