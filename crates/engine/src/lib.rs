@@ -128,6 +128,7 @@
 #![forbid(unsafe_code)]
 
 pub mod aggregate;
+mod compiled;
 pub mod copied_code;
 pub mod descriptors;
 mod executed;

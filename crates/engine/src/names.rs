@@ -2,17 +2,20 @@
 //!
 //! A name comes only from a file that is proved to be the mapped one, while it is mapped: [`Objects`] opens it
 //! by the mapping itself, or by a path at which the same device and inode is found. So it does not matter what
-//! is at the path later, in another mount namespace, or after a file was deleted or replaced.
+//! is at the path later, in another mount namespace, or after a file was deleted or replaced. Code in no file has the
+//! names that its compiler has written down (`compiled.rs`); the vDSO is read from memory.
 
+use crate::compiled::{Compiled, Found};
 use crate::error::Result;
 use capriole_dwarf::{DebugInfo as _, Inlined};
 use capriole_object::frame_rules::SIGRETURN;
-use capriole_object::{Object, Objects};
+use capriole_object::{Object, Objects, vdso};
+use capriole_planner::unwinders::{Compiler, JAVA_FRAME_POINTERS};
 use capriole_proc::maps::{Device, Mapping};
 use capriole_proc::process::Process;
 use capriole_trace::{Code, CodeName, FunctionName, MappingInfo};
 use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -32,6 +35,14 @@ const SHARE: u32 = 100;
 pub(crate) fn until_next(spent: Duration) -> Duration {
     SOON.max(spent * SHARE)
 }
+
+/// The kernel's names of code that it has mapped, one of which is an ELF file.
+const VDSO: &str = "[vdso]";
+const KERNELS: [&str; 2] = [VDSO, "[vsyscall]"];
+
+/// Remark on code that was replaced by other code.
+const SEVERAL: &str = "different functions that the program compiled were at the same addresses, one after the other: \
+                       calls there have no names";
 
 /// Number of call stacks of which a recorder remembers that it has named them.
 const MOST_SEEN: usize = 1 << 20;
@@ -77,7 +88,7 @@ pub(crate) fn with_code(maps: &[Mapping]) -> impl Iterator<Item = &Mapping> {
 /// A mapping with its file.
 struct Part {
     mapping: CodeMapping,
-    /// Its path; `None` for memory without a file.
+    /// Its path, or the kernel's name of it; `None` for memory without a file.
     path: Option<Arc<str>>,
     /// Its number among the files.
     file: Option<usize>,
@@ -134,9 +145,16 @@ pub struct Namer {
     known: HashMap<u64, bool>,
     /// Those of them that are before the start of a function.
     starts: HashSet<u64>,
+    /// The runtime that compiles code, if it is known, the functions that it has compiled, and the addresses with names
+    /// of them.
+    compiler: Option<Compiler>,
+    compiled: Compiled,
+    named_compiled: BTreeSet<u64>,
     new: Vec<CodeName>,
     mappings: Vec<MappingInfo>,
     remarks: Vec<String>,
+    /// Remarks on compiled code, each of which is made once.
+    told: HashSet<String>,
     /// The other processes that are recorded.
     children: Vec<Process>,
     /// Identity of the program, by which exec is noticed.
@@ -164,9 +182,19 @@ impl Named {
 }
 
 impl Namer {
-    /// Creates a namer that knows what the process has mapped now.
+    /// Creates a namer that knows what the process has mapped and compiled now, before events occur.
     #[must_use]
     pub fn new(process: &Process) -> Namer {
+        Namer::with(process, Compiled::of(process, true))
+    }
+
+    /// Creates a namer for events that have occurred.
+    #[must_use]
+    pub fn of_past_events(process: &Process) -> Namer {
+        Namer::with(process, Compiled::of(process, false))
+    }
+
+    fn with(process: &Process, compiled: Compiled) -> Namer {
         let mut namer = Namer {
             process: process.clone(),
             parts: Vec::new(),
@@ -175,9 +203,13 @@ impl Namer {
             data: Vec::new(),
             known: HashMap::new(),
             starts: HashSet::new(),
+            compiler: None,
+            compiled,
+            named_compiled: BTreeSet::new(),
             new: Vec::new(),
             mappings: Vec::new(),
             remarks: Vec::new(),
+            told: HashSet::new(),
             children: Vec::new(),
             program: Program::of(process),
             looked: Instant::now(),
@@ -209,13 +241,41 @@ impl Namer {
 
     /// Sets the other processes that are recorded: children may have other code at the same addresses.
     pub fn set_children(&mut self, children: Vec<Process>) {
+        self.compiled.set_children(&children);
         self.children = children;
     }
 
-    /// Looks for code that was mapped since the last time, if it is time.
+    /// Looks for code that was mapped or compiled since the last time, if it is time.
     pub fn keep_looking(&mut self) {
         if self.looked.elapsed() >= self.interval() {
             self.look();
+        }
+    }
+
+    /// Reads which functions were compiled since the last time. What was named at the addresses of other functions may
+    /// have been these.
+    fn update_compiled(&mut self) {
+        let program = Program::of(&self.process);
+        if program.is_some() && program != self.program {
+            return; // what another program compiles belongs to no event
+        }
+        for range in self.compiled.update() {
+            let named: Vec<u64> = self.named_compiled.range(range).copied().collect();
+            for at in named {
+                self.named_compiled.remove(&at);
+                if !self.compiled.is_incomplete() {
+                    self.remark(SEVERAL);
+                }
+                self.add_name(nothing(at));
+            }
+        }
+        let remarks = self.compiled.take_remarks();
+        remarks.iter().for_each(|remark| self.remark(remark));
+    }
+
+    fn remark(&mut self, remark: &str) {
+        if self.told.insert(remark.to_owned()) {
+            self.remarks.push(remark.to_owned());
         }
     }
 
@@ -224,7 +284,7 @@ impl Namer {
         until_next(self.spent)
     }
 
-    /// Looks for code that was mapped since the last time. A process that has ended has no more, and what
+    /// Looks for code that was mapped or compiled since the last time. A process that has ended has no more, and what
     /// another program has mapped that it executes belongs to no event.
     pub fn look(&mut self) {
         self.looked = Instant::now();
@@ -240,6 +300,7 @@ impl Namer {
             }
         }
         self.children = children;
+        self.update_compiled();
     }
 
     fn look_at(&mut self, process: &Process, program: Option<&Program>) {
@@ -260,10 +321,16 @@ impl Namer {
         let objects = Objects::of_process(process).ok();
         let found: Vec<Option<Arc<Object>>> = new
             .iter()
-            .map(|mapping| objects.as_ref()?.containing(mapping.start).cloned())
+            .map(|mapping| match mapping.is_named(VDSO) {
+                true => vdso(process, &maps),
+                false => objects.as_ref()?.containing(mapping.start).cloned(),
+            })
             .collect();
         if Program::of(process).as_ref() != program {
             return;
+        }
+        for dump in new.iter().filter(|mapping| Compiled::is_dump(mapping)) {
+            self.compiled.add_dump(process, dump);
         }
         let mut numbers: HashMap<*const Object, usize> = HashMap::new();
         for (mapping, object) in new.into_iter().zip(found) {
@@ -284,7 +351,10 @@ impl Namer {
     fn add(&mut self, mapping: &Mapping, objects: Option<&Objects>, file: Option<usize>) {
         let path = mapping.path.to_string_lossy();
         // Memory may have an inode but no file: code that was compiled at run time.
-        let is_file = mapping.is_file() && (file.is_some() || !path.starts_with("/memfd:"));
+        let is_file = mapping.is_file()
+            && (file.is_some() || !path.starts_with("/memfd:"))
+            && !Compiled::is_dump(mapping);
+        let has_name = is_file || KERNELS.iter().any(|name| mapping.is_named(name));
         if is_file && file.is_none() {
             let entries = objects.map_or(&[][..], Objects::entries);
             let entry = entries
@@ -335,7 +405,7 @@ impl Namer {
         }
         self.parts.push(Part {
             mapping: new,
-            path: is_file.then(|| Arc::from(path)),
+            path: has_name.then(|| Arc::from(path)),
             file,
         });
     }
@@ -366,7 +436,86 @@ impl Namer {
         if self.part(at).is_none() && self.looked.elapsed() >= SOON {
             self.look();
         }
-        self.add_name(self.name(at))
+        let name = match self.is_in_no_file(at) {
+            true => self.compiled_name(at),
+            false => self.name(at),
+        };
+        self.add_name(name)
+    }
+
+    /// True if it is known, as of the last search, that there is executable memory without a file.
+    fn is_compiled(&self, at: u64) -> bool {
+        self.part(at).is_some_and(|part| part.path.is_none())
+    }
+
+    /// True if code at an address, if there is some, is in no file.
+    fn is_in_no_file(&self, at: u64) -> bool {
+        self.part(at).is_none_or(|part| part.path.is_none())
+    }
+
+    /// Names code in no file.
+    fn compiled_name(&mut self, at: u64) -> CodeName {
+        // So that it is known if other code has come there meanwhile.
+        self.update_compiled();
+        // It may be in a library that is loaded later.
+        let find = || Compiler::of(self.files.iter().map(|file| &file.object));
+        self.compiler = self.compiler.or_else(find);
+        let mut name = self.name(at);
+        name.returned_to &= self.is_returned_to(at.wrapping_add(1));
+        match self.compiled.at(at) {
+            _ if name.replaced || name.signal => {}
+            Found::Function(function, offset) => {
+                self.named_compiled.insert(at);
+                name.functions = vec![FunctionName {
+                    name: Some(function),
+                    start: None,
+                    offset: Some(offset),
+                    inlined: false,
+                }];
+            }
+            Found::Several => self.remark(SEVERAL),
+            Found::Nothing if self.is_compiled(at) => {
+                let remark = self.compiled.why_nameless(&self.how_to_name());
+                self.remark(&remark);
+            }
+            Found::Nothing => {}
+        }
+        name
+    }
+
+    /// Returns how a program writes down the names of the functions that it compiles.
+    fn how_to_name(&self) -> String {
+        let pid = self.process.pid();
+        match self.compiler {
+            Some(Compiler::V8) => {
+                "start node with --perf-basic-prof --interpreted-frames-native-stack".to_owned()
+            }
+            Some(Compiler::Java) => format!(
+                "start java with {JAVA_FRAME_POINTERS}, and run `jcmd {pid} Compiler.perfmap` before recording"
+            ),
+            Some(Compiler::DotNet) => "start the program with DOTNET_PerfMapEnabled=1".to_owned(),
+            None => "its runtime may have an option to write a map for perf".to_owned(),
+        }
+    }
+
+    /// False if it is certain that no call returns to an address of code in no file: it does not follow a call
+    /// instruction, or is not in executable memory.
+    fn is_returned_to(&self, at: u64) -> bool {
+        let may_be = self.is_compiled(at) || !self.process.is_alive();
+        if let Some(compiler) = self.compiler
+            && !compiler.uses_call_instructions()
+        {
+            return may_be;
+        }
+        let mut before = [0; MOST_CALL];
+        let start = at.wrapping_sub(MOST_CALL as u64);
+        match self.process.read_memory(start, &mut before) {
+            Ok(MOST_CALL) => {
+                is_behind_call(|length| before.get(MOST_CALL - length..).map(<[u8]>::to_vec))
+            }
+            // It may be gone, or begin right there.
+            _ => may_be,
+        }
     }
 
     /// Names the function or the variable at an address.
@@ -495,6 +644,13 @@ impl File {
         };
         if let Some((symbols, function)) = function {
             let name = symbols.display_name(function).map(|name| name.into_owned());
+            // Its functions have the names of those of the C library, which call them, as well.
+            let of_vdso = symbols.names(function).map(|name| name.linkage);
+            let name = of_vdso
+                .into_iter()
+                .find(|name| name.starts_with("__vdso_"))
+                .map(str::to_owned)
+                .or(name);
             own.name = name.or(known).map(Arc::from);
             own.offset = Some(link.wrapping_sub(function.extent.start));
             own.start = own.name.is_none().then_some(function.extent.start);
@@ -519,11 +675,6 @@ impl File {
         inlined.chain([own]).collect()
     }
 
-    /// Returns code bytes at a link address, from the file.
-    fn code<const N: usize>(&self, link: u64) -> Option<[u8; N]> {
-        self.object.file().read(link, N as u64)?.try_into().ok()
-    }
-
     /// True if signal handlers return to this link address.
     fn is_signal_return(&self, link: u64) -> bool {
         is_signal_return(|size| self.object.file().read(link, size as u64))
@@ -533,7 +684,11 @@ impl File {
     fn is_returned_to(&self, link: u64) -> bool {
         // The outermost return address in Go follows an initial nop (`goexit`).
         let is_go = self.object.file().is_go();
-        self.is_behind_call(link) || is_go && self.is_start(link.wrapping_sub(1))
+        let before = |length: usize| {
+            let start = link.wrapping_sub(length as u64);
+            self.object.file().read(start, length as u64)
+        };
+        is_behind_call(before) || is_go && self.is_start(link.wrapping_sub(1))
     }
 
     /// True if a function begins at a link address.
@@ -541,20 +696,25 @@ impl File {
         let symbols = self.object.symbols().ok();
         symbols.is_some_and(|symbols| symbols.function_starting_at(link).is_some())
     }
+}
 
-    fn is_behind_call(&self, link: u64) -> bool {
-        // call rel32
-        if self.code(link.wrapping_sub(5)) == Some([0xe8]) {
-            return true;
-        }
-        // call through a register or memory: ff /2. A prefix before it makes no difference.
-        (2..=7).any(|length| {
-            let code = self.code::<2>(link.wrapping_sub(length));
-            code.is_some_and(|[opcode, form]| {
-                opcode == 0xff && form & 0x38 == 0x10 && call_lengths(form).contains(&length)
-            })
-        })
+/// Length of the longest call instruction without prefixes, bytes.
+const MOST_CALL: usize = 7;
+
+/// True if the bytes before an address, of which `before` returns the last ones, are a call instruction.
+fn is_behind_call(before: impl Fn(usize) -> Option<Vec<u8>>) -> bool {
+    // call rel32
+    if before(5).is_some_and(|code| code[0] == 0xe8) {
+        return true;
     }
+    // call through a register or memory: ff /2. A prefix before it makes no difference.
+    (2..=MOST_CALL).any(|length| {
+        let code = before(length);
+        code.is_some_and(|code| {
+            let (opcode, form) = (code[0], code[1]);
+            opcode == 0xff && form & 0x38 == 0x10 && call_lengths(form).contains(&length)
+        })
+    })
 }
 
 /// True if `read`, which returns that many bytes of code, finds what signal handlers return to.
@@ -564,7 +724,7 @@ fn is_signal_return(read: impl Fn(usize) -> Option<Vec<u8>>) -> bool {
 }
 
 /// Possible lengths in bytes of a call through a register or memory, by its ModRM byte.
-fn call_lengths(form: u8) -> &'static [u64] {
+fn call_lengths(form: u8) -> &'static [usize] {
     match (form >> 6, form & 7) {
         (0, 4) => &[3, 7],
         (0, 5) | (2, 0..=3 | 5..) => &[6],

@@ -87,11 +87,17 @@ impl Stack {
     fn chain(&self, at: &Stood, mut rule: impl FnMut(u64) -> FrameRule) -> Vec<u64> {
         let (mut sp, mut rbp) = (at.sp, Some(at.rbp));
         let mut inside = vec![at.pc];
+        let mut exact = true;
         while inside.len() < FRAMES {
             let address = inside[inside.len() - 1];
-            let next = match rule(address) {
-                FrameRule::Unknown | FrameRule::Outermost => None,
+            let rule = match std::mem::replace(&mut exact, false) {
+                true => rule(address),
+                false => rule(address).returned_to(),
+            };
+            let next = match rule {
+                FrameRule::Unknown | FrameRule::Outermost | FrameRule::Called => None,
                 FrameRule::Signal => {
+                    exact = true;
                     rbp = self.word(sp.wrapping_add(chain::SIGNAL_RBP));
                     let pc = self.word(sp.wrapping_add(chain::SIGNAL_RIP));
                     let before = self.word(sp.wrapping_add(chain::SIGNAL_RSP));

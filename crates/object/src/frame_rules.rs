@@ -8,7 +8,9 @@
 //! Code of Go has no call frame information, but a table of the stack pointer's distance from what it was
 //! at the function's entry (`pcsp` of `runtime.pcvalue`). Other functions without call frame information
 //! have rules if they begin as the ABI describes functions with frame pointers (System V ABI, x86-64, 3.2.2):
-//! then rbp leads to the caller. Nothing is guessed of others.
+//! then rbp leads to the caller. The built-in functions of V8 have one rule for return addresses: its code makes each
+//! call inside a frame with a frame pointer (`v8::Unwinder` in include/v8-unwinder.h relies on the same). Nothing is
+//! guessed of others.
 //!
 //! Words of DWARF 5, 6.4: the *canonical frame address* (CFA) of a frame is the stack pointer of
 //! its caller, before the call. The return address is right below it.
@@ -25,7 +27,7 @@ use super::elf::Headers;
 use super::go::GoFunctions;
 use super::source::Source;
 use super::unwind::eh_frame;
-use crate::symbols::Function;
+use crate::symbols::SymbolTable;
 use capriole_insn::Extent;
 
 /// Largest distance in bytes of a frame's parts from one another that a [`FrameRule`] has.
@@ -42,6 +44,8 @@ pub enum FrameRule {
     Outermost,
     /// The code to which a signal handler returns: the kernel's signal frame is at the stack pointer.
     Signal,
+    /// A frame with a frame pointer at all places to which calls return; elsewhere none is known.
+    Called,
     /// A function's frame.
     Frame {
         /// The CFA.
@@ -49,6 +53,20 @@ pub enum FrameRule {
         /// The caller's rbp.
         rbp: SavedRbp,
     },
+}
+
+impl FrameRule {
+    /// Returns the rule for a return address.
+    #[must_use]
+    pub fn returned_to(self) -> FrameRule {
+        match self {
+            FrameRule::Called => FrameRule::Frame {
+                cfa: Cfa::Rbp(16),
+                rbp: SavedRbp::AtRbp,
+            },
+            rule => rule,
+        }
+    }
 }
 
 /// Location of the CFA. Distances are multiples of 8, at most [`MOST_DISTANCE`].
@@ -99,6 +117,23 @@ const LEAVE: u8 = 0xc9;
 const POP_RBP: u8 = 0x5d;
 const LEAVING: [&[u8]; 4] = [b"\xc3", b"\xf3\xc3", b"\xe9", b"\xeb"];
 
+/// Start of the names of V8's built-in functions.
+const BUILTIN: &str = "Builtins_";
+/// Parts of the names of those that break the rule. Some call while rbp is the frame pointer of their caller, or of
+/// another stack. Others are called by code that has made no frame: write barriers, which save or ignore floating
+/// point registers, and what ends the program.
+const WITHOUT_FRAMES: [&str; 9] = [
+    "SaveFP",
+    "IgnoreFP",
+    "DeoptimizationEntry",
+    "BaselineOutOfLinePrologue",
+    "BaselineLeaveFrame",
+    "WasmRe",
+    "WasmSuspend",
+    "Abort",
+    "Illegal",
+];
+
 /// Reads the rules of an object, by address; each differs from the one before. In a damaged section,
 /// those before the damage.
 pub(crate) fn read(
@@ -106,7 +141,7 @@ pub(crate) fn read(
     headers: &Headers,
     texts: &[Text],
     go: Option<&GoFunctions>,
-    functions: &[Function],
+    symbols: Option<&SymbolTable>,
 ) -> Vec<RuleStart> {
     let (address, bytes) = match eh_frame(source, headers) {
         Ok(Some(found)) => found,
@@ -137,9 +172,26 @@ pub(crate) fn read(
         rules.add(&section, &bases, &mut context, &fde);
     }
     let described = rules.described();
-    let functions = functions.iter().map(|function| function.extent);
-    for function in functions.filter(|function| !is_in(&described, function.start)) {
-        rules.add_with_frame_pointer(texts, function);
+    let functions = symbols.map_or(&[][..], SymbolTable::functions).iter();
+    for function in functions.filter(|function| !is_in(&described, function.extent.start)) {
+        let names = symbols
+            .into_iter()
+            .flat_map(|symbols| symbols.names(function));
+        let builtin = names
+            .filter_map(|name| name.linkage.strip_prefix(BUILTIN))
+            .next();
+        if builtin.is_none_or(|name| !WITHOUT_FRAMES.iter().any(|part| name.contains(part))) {
+            // Built-in functions may do much after they have given up their frames.
+            let within = match builtin {
+                Some(_) => FrameRule::Called,
+                None => FrameRule::Called.returned_to(),
+            };
+            let has = rules.add_with_frame_pointer(texts, function.extent, within);
+            if !has && builtin.is_some() {
+                let Extent { start, end } = function.extent;
+                rules.0.push((start, end, within));
+            }
+        }
     }
     if let Some(go) = go {
         rules.add_go(go);
@@ -211,16 +263,23 @@ impl Rules {
     /// leave | pop %rbp
     /// ret | jmp       CFA = rsp + 8
     /// ```
-    fn add_with_frame_pointer(&mut self, texts: &[Text], function: Extent) {
+    ///
+    /// `within` is the rule once rbp is set. Returns false if the function does not begin so.
+    fn add_with_frame_pointer(
+        &mut self,
+        texts: &[Text],
+        function: Extent,
+        within: FrameRule,
+    ) -> bool {
         let Some(bytes) = texts.iter().find_map(|text| text.at(function)) else {
-            return;
+            return false;
         };
         let behind = bytes.strip_prefix(ENDBR64).unwrap_or(bytes);
         if !PROLOGUES
             .iter()
             .any(|prologue| behind.starts_with(prologue))
         {
-            return;
+            return false;
         }
         let pushed = function.start + (bytes.len() - behind.len()) as u64 + 1;
         let framed = pushed + 3;
@@ -229,8 +288,7 @@ impl Rules {
         self.0.push((function.start, pushed, called));
         let rule = frame(Cfa::Rsp(16), SavedRbp::BelowCfa(16));
         self.0.push((pushed, framed, rule));
-        let rule = frame(Cfa::Rbp(16), SavedRbp::AtRbp);
-        self.0.push((framed, function.end, rule));
+        self.0.push((framed, function.end, within));
         for at in memchr::memchr2_iter(LEAVE, POP_RBP, bytes) {
             let left = &bytes[at + 1..];
             if LEAVING.iter().any(|leaving| left.starts_with(leaving)) {
@@ -238,6 +296,7 @@ impl Rules {
                 self.0.push((at, at + 1, called));
             }
         }
+        true
     }
 
     /// Adds the rules of Go's own functions. One that moves the stack pointer to another stack has none.

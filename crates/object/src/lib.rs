@@ -24,6 +24,7 @@ mod rseq;
 pub mod source;
 mod table;
 pub(crate) mod unwind;
+mod vdso;
 
 use std::any::Any;
 use std::fmt;
@@ -39,6 +40,7 @@ pub use loaded::Object;
 pub use rseq::RseqSection;
 pub use table::{Entry, Objects};
 pub use unwind::{Frame, LandingPads};
+pub use vdso::vdso;
 
 use capriole_insn::{Code, Extent, stack_check};
 
@@ -536,10 +538,7 @@ impl ObjectFile {
     pub fn frame_rules(&self) -> Vec<frame_rules::RuleStart> {
         let texts = self.text().unwrap_or_default();
         let go = self.go_functions().and_then(|go| go.as_ref().ok());
-        let functions = self
-            .symbols()
-            .map_or(&[][..], |symbols| symbols.functions());
-        frame_rules::read(&self.source, &self.headers, texts, go, functions)
+        frame_rules::read(&self.source, &self.headers, texts, go, self.symbols().ok())
     }
 
     /// Returns the landing pads of exceptions and of recovered panics in Go functions: code that is

@@ -1,4 +1,5 @@
-//! Probes where unwinders look up return addresses, and refusal of other code that reads those.
+//! Probes where unwinders look up return addresses, and refusal of other code that reads those: runtimes, some of
+//! which compile code.
 //!
 //! For an exception, a backtrace or a cancelled thread, the unwinder finds for each return
 //! address on the stack the function that it leads into, by the tables of the object that it
@@ -21,6 +22,7 @@ use crate::resolve::Site;
 use capriole_insn::Extent;
 use capriole_object::{Frame, Object, Objects};
 use capriole_patch::attach::Probe;
+use capriole_proc::process::Process;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -153,26 +155,76 @@ pub fn find(objects: &Objects, planner: &Planner) -> Result<Vec<Probe>, NoReturn
 }
 
 fn refuse_runtime(object: &Object) -> Result<(), NoReturns> {
-    let refused = |what| {
-        Err(NoReturns::Runtime {
+    let what = match object.file().is_go() {
+        true => Some("is Go, which moves its stacks and looks at the return addresses on them"),
+        false => runtime(object),
+    };
+    match what {
+        Some(what) => Err(NoReturns::Runtime {
             object: object.name(),
             what,
-        })
-    };
-    if object.file().is_go() {
-        return refused("is Go, which moves its stacks and looks at the return addresses on them");
+        }),
+        None => Ok(()),
     }
+}
+
+/// Returns the description of the runtime that an object is.
+fn runtime(object: &Object) -> Option<&'static str> {
     let name = object.name();
     if let Some((_, what)) = FILES.iter().find(|(part, _)| name.contains(part)) {
-        return refused(what);
+        return Some(what);
     }
-    let Ok(symbols) = object.symbols() else {
-        return Ok(());
-    };
+    let symbols = object.symbols().ok()?;
     let known = |(symbol, _): &&(&str, &str)| symbols.has_linkage_name(symbol);
-    match RUNTIMES.iter().find(known) {
-        Some((_, what)) => refused(what),
-        None => Ok(()),
+    RUNTIMES.iter().find(known).map(|(_, what)| *what)
+}
+
+/// A runtime that compiles code while the program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compiler {
+    /// V8: node, Electron, Chromium.
+    V8,
+    /// A Java virtual machine.
+    Java,
+    /// .NET.
+    DotNet,
+}
+
+/// Option of Java's virtual machine with which all code that it compiles keeps frame pointers.
+pub const JAVA_FRAME_POINTERS: &str = "-XX:+PreserveFramePointer";
+
+impl Compiler {
+    /// Returns the runtime that compiles code, if one of these objects of a process is one.
+    pub fn of<'a>(objects: impl IntoIterator<Item = &'a Arc<Object>>) -> Option<Compiler> {
+        let mut objects = objects.into_iter();
+        objects.find_map(|object| match runtime(object)? {
+            V8 => Some(Compiler::V8),
+            JAVA => Some(Compiler::Java),
+            DOTNET => Some(Compiler::DotNet),
+            _ => None,
+        })
+    }
+
+    /// True if, at each call that its compiled code makes in this process, rbp points to the frame of the function
+    /// that calls: the caller's rbp, and above it the return address. V8 always does so, and Java with an option.
+    #[must_use]
+    pub fn keeps_frame_pointers(self, process: &Process) -> bool {
+        match self {
+            Compiler::V8 => true,
+            Compiler::Java => {
+                let words = process.command_line();
+                let mut options = words.split(|byte| *byte == 0);
+                options.any(|word| word == JAVA_FRAME_POINTERS.as_bytes())
+            }
+            Compiler::DotNet => false,
+        }
+    }
+
+    /// False if calls in its code are made in other ways than by call instructions as well, so that a return address
+    /// need not follow one: Java's interpreter pushes the address of the code that goes on.
+    #[must_use]
+    pub fn uses_call_instructions(self) -> bool {
+        self != Compiler::Java
     }
 }
 

@@ -6,7 +6,8 @@
 //! type is checked before the file is opened, and only regular files are opened.
 
 use rustix::fd::{AsRawFd, OwnedFd};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
@@ -21,8 +22,31 @@ const PSEUDO_FILE: usize = 16 << 10;
 /// # Errors
 /// It is not a regular file, or the kernel's error.
 pub fn open(path: &Path) -> io::Result<File> {
-    let place = place(path)?;
-    let kind = file_type(&place)?;
+    regular(&place(path)?)
+}
+
+/// Opens a regular file at a path in a root directory, which may be that of another process. No part of the path may
+/// be a symbolic link: whoever can write to a directory on the way could have any other file opened.
+///
+/// # Errors
+/// It is not a regular file, there is a symbolic link on the way, or the kernel's error.
+pub fn open_in(root: &Path, path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(root, flags, Mode::empty())?;
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS;
+    match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
+        Ok(place) => regular(&place),
+        Err(Errno::LOOP) => Err(io::Error::other(
+            "a directory on the way is a symbolic link",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens the file of a reference, which must be a regular one.
+fn regular(place: &OwnedFd) -> io::Result<File> {
+    let kind = file_type(place)?;
     if kind != FileType::RegularFile {
         return Err(io::Error::new(
             match kind {
@@ -32,7 +56,7 @@ pub fn open(path: &Path) -> io::Result<File> {
             format!("it is {}, not a file", name(kind)),
         ));
     }
-    reopen(&place, OFlags::NONBLOCK)
+    reopen(place, OFlags::NONBLOCK)
 }
 
 /// Reads a regular file of at most `limit` bytes.
@@ -124,6 +148,7 @@ fn name(kind: FileType) -> &'static str {
         FileType::Fifo => "a FIFO",
         FileType::CharacterDevice | FileType::BlockDevice => "a device",
         FileType::Socket => "a socket",
+        FileType::Symlink => "a symbolic link",
         _ => "something else",
     }
 }
@@ -131,6 +156,34 @@ fn name(kind: FileType) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn in_a_root_directory_no_link_is_followed() {
+        let root = tempfile::tempdir().expect("a directory");
+        let inside = root.path().join("inside");
+        std::fs::create_dir(&inside).expect("a directory");
+        std::fs::write(inside.join("file"), "right").expect("a file");
+        symlink("file", inside.join("link")).expect("a link");
+        symlink("inside", root.path().join("way")).expect("a link");
+        let read = |path: &str| {
+            let mut text = String::new();
+            open_in(root.path(), Path::new(path))?.read_to_string(&mut text)?;
+            io::Result::Ok(text)
+        };
+        assert_eq!(read("inside/file").expect("a file"), "right");
+        assert_eq!(read("/../inside/file").expect("in the root"), "right");
+        let error = read("inside/link").expect_err("a link");
+        assert_eq!(error.to_string(), "it is a symbolic link, not a file");
+        let error = read("way/file").expect_err("a link");
+        assert_eq!(
+            error.to_string(),
+            "a directory on the way is a symbolic link"
+        );
+        let error = read("inside").expect_err("a directory");
+        assert_eq!(error.to_string(), "it is a directory, not a file");
+        assert_eq!(read("no").expect_err("nothing").kind(), ErrorKind::NotFound);
+    }
 
     /// Bytes read by this thread so far.
     fn read_so_far() -> u64 {

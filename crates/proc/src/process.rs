@@ -131,6 +131,16 @@ impl Process {
         self.start_time
     }
 
+    /// Returns how long ago the process began, to the nearest hundredth of a second.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let now = Duration::try_from(now).unwrap_or_default();
+        let per_second = rustix::param::clock_ticks_per_second();
+        let began = Duration::from_millis(self.start_time.saturating_mul(1000) / per_second);
+        now.saturating_sub(began)
+    }
+
     /// Returns the name that the main thread had when the process was opened (up to 15 bytes).
     #[must_use]
     pub fn name(&self) -> &str {

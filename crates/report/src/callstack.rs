@@ -2,7 +2,7 @@
 //!
 //! The program walks its stack by rules that were compiled from the call frame information of its code
 //! (see `chain.c` of the resident). The names come from the recorder, which has looked the addresses up
-//! in the files that were mapped, while they were mapped ([`Names`]).
+//! in the files that were mapped, while they were mapped ([`Names`]), and in those that just-in-time compilers write.
 //!
 //! Nothing in a trace is trusted. A chain ends where it cannot be right: at a return address that no call
 //! returns to, and at an address where different code was at different times, as the rules of one of them
@@ -61,8 +61,8 @@ pub enum End {
     Outermost,
     /// There are more calls than were recorded, or the stack could not be read any further.
     Truncated,
-    /// The caller of the last frame cannot be determined: its code belongs to no file (JIT code,
-    /// for example), or has no frame information.
+    /// The caller of the last frame cannot be determined: its code has no frame information, as that of most
+    /// just-in-time compilers.
     Unknown,
 }
 
@@ -140,9 +140,19 @@ impl CallStacks {
         }
     }
 
-    /// Returns the names, to add others. Calls that were found before keep their functions.
-    pub fn names_mut(&mut self) -> &mut Names {
-        Arc::make_mut(&mut self.names)
+    /// Adds a name, also of an address that has one: calls that are found from now on have what [`Names::add`] makes
+    /// of both.
+    pub fn add_name(&mut self, name: CodeName) {
+        let at = name.at;
+        if self.names.get(at).is_some_and(|known| *known != name) {
+            self.known.retain(|place, _| place.lookup() != at);
+        }
+        Arc::make_mut(&mut self.names).add(name);
+    }
+
+    /// Adds a reason why functions have no names.
+    pub fn remark(&mut self, remark: String) {
+        Arc::make_mut(&mut self.names).remark(remark);
     }
 
     /// Returns why functions have no names, a line for each reason.

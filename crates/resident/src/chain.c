@@ -76,6 +76,8 @@ static __attribute__((noinline)) u32 rule_at(struct walk *walk, u64 address)
 	if (!module)
 		return ROW_UNKNOWN;
 	walk->module = module;
+	if (module->blocks == UNWINDING_WHOLE)
+		return module->rows;
 	const u64 *base = (const u64 *)walk->table->base, *rows = base + module->rows;
 	const u32 *blocks = (const u32 *)(base + module->blocks);
 	u64 place = address - module->start;
@@ -127,7 +129,7 @@ u32 capriole_chain(u64 *content, const struct step *step, u64 stack, u64 rbp, u6
 			cfa = rsp + distance;
 		} else if (kind == ROW_PLT) {
 			cfa = rsp + ((address & 15) >= 11 ? 16 : 8);
-		} else if (kind == ROW_RBP && has_rbp) {
+		} else if ((kind == ROW_RBP || (kind == ROW_CALLED && !exact)) && has_rbp) {
 			cfa = rbp + distance;
 		} else if (kind == ROW_SAVED && has_rbp) {
 			if (!word_at(&walk, rbp - distance, &cfa))

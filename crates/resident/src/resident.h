@@ -357,7 +357,7 @@ u32 capriole_end(const struct intervals *intervals, struct words *words, u64 tim
 struct module {
 	u64 start;
 	u64 end;
-	u32 rows;   /* units of 8 bytes from the base */
+	u32 rows;   /* units of 8 bytes from the base; with UNWINDING_WHOLE blocks, the rule */
 	u32 blocks;
 };
 

@@ -7,7 +7,8 @@
 //! block   u32 number of the row that holds at the start of 256 places
 //! ```
 //!
-//! A row takes 8 bytes; blocks take a 64th of the code's size. For libc.so.6 that is 250 KiB.
+//! A row takes 8 bytes; blocks take a 64th of the code's size. For libc.so.6 that is 250 KiB. A module with one
+//! rule has neither, however large it is.
 
 use capriole_object::frame_rules::{
     Cfa, FrameRule, MOST_DISTANCE, MOST_SAVED, RuleStart, SavedRbp,
@@ -39,6 +40,8 @@ fn encoded(rule: FrameRule) -> u32 {
         FrameRule::Unknown => (row::UNKNOWN, 0, SavedRbp::Unchanged),
         FrameRule::Outermost => (row::OUTERMOST, 0, SavedRbp::Unchanged),
         FrameRule::Signal => (row::SIGNAL, 0, SavedRbp::Unchanged),
+        // The frame that a frame pointer describes.
+        FrameRule::Called => (row::CALLED, 16, SavedRbp::AtRbp),
         FrameRule::Frame { cfa, rbp } => match cfa {
             Cfa::Rsp(distance) => (row::RSP, distance, rbp),
             Cfa::Rbp(distance) => (row::RBP, distance, rbp),
@@ -121,6 +124,9 @@ impl Table {
     #[must_use]
     pub fn size(modules: &[Module]) -> usize {
         let of = |module: &Module| {
+            if module.rules.len() <= 1 && module.rows().len() == 1 {
+                return unwinding::MODULE;
+            }
             let size = (module.addresses.end - module.addresses.start) as usize;
             let blocks = (size >> unwinding::BLOCK_SHIFT) + 3;
             8 * (module.rules.len() + 1) + (4 * blocks).next_multiple_of(8) + unwinding::MODULE
@@ -153,6 +159,14 @@ impl Table {
             self.modules
                 .retain(|old| old.addresses.end <= new.start || new.end <= old.addresses.start);
             let rows = module.rows();
+            if let [rule] = rows[..] {
+                self.modules.push(Placed {
+                    addresses: new.clone(),
+                    rows: rule as u32,
+                    blocks: unwinding::WHOLE,
+                });
+                continue;
+            }
             let here = |body: &Vec<u8>| ((at - self.base + body.len() as u64) / 8) as u32;
             let rows_at = here(&body);
             body.extend(rows.iter().flat_map(|row| row.to_le_bytes()));

@@ -858,6 +858,8 @@ pub mod op {
 /// blocks      u32 for each block of 2^BLOCK_SHIFT places that begins up to the end, and one more: the
 ///             number of the row that holds at the block's start
 /// ```
+///
+/// A module with one rule for all its places has neither: BLOCKS is WHOLE, and ROWS is the rule.
 pub mod unwinding {
     numbers! { "UNWINDING_"
         /// u64: address from which the distances count.
@@ -878,6 +880,8 @@ pub mod unwinding {
         MODULE: usize = 24;
         /// Two's logarithm of the number of places in a block.
         BLOCK_SHIFT: u32 = 8;
+        /// `BLOCKS` of a module with one rule.
+        WHOLE: u32 = u32::MAX;
     }
 }
 
@@ -906,6 +910,8 @@ pub mod row {
         /// Kind: the CFA is 16 bytes above the stack pointer in the last five bytes of each 16, else
         /// 8.
         PLT: u32 = 6;
+        /// Kind: as [`RBP`], but only where a call returns to.
+        CALLED: u32 = 7;
         /// Place of rbp: unchanged.
         RBP_UNCHANGED: u32 = 0;
         /// Place of rbp: in memory, where rbp points to.

@@ -38,8 +38,8 @@ pub struct CodeName {
     pub at: u64,
     /// Path of the file that contains the code, as the program sees it; `None` if it is in no file.
     pub object: Option<Arc<str>>,
-    /// The functions that are inlined there, innermost first, then the function itself. Empty if there is
-    /// no object.
+    /// The functions that are inlined there, innermost first, then the function itself. Empty if none is known: of
+    /// code in no file only those are that its compiler has named.
     pub functions: Vec<FunctionName>,
     /// True if a call may return to the byte after [`at`](Self::at).
     pub returned_to: bool,
@@ -72,6 +72,21 @@ pub struct Names {
     /// By [`CodeName::at`]; `None` if different code was there at different times.
     names: HashMap<u64, Option<CodeName>>,
     remarks: Vec<String>,
+}
+
+impl CodeName {
+    /// Returns what this one and another one have in common, if both are of code in no file.
+    fn without_function(&self, other: &CodeName) -> Option<CodeName> {
+        let is_in_no_file =
+            |name: &CodeName| name.object.is_none() && !name.replaced && !name.signal;
+        let both = is_in_no_file(self) && is_in_no_file(other);
+        both.then(|| CodeName {
+            functions: Vec::new(),
+            returned_to: self.returned_to && other.returned_to,
+            before_start: false,
+            ..other.clone()
+        })
+    }
 }
 
 impl Names {
@@ -135,7 +150,8 @@ impl Names {
         }
     }
 
-    /// Adds a name. Two different ones of an address are none.
+    /// Adds a name. Two different ones of an address are none; but if both are of code in no file, it is known that
+    /// this is such code, without a function.
     pub fn add(&mut self, name: CodeName) {
         match self.names.entry(name.at) {
             Entry::Vacant(entry) => {
@@ -143,8 +159,11 @@ impl Names {
                 entry.insert(is_known.then_some(name));
             }
             Entry::Occupied(mut entry) => {
-                if entry.get().as_ref().is_some_and(|known| *known != name) {
-                    entry.insert(None);
+                if let Some(known) = entry.get()
+                    && *known != name
+                {
+                    let both = known.without_function(&name);
+                    entry.insert(both);
                 }
             }
         }
@@ -365,5 +384,30 @@ mod tests {
         names.add(replaced);
         names.add(name(2, "one"));
         assert!(names.get(2).is_none() && names.was_replaced(2));
+    }
+
+    /// What was compiled at one address, one after the other, is such code without a function: its callers are known.
+    #[test]
+    fn two_compiled_functions_of_an_address_have_no_name() {
+        let compiled = |function: &str| CodeName {
+            object: None,
+            ..name(1, function)
+        };
+        let mut names = Names::default();
+        names.add(compiled("one"));
+        names.add(compiled("other"));
+        names.add(compiled("one"));
+        let found = names.get(1).expect("code");
+        assert!(found.functions.is_empty() && found.returned_to);
+        assert!(!names.was_replaced(1));
+        // No call returns to one of them.
+        names.add(CodeName {
+            returned_to: false,
+            ..compiled("one")
+        });
+        assert!(!names.get(1).expect("code").returned_to);
+        // A file came there.
+        names.add(name(1, "one"));
+        assert!(names.was_replaced(1));
     }
 }

@@ -25,6 +25,7 @@ mod changed_parameters;
 mod closed_descriptors;
 mod coarse_clock;
 mod code_names;
+mod compiled;
 mod conditional_exits;
 mod cookbook;
 mod counts;

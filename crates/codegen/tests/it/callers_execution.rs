@@ -82,7 +82,8 @@ fn rule(random: &mut Random, long: bool) -> FrameRule {
         _ => random.below(40) as u32,
     };
     let cfa = match random.below(12) {
-        0 => return FrameRule::Unknown,
+        0 if random.below(2) == 0 => return FrameRule::Unknown,
+        0 => return FrameRule::Called,
         1 if random.below(4) == 0 => return FrameRule::Outermost,
         1 | 2 => return FrameRule::Signal,
         3..=5 => Cfa::Rsp(distance),
@@ -233,12 +234,13 @@ fn expected(case: &Case, world: &World) -> Option<(Vec<u64>, u32)> {
                 cfa: Cfa::Rsp(8),
                 rbp: SavedRbp::Unchanged,
             },
-            false => rule_at(&case.modules, if exact { address } else { address - 1 }),
+            false if exact => rule_at(&case.modules, address),
+            false => rule_at(&case.modules, address - 1).returned_to(),
         };
         let step = |walk: &mut Walk<'_>| -> Result<(u64, u64, Option<u64>, bool), u32> {
             let mut read = |at: u64| walk.word(at).ok_or(chain::UNREADABLE);
             let (cfa, saved) = match rule {
-                FrameRule::Unknown => return Err(chain::UNKNOWN),
+                FrameRule::Unknown | FrameRule::Called => return Err(chain::UNKNOWN),
                 FrameRule::Outermost => return Err(chain::OUTERMOST),
                 FrameRule::Signal => {
                     let rbp = read(rsp.wrapping_add(chain::SIGNAL_RBP))?;

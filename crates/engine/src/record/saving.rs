@@ -256,7 +256,7 @@ impl Saver {
 
 /// Adds the names of all code in a trace that has none: the recorder may have been killed before it wrote them.
 fn add_names(writer: &mut TraceWriter, path: &Path, process: &Process) -> Result<(), WriteError> {
-    let mut namer = Namer::new(process);
+    let mut namer = Namer::of_past_events(process);
     // What cannot be read is told by every report.
     if let Ok(trace) = Trace::open(path)
         && let Ok(mut events) = trace.events()

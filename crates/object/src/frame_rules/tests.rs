@@ -8,6 +8,8 @@ use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{
     ExplicitModuleSectionInfo, FrameAddress, MayAllocateDuringUnwind, Module, Unwinder as _,
 };
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, Register};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -237,4 +239,148 @@ fn the_return_from_a_signal_is_found_in_the_c_library() {
     let rules = libc.frame_rules();
     let mut signals = rules.iter().filter(|rule| rule.rule == FrameRule::Signal);
     assert!(signals.next().is_some(), "{}", libc.path().display());
+}
+
+/// The place of rbp in a function with a frame pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FramePointer {
+    Callers,
+    Saved,
+    Set,
+    Unknown,
+}
+
+impl FramePointer {
+    /// Returns it after an instruction.
+    fn behind(self, instruction: &Instruction) -> FramePointer {
+        let (first, second) = (instruction.op0_register(), instruction.op1_register());
+        match instruction.mnemonic() {
+            Mnemonic::Push if first == Register::RBP => FramePointer::Saved,
+            Mnemonic::Mov if (first, second) == (Register::RBP, Register::RSP) => match self {
+                FramePointer::Saved => FramePointer::Set,
+                _ => FramePointer::Unknown,
+            },
+            Mnemonic::Leave => FramePointer::Callers,
+            Mnemonic::Pop if first == Register::RBP => FramePointer::Callers,
+            Mnemonic::Cmp | Mnemonic::Test => self,
+            _ if first == Register::RBP => FramePointer::Unknown,
+            _ if self == FramePointer::Saved => FramePointer::Unknown,
+            _ => self,
+        }
+    }
+}
+
+/// Follows the control flow of a function from its start. Returns its calls.
+fn calls(bytes: &[u8], start: u64) -> Vec<(Instruction, FramePointer)> {
+    let mut known: BTreeMap<u64, FramePointer> = BTreeMap::new();
+    let mut calls: BTreeMap<u64, (Instruction, FramePointer)> = BTreeMap::new();
+    let mut work = vec![(start, FramePointer::Callers)];
+    while let Some((at, state)) = work.pop() {
+        let Some(code) = at
+            .checked_sub(start)
+            .and_then(|at| bytes.get(at as usize..))
+        else {
+            continue;
+        };
+        let state = match known.get(&at) {
+            Some(same) if *same == state || *same == FramePointer::Unknown => continue,
+            Some(_) => FramePointer::Unknown,
+            None => state,
+        };
+        known.insert(at, state);
+        let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+        if !decoder.can_decode() {
+            continue;
+        }
+        let instruction = decoder.decode();
+        let behind = state.behind(&instruction);
+        let next = (instruction.next_ip(), behind);
+        match instruction.flow_control() {
+            FlowControl::Call | FlowControl::IndirectCall => {
+                calls.insert(at, (instruction, state));
+                work.push(next);
+            }
+            FlowControl::Next => work.push(next),
+            FlowControl::ConditionalBranch => {
+                work.extend([next, (instruction.near_branch_target(), behind)]);
+            }
+            FlowControl::UnconditionalBranch => {
+                work.push((instruction.near_branch_target(), behind));
+            }
+            _ => {}
+        }
+    }
+    calls.into_values().collect()
+}
+
+/// Built-in functions of V8 call outside frames only what has no rule, or calls nothing: no chain of callers leads
+/// through such a call.
+#[test]
+fn built_in_functions_of_v8_call_inside_frames() {
+    // By V8's table of built-in functions: a write barrier, and one that ends the program.
+    const BY_TABLE: [&str; 2] = [
+        "InterpreterEntryTrampolineForProfiling",
+        "InterpreterEnterAtNextBytecode",
+    ];
+    let Ok(file) = ObjectFile::open(Path::new("/usr/bin/node")) else {
+        println!("skipped: node is not installed");
+        return;
+    };
+    let rules = file.frame_rules();
+    let symbols = file.symbols().expect("symbols");
+    let texts = file.text().expect("text");
+    let builtins: Vec<(&str, Extent)> = symbols
+        .functions()
+        .iter()
+        .filter_map(|function| {
+            let name = symbols.linkage_name(function)?.strip_prefix(BUILTIN)?;
+            Some((name, function.extent))
+        })
+        .collect();
+    if builtins.is_empty() {
+        println!("skipped: this node has no symbols of built-in functions");
+        return;
+    }
+    let calls: Vec<_> = builtins
+        .iter()
+        .map(|(name, extent)| {
+            let code = texts.iter().find_map(|text| text.at(*extent));
+            (
+                *name,
+                extent.start,
+                calls(code.expect("code"), extent.start),
+            )
+        })
+        .collect();
+    let leaves: BTreeSet<u64> = calls
+        .iter()
+        .filter(|(_, _, calls)| calls.is_empty())
+        .map(|(_, start, _)| *start)
+        .collect();
+    let mut inside = 0;
+    for (name, start, calls) in &calls {
+        for (call, state) in calls {
+            let at = call.next_ip() - 1;
+            let target = call.near_branch_target();
+            let ends = |address: u64| rule_at(&rules, address) == FrameRule::Unknown;
+            if *state == FramePointer::Set || ends(at) {
+                inside += 1;
+                continue;
+            }
+            let is_direct = call.flow_control() == FlowControl::Call;
+            let led = is_direct && (ends(target) || leaves.contains(&target));
+            let offset = call.ip() - start;
+            assert!(
+                led || BY_TABLE.contains(name),
+                "{name}+{offset:#x}: {state:?} {call}"
+            );
+        }
+    }
+    assert!(inside > 1000, "{inside} calls");
+    let (_, trampoline) = builtins
+        .iter()
+        .find(|(name, _)| *name == "InterpreterEntryTrampoline")
+        .expect("a trampoline");
+    let inside = trampoline.start + trampoline.len() / 2;
+    assert_eq!(rule_at(&rules, inside), FrameRule::Called);
 }

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use capriole_proc::process::{Process, ProcessError, Seccomp, Stat, State, Status};
 use capriole_testkit::tools::is_root;
@@ -294,4 +295,22 @@ fn as_somebody_else() {
         Err(ProcessError::NotPermitted { .. })
     ));
     println!("was not permitted");
+}
+
+/// A child is as old as the time since it was started, or younger; who has started it is older.
+#[test]
+fn the_age_of_a_process_is_the_time_since_it_began() {
+    const STEP: Duration = Duration::from_millis(20);
+    let own = Process::open(std::process::id()).unwrap();
+    let before = Instant::now();
+    let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    let started = Instant::now();
+    let process = Process::open(child.id()).unwrap();
+    let least = started.elapsed();
+    let age = process.age();
+    assert!(age <= before.elapsed() + STEP, "{age:?}");
+    assert!(age + STEP >= least, "{age:?}");
+    assert!(own.age() + STEP >= age);
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

@@ -111,3 +111,24 @@ fn a_chain_through_code_that_was_replaced_ends_there() {
     let (found, end) = chain(known, &[LIBRARY, LIBRARY + 0x20]);
     assert_eq!((found.len(), end), (1, End::Unknown));
 }
+
+/// A name that is added later counts from then on, also for a call that was found before.
+#[test]
+fn a_call_has_no_name_of_two_compiled_functions() {
+    let compiled = |function: &str| {
+        let names = names(&[(LIBRARY, function, true, false)]);
+        CodeName {
+            object: None,
+            ..names.get(LIBRARY).expect("a name").clone()
+        }
+    };
+    let mut stacks = CallStacks::with(Names::default());
+    let mut shown = |name: CodeName| {
+        stacks.add_name(name);
+        let found = stacks.chain([LIBRARY], End::Outermost);
+        stacks.call(found.calls[0])[0].name()
+    };
+    assert_eq!(shown(compiled("one")), "one");
+    assert_eq!(shown(compiled("one")), "one");
+    assert_eq!(shown(compiled("other")), "[unknown]");
+}

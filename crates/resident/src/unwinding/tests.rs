@@ -29,6 +29,9 @@ fn found(table: &[u8], head: u64, address: u64) -> u32 {
         if !(start..word(table, at + unwinding::END)).contains(&address) {
             continue;
         }
+        if half(table, at + unwinding::BLOCKS) == unwinding::WHOLE as usize {
+            return half(table, at + unwinding::ROWS) as u32;
+        }
         let rows = 8 * half(table, at + unwinding::ROWS);
         let place = address - start;
         let block = (place >> unwinding::BLOCK_SHIFT) as usize;
@@ -141,6 +144,31 @@ fn a_module_that_no_place_reaches_is_left_out() {
         assert_eq!((head, word(&made, 0), word(&made, 8)), (BASE, BASE, 0));
         assert_eq!(made.len(), Table::size(modules));
     }
+}
+
+/// One rule takes no more room for a large module than for a small one.
+#[test]
+fn a_module_with_one_rule_has_no_rows() {
+    let module = Module {
+        addresses: 0x10_0000..0x10_0000 + (512 << 20),
+        link: 7,
+        rules: vec![RuleStart {
+            address: 0,
+            rule: FrameRule::Called,
+        }],
+    };
+    let mut table = Table::from(BASE);
+    let modules = [module];
+    let (made, head) = table.add(&modules, BASE);
+    assert_eq!(made.len(), Table::size(&modules));
+    assert_eq!(made.len(), unwinding::HEAD + unwinding::MODULE);
+    let rule = encoded(FrameRule::Called);
+    assert_eq!(found(&made, head, 0x10_0000), rule);
+    assert_eq!(found(&made, head, 0x10_0000 + (512 << 20) - 1), rule);
+    assert_eq!(found(&made, head, 0x10_0000 + (512 << 20)), row::UNKNOWN);
+    assert_eq!(rule & 7, row::CALLED);
+    assert_eq!(rule >> row::KIND_BITS & 0x3ffff, 2);
+    assert_eq!(rule >> row::RBP_SHIFT, row::RBP_THERE);
 }
 
 /// A module replaces those that it overlaps, also in part.

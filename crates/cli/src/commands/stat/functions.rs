@@ -49,6 +49,7 @@ impl Functions {
     /// Names the addresses in keys. Functions that are shown side by side have different names.
     pub fn name(&mut self, groups: &mut [Group]) {
         let Some(known) = &mut self.0 else { return };
+        known.namer.look();
         for group in &mut *groups {
             group.name_functions(|address| {
                 known.namer.symbol(address);
@@ -60,6 +61,9 @@ impl Functions {
                 && let (Some(named), Some(offset)) = (&function.name, function.offset)
             {
                 known.found.insert(name.at, (named.to_string(), offset));
+            } else {
+                // Other code was there as well.
+                known.found.remove(&name.at);
             }
         }
         let full = known.found.values().map(|(name, _)| name.as_str());

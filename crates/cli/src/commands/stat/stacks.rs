@@ -87,12 +87,12 @@ impl Known {
         };
         self.namer.chain(chain.addresses.iter().copied());
         let named = self.namer.take();
-        let names = self.stacks.names_mut();
-        named.names.into_iter().for_each(|name| names.add(name));
-        named
-            .remarks
-            .into_iter()
-            .for_each(|remark| names.remark(remark));
+        for name in named.names {
+            self.stacks.add_name(name);
+        }
+        for remark in named.remarks {
+            self.stacks.remark(remark);
+        }
         let found = self.stacks.chain(chain.addresses.iter().copied(), end);
         chain.end = match found.end {
             End::Outermost => ChainEnd::Outermost,
