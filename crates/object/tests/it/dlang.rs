@@ -1,6 +1,6 @@
 //! Demangling of names of D, compared with what GNU's c++filt writes.
 
-use capriole_object::symbols::demangle::{demangle, is_mangled};
+use capriole_object::symbols::demangle::{demangle, demangle_full, is_mangled};
 use capriole_testkit::effort::Random;
 use capriole_testkit::files::system_file;
 use capriole_testkit::nm::nm;
@@ -203,6 +203,7 @@ const NAMES: &[(&str, &str, &str)] = &[
 fn names_are_written_as_d_writes_them() {
     for (mangled, full, short) in NAMES {
         let name = demangle(mangled);
+        assert_eq!(demangle_full(mangled), name.clone().map(|name| name.full));
         match short.is_empty() {
             true => assert_eq!(name, None, "{mangled}"),
             false => {
