@@ -32,7 +32,7 @@ pub mod targets;
 
 pub use arch::{conventions, decode, exits, jump_table, liveness, red_zone, relocate, result_use};
 
-pub use arch::stack_check::stack_check;
+pub use arch::stack_check::{Restored, restored, stack_check};
 pub use decode::{Code, Extent};
 pub use exits::{Exit, ExitKind, Exits, Surroundings, Undecided};
 pub use flow::{FlowError, FunctionFlow, Hints, ReadMemory};

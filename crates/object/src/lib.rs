@@ -33,6 +33,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+pub use capriole_insn::Restored;
 pub use code::ObjectCode;
 pub use elf::{ObjectKind, Segment};
 pub use error::{ObjectError, ObjectProblem};
@@ -42,7 +43,7 @@ pub use table::{Entry, Objects};
 pub use unwind::{Frame, LandingPads};
 pub use vdso::vdso;
 
-use capriole_insn::{Code, Extent, stack_check};
+use capriole_insn::{Code, Extent, restored, stack_check};
 
 use crate::markers::Markers;
 use crate::symbols::{OtherSymbol, SymbolTable, Table, Variables, defines, find_other};
@@ -361,11 +362,24 @@ impl ObjectFile {
     /// extent (link addresses): see [`stack_check`].
     #[must_use]
     pub fn stack_check(&self, function: Extent) -> Option<u64> {
+        stack_check(&self.go_code(function)?, function)
+    }
+
+    /// Returns the registers that a Go function between these link addresses restores after its stack
+    /// has grown; `None` if it does not grow there: see [`restored`].
+    #[must_use]
+    pub fn restored(&self, start: u64, end: u64) -> Option<Restored> {
+        let function = Extent::new(start, end);
+        restored(&self.go_code(function)?, function)
+    }
+
+    /// Returns the code of a Go file around a function.
+    fn go_code(&self, function: Extent) -> Option<Code<'_>> {
         let texts = self.is_go().then(|| self.text().ok())??;
         let mut codes = texts
             .iter()
             .map(|text| Code::new(&text.bytes, text.address));
-        stack_check(&codes.find(|code| code.get(function).is_some())?, function)
+        codes.find(|code| code.get(function).is_some())
     }
 
     /// Returns the calling convention of the function around a link address.

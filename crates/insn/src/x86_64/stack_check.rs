@@ -83,6 +83,67 @@ pub fn stack_check(code: &Code<'_>, function: Extent) -> Option<u64> {
     (!reached_otherwise).then_some(body - function.start)
 }
 
+/// Registers that a Go function loads again after its stack has grown. Go does not save arguments that
+/// the function does not use; their registers then hold whatever the runtime left there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Restored {
+    general: u16,
+    vectors: u16,
+}
+
+impl Restored {
+    /// True if the general register of this number (as in instructions) is among them.
+    #[must_use]
+    pub fn has_general(self, number: usize) -> bool {
+        number < 16 && self.general & 1 << number != 0
+    }
+
+    /// True if the vector register of this number is among them.
+    #[must_use]
+    pub fn has_vector(self, number: usize) -> bool {
+        number < 16 && self.vectors & 1 << number != 0
+    }
+
+    fn add(&mut self, register: Register) {
+        let number = register.full_register().number() as u32;
+        match register {
+            _ if number >= 16 => {}
+            _ if register.is_gpr() => self.general |= 1 << number,
+            _ if register.is_vector_register() => self.vectors |= 1 << number,
+            _ => {}
+        }
+    }
+}
+
+/// Returns the registers that a Go function restores between the call that makes its stack grow and the
+/// jump back to its entry. `None` if it has no such call, so that its stack cannot grow there.
+#[must_use]
+pub fn restored(code: &Code<'_>, function: Extent) -> Option<Restored> {
+    let mut at = function.start;
+    let mut since_call: Option<Restored> = None;
+    while let Some(instruction) = code.instruction_at(at, function.end) {
+        at = instruction.next_ip();
+        match instruction.flow_control() {
+            FlowControl::Call => since_call = Some(Restored::default()),
+            FlowControl::Next => {
+                let loads = instruction.op0_kind() == OpKind::Register
+                    && instruction.op1_kind() == OpKind::Memory
+                    && instruction.memory_base() == Register::RSP;
+                if let Some(restored) = since_call.as_mut().filter(|_| loads) {
+                    restored.add(instruction.op0_register());
+                }
+            }
+            FlowControl::UnconditionalBranch
+                if instruction.near_branch_target() == function.start && since_call.is_some() =>
+            {
+                return since_call;
+            }
+            _ => since_call = None,
+        }
+    }
+    None
+}
+
 /// Returns the register that receives `g`, or the offset of `g`, from thread-local storage. It
 /// cannot hold an argument: where the calling convention passes arguments in registers, `g` is
 /// in r14 already.
@@ -197,6 +258,20 @@ mod tests {
         let call = SMALL.len() + 5;
         no_call[call..call + 5].copy_from_slice(&[0x0f, 0x1f, 0x44, 0, 0]);
         assert_eq!(check_of(&no_call), None);
+    }
+
+    #[test]
+    fn saved_arguments_are_those_loaded_after_the_call() {
+        let restored_of = |bytes: &[u8]| {
+            let code = Code::new(bytes, 0x1000);
+            restored(&code, code.extent())
+        };
+        let whole = [SMALL, &more(SMALL.len(), 0)].concat();
+        let found = restored_of(&whole).expect("it may grow");
+        assert!(found.has_general(0) && !found.has_general(3) && !found.has_vector(0));
+        assert_eq!(restored_of(SMALL), None);
+        let elsewhere = [SMALL, &more(SMALL.len(), 4)].concat();
+        assert_eq!(restored_of(&elsewhere), None);
     }
 
     #[test]
