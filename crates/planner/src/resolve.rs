@@ -527,6 +527,7 @@ impl Finder<'_> {
                 symbol,
                 object,
             },
+            None if self.is_only_inlined() => ResolveError::OnlyInlined { symbol, object },
             None => match self.object.symbols() {
                 Ok(symbols) => ResolveError::NoSuchSymbol {
                     nearest: symbols.nearest(self.pattern),

@@ -544,7 +544,9 @@ fn code_of_resolve(error: &ResolveError) -> Code {
         | ResolveError::Data { .. }
         | ResolveError::Label { .. }
         | ResolveError::NotAnEntry { .. } => Code::NotCode,
-        ResolveError::NoExits { .. } | ResolveError::NoCalls { .. } => Code::NoExits,
+        ResolveError::NoExits { .. }
+        | ResolveError::NoCalls { .. }
+        | ResolveError::OnlyInlined { .. } => Code::NoExits,
     }
 }
 

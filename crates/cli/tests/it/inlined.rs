@@ -93,6 +93,24 @@ fn a_copy_without_what_was_asked_for_is_left_out_if_others_have_it() {
 }
 
 #[test]
+fn returns_of_a_function_that_is_only_inlined_are_refused_as_such() {
+    let Some(program) = program() else { return };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    for event in ["r :handle_request", ":handle_request+4"] {
+        let output = record(&trace, &["-e", event, "--", text(&program)]);
+        let said = told(&output);
+        let reason = "no function `handle_request` with code of its own in ";
+        assert!(!output.status.success() && said.contains(reason), "{said}");
+        assert!(said.contains("it is only inlined"), "{said}");
+        assert!(
+            said.contains("probe their entries (`:handle_request`)"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn several_events_at_a_copy_are_all_recorded() {
     let Some(program) = program() else { return };
     let directory = scratch();

@@ -78,6 +78,13 @@ impl Finder<'_> {
         Ok(found.pop().map(|(_, sites)| sites).unwrap_or_default())
     }
 
+    /// True if debug information has copies of the function with the requested name that are inlined.
+    pub(super) fn is_only_inlined(&self) -> bool {
+        let debug = self.object.file().debug();
+        let places = debug.and_then(|debug| debug.functions(self.pattern));
+        places.is_ok_and(|places| places.iter().any(|place| place.site.frame().inlined))
+    }
+
     /// Returns the debug information in which to search for copies, if the event may refer to
     /// copies.
     fn debug(&self) -> Option<Debug<'_>> {

@@ -136,6 +136,17 @@ pub enum ResolveError {
         /// True if the object has no symbol names at all.
         stripped: bool,
     },
+    /// The function has only copies that are inlined into others, and the event is not of their entries.
+    #[error(
+        "no function `{symbol}` with code of its own in {}: it is only inlined, and copies have no returns or offsets that can be probed; probe their entries (`:{symbol}`), or the functions that they are inlined into",
+        object.display()
+    )]
+    OnlyInlined {
+        /// The requested name.
+        symbol: String,
+        /// The object searched.
+        object: PathBuf,
+    },
     /// No function matches the pattern.
     #[error("{}", no_match(pattern, object, *functions))]
     NoMatch {
