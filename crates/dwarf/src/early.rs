@@ -5,6 +5,7 @@ use gimli::constants as dw;
 use super::die::Die;
 use super::error::{DebugError, Onward, Refusal};
 use super::location::Context;
+use super::relative::Held;
 use super::scope::Variable;
 use super::setup::Setup;
 use super::types::Shape;
@@ -32,12 +33,13 @@ impl<'a> Debug<'a> {
         variable: &Variable<'a>,
         context: Context<'_>,
         place: Place,
+        held: Held,
     ) -> Result<Place, Refusal> {
-        let later = Context {
-            address: setup.body,
-            at_entry: false,
-            ..context
+        let (setup, context) = match held {
+            Held::Loaded(body) => (Setup { body, ..setup }, Context { body, ..context }),
+            Held::Passed => (setup, context),
         };
+        let later = context.at_body();
         let not_yet = || {
             let written = match self.locate(&variable.die, later) {
                 Ok((place, false)) => self.written(setup, &place, setup.body),
@@ -54,7 +56,7 @@ impl<'a> Debug<'a> {
                 false => Ok(place),
             };
         };
-        if !depends(&place) {
+        if !depends(&place) && held == Held::Passed {
             return Ok(place);
         }
         let code = self.code(setup).ok_or_else(not_yet)?;
@@ -73,15 +75,8 @@ impl<'a> Debug<'a> {
         };
         if !setup.at_entry {
             // Arguments that the caller put on the stack are there already.
-            let caller = match found {
-                Place::Memory(Sum {
-                    start: Start::Register(Gpr::Rsp),
-                    reads,
-                    plus: plus @ 8..,
-                }) if reads.is_empty() => self.cfa(context.address).map(|cfa| cfa.shift(plus - 8)),
-                _ => None,
-            };
-            return caller.map(Place::Memory).ok_or_else(not_yet);
+            let caller = self.on_callers_stack(&found, context.address);
+            return caller.ok_or_else(not_yet);
         }
         // Parameters use the argument registers in order, so refuse a result out of order: if the
         // function changed a parameter before it stored it, the stored value may be another
@@ -112,7 +107,7 @@ impl<'a> Debug<'a> {
     }
 
     /// Returns the parameters, variables and blocks of a function; parameter packs are expanded.
-    fn declared(&self, function: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
+    pub(super) fn declared(&self, function: &Die<'a>) -> Result<Vec<Die<'a>>, DebugError> {
         let mut found = Vec::new();
         for die in self.children(function)? {
             match die.tag() {
@@ -250,7 +245,7 @@ impl<'a> Debug<'a> {
 
     /// Returns where an object is at the function's entry, if the debug information gives a
     /// single (later) place for the whole function.
-    fn arrival(
+    pub(super) fn arrival(
         &self,
         die: &Die<'a>,
         setup: Setup,
@@ -301,7 +296,7 @@ impl<'a> Debug<'a> {
         })
     }
 
-    fn code(&self, setup: Setup) -> Option<Vec<u8>> {
+    pub(super) fn code(&self, setup: Setup) -> Option<Vec<u8>> {
         let size = (setup.end - setup.start).min(CODE);
         self.object.read(setup.start, size)
     }
@@ -387,13 +382,13 @@ fn depends(place: &Place) -> bool {
         },
         Place::Pieces { pieces, .. } => pieces.iter().any(|(_, place)| depends(place)),
         Place::Register { register, .. } => changes(*register),
-        Place::Vector(_) | Place::VectorPart { .. } | Place::Missing => false,
+        Place::Vector(_) | Place::VectorPart { .. } | Place::Lost | Place::Missing => false,
     }
 }
 
 /// Returns the registers that pass a parameter or its address: `(0, n)` is the `n`th general
 /// argument register, counted from 0; `(1, n)` is vector register `n`.
-fn claims(place: &Place) -> Vec<(usize, usize)> {
+pub(super) fn claims(place: &Place) -> Vec<(usize, usize)> {
     let general = |register: &Gpr| {
         let number = PARAMETERS[..6]
             .iter()

@@ -307,6 +307,11 @@ pub enum Refusal {
         /// The first place at which it has a value.
         from: Onward,
     },
+    /// A parameter of Go, in a register that the function does not save while its stack grows.
+    #[error(
+        "the function does not use `{0}`, so its register is not saved when the stack grows, and may hold something else"
+    )]
+    NotSaved(String),
     /// The value is known only in terms of the registers at the entry of a function.
     #[error(
         "`{name}` is known here only by what registers held at the entry of `{function}`{}",
@@ -380,6 +385,16 @@ pub enum Refusal {
         /// True if the operator is `[`.
         brackets: bool,
     },
+    /// `[` is applied to a slice, a pointer with a length.
+    #[error("`{of}` is {c_type}, a pointer with a length: an element is {element}")]
+    Slice {
+        /// The expression before the operator.
+        of: String,
+        /// Its type.
+        c_type: String,
+        /// The element's expression.
+        element: String,
+    },
     /// A pointer to an object of unknown size.
     #[error("what `{of}` points to is not known here ({c_type}); use an offset, +8(%di)")]
     Incomplete {
@@ -388,9 +403,24 @@ pub enum Refusal {
         /// Its type.
         c_type: String,
     },
-    /// The index is beyond the end of an array with this many elements.
-    #[error("the array has {0} elements")]
-    OutOfBounds(u64),
+    /// The index is outside of the array's bounds.
+    #[error("{}", bounds(*.lower, *.count))]
+    OutOfBounds {
+        /// The first index.
+        lower: i64,
+        /// Number of elements, if it is known.
+        count: Option<u64>,
+    },
+    /// An array with a descriptor, or with gaps between its elements.
+    #[error(
+        "only the program knows where the elements of `{of}` ({c_type}) are: its address, bounds or steps are in a descriptor; pass it to a function that takes it with fixed bounds, and probe that"
+    )]
+    DescribedAtRunTime {
+        /// The array.
+        of: String,
+        /// Its type.
+        c_type: String,
+    },
     /// A whole struct, union or class.
     #[error("`{of}` is {c_type}; name a member{}", there_are(.members))]
     Whole {
@@ -476,6 +506,23 @@ pub enum Refusal {
         /// The requested kind of field.
         wanted: &'static str,
     },
+}
+
+fn bounds(lower: i64, count: Option<u64>) -> String {
+    let last = |count: u64| {
+        i64::try_from(count)
+            .ok()?
+            .checked_sub(1)?
+            .checked_add(lower)
+    };
+    match (lower, count) {
+        (0, Some(count)) => format!("the array has {count} elements"),
+        (0, None) => "the array has 0 elements".to_owned(),
+        (lower, count) => match count.and_then(last) {
+            Some(last) => format!("indices of the array are {lower} to {last}"),
+            None => format!("the first index of the array is {lower}"),
+        },
+    }
 }
 
 fn there_are(names: &[String]) -> String {

@@ -101,6 +101,7 @@ impl<'a> Debug<'a> {
         last: Deref,
         wanted: Option<FieldType>,
     ) -> Result<TypedFetch, Refusal> {
+        self.check_whole(&thing)?;
         let c_type = self.c_type(thing.kind);
         let mismatch = Refusal::Mismatch {
             of: thing.text.clone(),
@@ -146,6 +147,7 @@ impl<'a> Debug<'a> {
         thing: Thing,
         wanted: Option<FieldType>,
     ) -> Result<TypedFetch, Refusal> {
+        self.check_whole(&thing)?;
         match wanted {
             None => self.by_itself(&thing),
             Some(FieldType {
@@ -195,6 +197,9 @@ impl<'a> Debug<'a> {
                     _ => Shown::Unsigned,
                 };
                 let bytes = field_size(size).ok_or_else(|| wrong_size(size))?;
+                if encoding == dw::DW_ATE_boolean && bytes == 1 && is_in_register(thing) {
+                    return self.as_number(&lowest_bit(thing), FieldType::number(shown, bytes));
+                }
                 self.as_number(thing, FieldType::number(shown, bytes))
             }
             Shape::Enumeration { size, signed } => {
@@ -488,6 +493,7 @@ impl<'a> Debug<'a> {
             Place::Vector(_) | Place::VectorPart { .. } => {
                 return Err(Refusal::VectorRegister(of()));
             }
+            Place::Lost => return Err(Refusal::NotSaved(of())),
             Place::Missing => {
                 return Err(Refusal::OptimisedOut {
                     name: of(),
@@ -540,6 +546,27 @@ impl<'a> Debug<'a> {
             // A number in a register may be recorded as the whole register.
             _ => matches!(thing.place, Place::Memory(_)),
         })
+    }
+}
+
+/// True for an object in a register or calculated from one.
+fn is_in_register(thing: &Thing) -> bool {
+    let place = thing.place.clone().narrow(1);
+    let is_known = |value: &Sum| value.constant().is_some();
+    thing.bits.is_none()
+        && match place {
+            Place::Register { .. } => true,
+            Place::Value { value, .. } => !is_known(&value),
+            _ => false,
+        }
+}
+
+/// Returns the bit that compilers use of a truth value: in a register, they may keep the number that
+/// it was taken from.
+fn lowest_bit(thing: &Thing) -> Thing {
+    Thing {
+        bits: Some((0, 1)),
+        ..thing.clone()
     }
 }
 

@@ -31,10 +31,12 @@ pub(super) struct Global {
     pub state: State,
 }
 
-/// Location information in the entry of a variable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Location information in the entry of a variable, the most useful first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
     Placed,
+    /// It is declared with a value, which is the only one if it is a constant.
+    Initial,
     /// It is defined elsewhere.
     Declared,
     /// Optimised out.
@@ -180,7 +182,7 @@ impl<'a> Debug<'a> {
             Some(key) => Ok(self.global_at(site, name, key)?),
             None => match self.only_one(&here, name)? {
                 Some(key) => Ok(self.global_at(site, name, key)?),
-                None => Err(self.optimised_out(name, site.frames[0].key, &[])),
+                None => Err(self.optimised_out(name, site.frames[0].key, None, &[])),
             },
         }
     }
@@ -396,7 +398,7 @@ impl<'a> Debug<'a> {
             true => here.iter().filter(linked).copied().collect(),
             false => Vec::new(),
         };
-        mine.sort_by_key(|global| global.state != State::Placed);
+        mine.sort_by_key(|global| global.state);
         // All candidates must be in one scope: `using namespace` may add several.
         let Some(first) = mine.first().or(elsewhere.first()) else {
             return Ok(None);
@@ -410,15 +412,18 @@ impl<'a> Debug<'a> {
             let all: Vec<&Global> = mine.iter().chain(&elsewhere).copied().collect();
             return Err(self.ambiguous(&all, name));
         }
-        let placed = |global: &&&Global| global.state == State::Placed;
-        let found = mine.iter().find(placed).or(elsewhere.iter().find(placed));
-        Ok(found.or(Some(first)).map(|global| global.key))
+        let best = mine
+            .iter()
+            .chain(&elsewhere)
+            .filter(|global| global.state <= State::Initial);
+        let best = best.min_by_key(|global| global.state).unwrap_or(first);
+        Ok(Some(best.key))
     }
 
     /// Returns the variable if all candidates are the same one; refuses several different ones.
     fn only_one(&self, here: &[&Global], name: &str) -> Result<Option<DieKey>, Refusal> {
-        let placed = here.iter().find(|global| global.state == State::Placed);
-        let Some(first) = placed.or(here.first()) else {
+        let placed = here.iter().filter(|global| global.state <= State::Initial);
+        let Some(first) = placed.min_by_key(|global| global.state).or(here.first()) else {
             return Ok(None);
         };
         match here.iter().all(|global| global.root == first.root) {

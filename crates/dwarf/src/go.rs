@@ -10,8 +10,8 @@ use super::units::{Debug, DieKey};
 /// Maximum nesting of types.
 const DEPTH: usize = 16;
 /// Number of registers for integers and, below, for floating point numbers.
-const INTEGERS: usize = 9;
-const FLOATS: usize = 15;
+pub(super) const INTEGERS: usize = 9;
+pub(super) const FLOATS: usize = 15;
 
 /// Place where a result begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -290,9 +290,11 @@ impl<'a> Reader<'_, 'a> {
             .names
             .scopes
             .number(around.iter().map(|(_, part)| part));
-        let placed = die.has(dw::DW_AT_location) || die.has(dw::DW_AT_const_value);
+        let value = die.has(dw::DW_AT_const_value);
+        let placed = die.has(dw::DW_AT_location) || value;
         let (name, linkage) = self.called(die);
-        if let Some(linkage) = linkage.filter(|_| placed) {
+        let is_initial = value && die.flag(dw::DW_AT_declaration);
+        if let Some(linkage) = linkage.filter(|_| placed && !is_initial) {
             self.names.linked.entry(linkage).or_insert(die.key());
         }
         let Some(name) = name else { return };
@@ -309,6 +311,7 @@ impl<'a> Reader<'_, 'a> {
             scope,
             external: chain.iter().any(|die| die.flag(dw::DW_AT_external)),
             state: match placed {
+                true if is_initial => State::Initial,
                 true => State::Placed,
                 false if die.flag(dw::DW_AT_declaration) => State::Declared,
                 false => State::Gone,

@@ -15,7 +15,8 @@
 //! stored it there, and not from which instruction on. The calling convention depends on more
 //! than it describes: which C++ classes are passed by the address of a copy, which hidden
 //! parameters shift the others, how far an aligned frame is from the caller's. So nothing is
-//! inferred from types; the crate `prologue` follows the first instructions. Names are looked up in
+//! inferred from types; the crate `prologue` follows the first instructions. The exception is Go, whose
+//! convention depends on types alone (`go_places`). Names are looked up in
 //! `scope` (one function, the blocks that contain the place), then `class` (members) and
 //! `globals` (namespaces, units). A variable that an inlined copy does not mention is optimised
 //! out there.
@@ -32,6 +33,7 @@ mod frame;
 mod functions;
 mod globals;
 mod go;
+mod go_places;
 mod index;
 mod inlined;
 mod known;
@@ -43,6 +45,7 @@ mod namespace;
 mod origin;
 mod passed;
 mod path;
+mod relative;
 mod returned;
 mod scope;
 mod sections;

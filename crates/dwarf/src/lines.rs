@@ -28,10 +28,11 @@ pub struct LinePlace {
 
 /// A row of a line table that begins a statement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Row {
-    address: u64,
-    line: u64,
-    file: u64,
+pub(super) struct Row {
+    pub address: u64,
+    pub line: u64,
+    /// Number of the file in the line table.
+    pub file: u64,
 }
 
 impl<'a> Debug<'a> {
@@ -160,17 +161,26 @@ impl<'a> Debug<'a> {
     /// Returns the statements that begin in a function's code: address and source line, sorted by
     /// address.
     pub fn statements(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let rows = self.rows_within(start, end).into_iter();
+        rows.map(|row| (row.address, row.line)).collect()
+    }
+
+    /// Returns the number of the source file of an instruction, in the line table of its unit.
+    pub(super) fn file_at(&self, address: u64) -> Option<u64> {
+        self.rows_within(address, address.saturating_add(1))
+            .first()
+            .map(|row| row.file)
+    }
+
+    /// Returns the rows of the line table at which statements in this range begin, sorted by address.
+    pub(super) fn rows_within(&self, start: u64, end: u64) -> Vec<Row> {
         let program = self
             .line_unit(start)
             .and_then(|unit| unit.unit.line_program.clone());
         let rows = program.and_then(|program| self.rows(program).ok());
-        let mut found: Vec<(u64, u64)> = rows
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|row| start <= row.address && row.address < end)
-            .map(|row| (row.address, row.line))
-            .collect();
-        found.sort_by_key(|row| row.0);
+        let mut found = rows.unwrap_or_default();
+        found.retain(|row| start <= row.address && row.address < end);
+        found.sort_by_key(|row| row.address);
         found
     }
 

@@ -139,6 +139,7 @@ fn shown(place: &Place) -> String {
         Place::Vector(Some(number)) => format!("%xmm{number}"),
         Place::Vector(None) => "vector register".to_owned(),
         Place::VectorPart { register, at } => format!("%xmm{register} from byte {at} on"),
+        Place::Lost => "in a register that is not saved".to_owned(),
         Place::Missing => "optimised out".to_owned(),
     }
 }

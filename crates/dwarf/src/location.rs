@@ -8,7 +8,9 @@ use std::rc::Rc;
 
 use capriole_prologue::registers::{general, vector};
 use capriole_prologue::{Place, Start, Sum, Window};
-use gimli::{AttributeValue, DieReference, Expression, Operation, constants as dw};
+use gimli::{
+    AttributeValue, DieReference, Expression, Operation, RawLocListEntry, constants as dw,
+};
 
 use super::die::Die;
 use super::error::{DebugError, Refusal};
@@ -26,6 +28,9 @@ pub(super) struct Context<'n> {
     pub at_entry: bool,
     /// The function's first statement; before it the frame is being set up.
     pub body: u64,
+    /// The first instruction of the function or copy that the variable belongs to, if the site is that
+    /// instruction or follows only no-ops after it.
+    pub entry: Option<u64>,
     /// Name of the variable.
     pub name: &'n str,
     /// Name of the function that contains the code.
@@ -35,6 +40,16 @@ pub(super) struct Context<'n> {
 }
 
 impl Context<'_> {
+    /// Returns the context of the first statement.
+    pub(super) fn at_body(self) -> Self {
+        Context {
+            address: self.body,
+            at_entry: false,
+            entry: None,
+            ..self
+        }
+    }
+
     fn entry_value(&self) -> NoPlace {
         NoPlace::Refusal(Refusal::EntryValue {
             name: self.name.to_owned(),
@@ -68,12 +83,30 @@ impl<'a> Debug<'a> {
         die: &Die<'a>,
         context: Context<'_>,
     ) -> Result<(Place, bool), NoPlace> {
+        let (place, listed) = self.stated(die, context)?;
+        if die.language() != Some(dw::DW_LANG_Go) {
+            return Ok((place, listed));
+        }
+        let place = self.without_lost(die, place, context)?;
+        Ok((self.go_place(die, place, listed, context)?, listed))
+    }
+
+    /// Returns where a variable is as the debug information says.
+    pub(super) fn stated(
+        &self,
+        die: &Die<'a>,
+        context: Context<'_>,
+    ) -> Result<(Place, bool), NoPlace> {
         let dies = self.with_origins(die);
         for die in &dies {
             if let Some(value) = die.attr(dw::DW_AT_location) {
                 return self.attribute(die, value, context);
             }
             if let Some(value) = die.attr(dw::DW_AT_const_value) {
+                // The value with which a static member begins.
+                if die.flag(dw::DW_AT_declaration) && !self.is_constant(self.type_of(die)?)? {
+                    break;
+                }
                 return Ok((constant(value, context.name)?, true));
             }
         }
@@ -96,20 +129,34 @@ impl<'a> Debug<'a> {
         let Some(mut list) = list else {
             return Err(unclear(context.name, "an unknown form"));
         };
-        let mut elsewhere = Vec::new();
-        while let Some(entry) = list.next().map_err(DebugError::from)? {
+        let mut entries = Vec::new();
+        while let Some(raw) = list.next_raw().map_err(DebugError::from)? {
             self.spend(1)?;
-            let range = (entry.range.begin, entry.range.end);
-            if range.0 <= context.address && context.address < range.1 {
-                let place = self.place(die, entry.data, context)?;
-                if !matches!(place, Place::Missing) {
-                    return Ok((place, true));
+            let (raw, is_empty) = kept_if_empty(raw);
+            let entry = list.convert_raw(raw).map_err(DebugError::from)?;
+            entries.extend(
+                entry.map(|entry| (entry.range.begin, entry.range.end, is_empty, entry.data)),
+            );
+        }
+        // Nothing has changed since the entry of the function or copy. GCC's range of no instructions
+        // there has what the caller passed, of a variable that gets another value first (as in gdb).
+        for address in context.entry.into_iter().chain([context.address]) {
+            for (begin, end, is_empty, expression) in &entries {
+                let is_entry = Some(address) == context.entry;
+                if *begin <= address && address < *end && (is_entry || !is_empty) {
+                    let place = self.place(die, *expression, context)?;
+                    if !matches!(place, Place::Missing) {
+                        return Ok((place, true));
+                    }
                 }
-            } else if range.0 < range.1 && elsewhere.len() < RANGES && !entry.data.0.is_empty() {
-                elsewhere.push(range);
             }
         }
-        Err(NoPlace::Elsewhere(elsewhere))
+        let elsewhere = entries.iter().filter(|(begin, end, is_empty, expression)| {
+            let is_here = *begin <= context.address && context.address < *end;
+            !is_here && !is_empty && !expression.0.is_empty()
+        });
+        let ranges = elsewhere.map(|&(begin, end, ..)| (begin, end));
+        Err(NoPlace::Elsewhere(ranges.take(RANGES).collect()))
     }
 
     fn place(
@@ -246,6 +293,59 @@ impl<'a> Debug<'a> {
             Some(register) => Ok(Sum::of(Start::Register(register))),
             None => Err(unclear(context.name, "the frame base is a vector register")),
         }
+    }
+}
+
+/// Makes an entry of a location list for no instruction, which gimli would leave out, one for one byte,
+/// and returns true for it.
+fn kept_if_empty<'a>(raw: RawLocListEntry<Bytes<'a>>) -> (RawLocListEntry<Bytes<'a>>, bool) {
+    use RawLocListEntry as Raw;
+    match raw {
+        Raw::AddressOrOffsetPair { begin, end, data } if begin == end => {
+            let end = end.wrapping_add(1);
+            (Raw::AddressOrOffsetPair { begin, end, data }, true)
+        }
+        Raw::OffsetPair { begin, end, data } if begin == end => {
+            let end = end.wrapping_add(1);
+            (Raw::OffsetPair { begin, end, data }, true)
+        }
+        Raw::StartEnd { begin, end, data } if begin == end => {
+            let end = end.wrapping_add(1);
+            (Raw::StartEnd { begin, end, data }, true)
+        }
+        Raw::StartLength {
+            begin,
+            length: 0,
+            data,
+        } => (
+            Raw::StartLength {
+                begin,
+                length: 1,
+                data,
+            },
+            true,
+        ),
+        Raw::StartxLength {
+            begin,
+            length: 0,
+            data,
+        } => (
+            Raw::StartxLength {
+                begin,
+                length: 1,
+                data,
+            },
+            true,
+        ),
+        Raw::StartxEndx { begin, end, data } if begin == end => (
+            Raw::StartxLength {
+                begin,
+                length: 1,
+                data,
+            },
+            true,
+        ),
+        raw => (raw, false),
     }
 }
 

@@ -214,6 +214,12 @@ impl<'a> Debug<'a> {
         Ok(frames)
     }
 
+    /// True if the code at an address belongs to this function or copy, and to none inlined into it.
+    pub(super) fn is_innermost(&self, frame: DieKey, address: u64) -> bool {
+        let frames = self.frames_at(address).ok();
+        frames.is_some_and(|frames| frames.last().is_some_and(|last| last.key == frame))
+    }
+
     fn frame(&self, die: &Die<'a>, inlined: bool) -> Frame {
         let linkage_name = self.linkage_name_of(die);
         Frame {
@@ -469,7 +475,7 @@ impl<'a> Debug<'a> {
                 _ => !others && inner.clone().next().is_none() || self.may_mean(site, &found),
             };
             if !meant || site.line.is_some() && inner.any(|v| self.may_mean(site, v)) {
-                return Err(self.optimised_out(name, site.frames[0].key, &[]));
+                return Err(self.optimised_out(name, site.frames[0].key, None, &[]));
             }
             return Ok(Meaning {
                 variable: found,

@@ -66,7 +66,7 @@ impl Debug<'_> {
     }
 
     /// Returns the address of the instruction after the one at `address`.
-    fn behind(&self, address: u64) -> u64 {
+    pub(super) fn behind(&self, address: u64) -> u64 {
         let longest = |size| self.object.read(address, size);
         let code = (1..=LONGEST).rev().find_map(longest).unwrap_or_default();
         instructions::behind(&code, address)

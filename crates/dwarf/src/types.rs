@@ -4,7 +4,7 @@ use gimli::{AttributeValue, constants as dw};
 
 use super::die::Die;
 use super::error::DebugError;
-use super::units::{Debug, DieKey};
+use super::units::{Bytes, Debug, DieKey};
 
 /// Names of the values of an enumeration.
 pub type Enumerators = Vec<(String, i64)>;
@@ -51,6 +51,15 @@ pub(super) enum Shape {
     Other,
 }
 
+/// One dimension of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// The first index, if it is known.
+    pub lower: Option<i64>,
+    /// Number of elements, if it is known.
+    pub count: Option<u64>,
+}
+
 /// A member of a struct: type, offset, and bits of a bit field.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Member {
@@ -89,6 +98,22 @@ impl<'a> Debug<'a> {
             }
         }
         Err(DebugError::Damaged("types lead in a circle"))
+    }
+
+    /// True if objects of the type keep the value with which they begin.
+    pub(super) fn is_constant(&self, mut key: Option<DieKey>) -> Result<bool, DebugError> {
+        for _ in 0..DEPTH {
+            let Some(at) = key else { break };
+            let die = self.die(at)?;
+            match die.tag() {
+                dw::DW_TAG_const_type | dw::DW_TAG_immutable_type => return Ok(true),
+                dw::DW_TAG_typedef | dw::DW_TAG_volatile_type | dw::DW_TAG_atomic_type => {
+                    key = self.reference(&die, dw::DW_AT_type)?;
+                }
+                _ => break,
+            }
+        }
+        Ok(false)
     }
 
     pub(super) fn shape(&self, key: Option<DieKey>) -> Result<Shape, DebugError> {
@@ -214,6 +239,13 @@ impl<'a> Debug<'a> {
 
     /// Returns the number of elements of each dimension.
     pub(super) fn dimensions(&self, array: &Die<'a>) -> Result<Vec<Option<u64>>, DebugError> {
+        let bounds = self.bounds(array)?;
+        Ok(bounds.into_iter().map(|bounds| bounds.count).collect())
+    }
+
+    /// Returns the dimensions of an array, in the order of the source.
+    pub(super) fn bounds(&self, array: &Die<'a>) -> Result<Vec<Bounds>, DebugError> {
+        let default = array.language().map_or(0, first_index);
         let children = self.children(array)?;
         let ranges = children.iter().filter(|die| {
             matches!(
@@ -223,24 +255,62 @@ impl<'a> Debug<'a> {
         });
         Ok(ranges
             .map(|die| {
-                let constant = |name| match die.attr(name)? {
-                    AttributeValue::Exprloc(_)
-                    | AttributeValue::UnitRef(_)
-                    | AttributeValue::DebugInfoRef(_) => None,
-                    value => value.udata_value(),
+                let lower = match die.attr(dw::DW_AT_lower_bound) {
+                    None if die.tag() == dw::DW_TAG_enumeration_type => None,
+                    None => Some(default),
+                    Some(value) => bound(&value),
                 };
                 let upper = || {
-                    let upper = constant(dw::DW_AT_upper_bound)?;
-                    let lower = constant(dw::DW_AT_lower_bound).unwrap_or(0);
+                    let upper = bound(&die.attr(dw::DW_AT_upper_bound)?)?;
                     // GCC writes -1 as the upper bound of an array without elements.
                     match upper {
-                        0xffff_ffff | u64::MAX => Some(0),
-                        _ => upper.checked_sub(lower)?.checked_add(1),
+                        0xffff_ffff => Some(0),
+                        _ => u64::try_from(upper.checked_sub(lower?)?.checked_add(1)?.max(0)).ok(),
                     }
                 };
-                constant(dw::DW_AT_count).or_else(upper)
+                let count = die.attr(dw::DW_AT_count).and_then(|value| bound(&value));
+                Bounds {
+                    lower,
+                    count: count.map(i64::cast_unsigned).or_else(upper),
+                }
             })
             .collect())
+    }
+
+    /// True if only the program knows where the elements of an array are: it has a descriptor with its
+    /// address, or steps between its elements that are not the size of one.
+    pub(super) fn is_described_at_run_time(&self, array: &Die<'a>) -> Result<bool, DebugError> {
+        let marks = [
+            dw::DW_AT_data_location,
+            dw::DW_AT_allocated,
+            dw::DW_AT_associated,
+            dw::DW_AT_rank,
+            dw::DW_AT_bit_stride,
+        ];
+        let steps = [dw::DW_AT_byte_stride, dw::DW_AT_bit_stride];
+        let is_expression =
+            array.has(dw::DW_AT_byte_stride) && array.unsigned(dw::DW_AT_byte_stride).is_none();
+        let own = is_expression || marks.iter().any(|&mark| array.has(mark));
+        let has_steps = |die: &Die<'a>| steps.iter().any(|&step| die.has(step));
+        Ok(own || self.children(array)?.iter().any(has_steps))
+    }
+
+    /// True if the first index of an array is the one of neighbours in memory.
+    pub(super) fn is_column_major(&self, array: &Die<'a>) -> bool {
+        const FORTRAN: [gimli::DwLang; 6] = [
+            dw::DW_LANG_Fortran77,
+            dw::DW_LANG_Fortran90,
+            dw::DW_LANG_Fortran95,
+            dw::DW_LANG_Fortran03,
+            dw::DW_LANG_Fortran08,
+            dw::DW_LANG_Fortran18,
+        ];
+        match array.attr(dw::DW_AT_ordering) {
+            Some(AttributeValue::Ordering(order)) => order == dw::DW_ORD_col_major,
+            _ => array
+                .language()
+                .is_some_and(|language| FORTRAN.contains(&language)),
+        }
     }
 
     /// Returns the size in bytes of an object of the type, if known.
@@ -338,6 +408,26 @@ impl<'a> Debug<'a> {
                 .checked_sub(above)?;
             offset.checked_mul(8)?.checked_add_signed(below)
         }))
+    }
+}
+
+/// Returns the first index of arrays of a language (DWARF 5, table 7.17) that debug information does not
+/// mention.
+fn first_index(language: gimli::DwLang) -> i64 {
+    match language {
+        dw::DW_LANG_Fortran18 | dw::DW_LANG_Ada2005 | dw::DW_LANG_Ada2012 => 1,
+        language => i64::from(language.default_lower_bound() == Some(1)),
+    }
+}
+
+/// Returns a bound of an array that is a number.
+fn bound(value: &AttributeValue<Bytes<'_>>) -> Option<i64> {
+    match value {
+        AttributeValue::Exprloc(_)
+        | AttributeValue::UnitRef(_)
+        | AttributeValue::DebugInfoRef(_) => None,
+        AttributeValue::Sdata(value) => Some(*value),
+        value => value.udata_value().map(u64::cast_signed),
     }
 }
 

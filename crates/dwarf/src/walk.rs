@@ -7,7 +7,9 @@ use super::die::Die;
 use super::error::{Refusal, VariableError};
 use super::location::{Context, NoPlace};
 use super::path::{Path, Step};
+use super::relative::Held;
 use super::scope::{Meaning, Site, Variable};
+use super::setup::Setup;
 use super::types::Shape;
 use super::units::{Debug, DieKey};
 
@@ -93,6 +95,7 @@ impl<'a> Debug<'a> {
             function: frame.map(|_| function),
             at_entry: setup.at_entry,
             body: setup.body,
+            entry: self.entered_at(site, setup, frame)?,
             name,
             entered: &site.frames[0].name,
             inlined: frame.is_some_and(|frame| frame != function),
@@ -101,11 +104,11 @@ impl<'a> Debug<'a> {
             Ok(found) => found,
             Err(NoPlace::Refusal(refusal)) => return Err(refusal),
             Err(NoPlace::Elsewhere(ranges)) => {
-                return Err(self.optimised_out(name, function, &ranges));
+                return Err(self.optimised_out(name, function, frame, &ranges));
             }
         };
         if let Place::Missing = place {
-            return Err(self.optimised_out(name, function, &[]));
+            return Err(self.optimised_out(name, function, None, &[]));
         }
         if frame == Some(function) && setup.at_entry && self.is_promoted(setup, variable, &place)? {
             return Err(self.not_yet(setup, name, setup.body));
@@ -123,8 +126,16 @@ impl<'a> Debug<'a> {
             true => Some(self.die(function)?),
             false => None,
         };
+        let held = match has_come {
+            true => self.held(setup, variable, context, &place)?,
+            false => Held::Passed,
+        };
         if setup.is_early(site.address) {
-            return self.early(own.as_ref(), setup, variable, context, place);
+            return self.early(own.as_ref(), setup, variable, context, place, held);
+        }
+        if let Held::Loaded(body) = held {
+            let setup = Setup { body, ..setup };
+            return self.loaded(setup, variable, Context { body, ..context }, place);
         }
         let stored = match own.is_some() && variable.parameter {
             true => self.stored(setup, &place, site.address),
@@ -136,22 +147,54 @@ impl<'a> Debug<'a> {
         }
     }
 
+    /// Returns the address of the entry of the frame that a variable belongs to, if the site is that
+    /// entry and not a later line which begins there.
+    fn entered_at(
+        &self,
+        site: &Site,
+        setup: Setup,
+        frame: Option<DieKey>,
+    ) -> Result<Option<u64>, Refusal> {
+        let start = match frame {
+            Some(frame) if frame == setup.function => setup.at_entry.then_some(setup.start),
+            Some(frame) => self.die(frame)?.entry_address(),
+            None => None,
+        };
+        let start =
+            start.filter(|&start| start <= site.address && self.does_nothing(start, site.address));
+        Ok(start.filter(|&start| {
+            let first = || {
+                self.statements(start, start.saturating_add(1))
+                    .first()
+                    .map(|row| row.1)
+            };
+            site.line.is_none_or(|line| first() == Some(line))
+        }))
+    }
+
     pub(super) fn optimised_out(
         &self,
         name: &str,
         function: DieKey,
+        frame: Option<DieKey>,
         ranges: &[(u64, u64)],
     ) -> Refusal {
+        let own = frame.unwrap_or(function);
         let mut lines = Vec::new();
         if !ranges.is_empty()
-            && let Ok(die) = self.die(function)
+            && let Ok(die) = self.die(own)
         {
+            let file = die.entry_address().and_then(|entry| self.file_at(entry));
             for (start, end) in die.ranges(LINES) {
-                for (address, line) in self.statements(start, end) {
-                    if ranges.iter().any(|r| r.0 <= address && address < r.1) {
-                        lines.push(line);
-                    }
-                }
+                // Lines of other functions that are inlined there are not the function's own.
+                let rows = self.rows_within(start, end).into_iter().filter(|row| {
+                    Some(row.file) == file
+                        && ranges
+                            .iter()
+                            .any(|r| r.0 <= row.address && row.address < r.1)
+                        && self.is_innermost(own, row.address)
+                });
+                lines.extend(rows.map(|row| row.line));
             }
         }
         lines.sort_unstable();
@@ -176,7 +219,7 @@ impl<'a> Debug<'a> {
         function.unit.unit.encoding().version >= 4 && !self.has_marks(function)
     }
 
-    fn has_marks(&self, function: &Die<'a>) -> bool {
+    pub(super) fn has_marks(&self, function: &Die<'a>) -> bool {
         let dies = self.with_origins(function);
         let producer = self.producer(function);
         if producer.starts_with("GNU") {
@@ -240,7 +283,13 @@ impl<'a> Debug<'a> {
                 indexed: 0,
                 ..thing.clone()
             }),
-            Shape::Array { .. } if !brackets => self.element(thing.clone(), 0),
+            Shape::Array { .. } if !brackets => {
+                let array = self.bare(thing.kind)?;
+                let bounds = array.map(|array| self.bounds(&array)).transpose()?;
+                let own = bounds.and_then(|bounds| bounds.get(thing.indexed).copied());
+                let first = own.and_then(|own| own.lower).unwrap_or(0);
+                self.element(thing.clone(), first)
+            }
             _ => Err(Refusal::NotAPointer {
                 of: thing.text.clone(),
                 c_type: self.c_type(thing.kind),
@@ -260,27 +309,35 @@ impl<'a> Debug<'a> {
             |size: u64, index: i64| -> Option<i64> { i64::try_from(size).ok()?.checked_mul(index) };
         if let Shape::Array { element, .. } = self.shape(thing.kind)? {
             let array = self.bare(thing.kind)?.ok_or_else(incomplete)?;
-            let dimensions = self.dimensions(&array)?;
-            if index < 0 {
-                return Err(Refusal::OutOfBounds(0));
-            }
-            let count = dimensions.get(thing.indexed).copied().flatten();
+            self.check_array(&thing, &array)?;
+            let dimensions = self.bounds(&array)?;
+            let own = dimensions.get(thing.indexed).copied();
+            let lower = own.map_or(Some(0), |own| own.lower);
+            let lower = lower.ok_or_else(|| self.described_at_run_time(&thing))?;
+            let count = own.and_then(|own| own.count);
+            let from_first = index.checked_sub(lower);
+            let from_first = from_first.and_then(|index| u64::try_from(index).ok());
             // A zero-length array at the end of a struct has no upper bound.
-            if let Some(count) = count.filter(|&count| count > 0 && index as u64 >= count) {
-                return Err(Refusal::OutOfBounds(count));
-            }
-            let inner = dimensions.get(thing.indexed + 1..).unwrap_or_default();
+            let count = count.filter(|&count| count > 0);
+            let from_first = from_first.filter(|&index| count.is_none_or(|count| index < count));
+            let from_first = from_first.and_then(|index| i64::try_from(index).ok());
+            let from_first = from_first.ok_or(Refusal::OutOfBounds { lower, count })?;
+            let is_last = dimensions.len() <= thing.indexed + 1;
+            let inner = match self.is_column_major(&array) {
+                true => dimensions.get(..thing.indexed),
+                false => dimensions.get(thing.indexed + 1..),
+            };
             let size = match array.unsigned(gimli::DW_AT_byte_stride) {
-                Some(stride) if inner.is_empty() => Some(stride),
+                Some(stride) if dimensions.len() < 2 => Some(stride),
                 _ => self.size(element)?,
             };
             let mut size = size.ok_or_else(incomplete)?;
-            for count in inner {
-                let count = count.ok_or_else(incomplete)?;
+            for dimension in inner.unwrap_or_default() {
+                let count = dimension.count.ok_or_else(incomplete)?;
                 size = size.checked_mul(count).ok_or_else(|| too_far.clone())?;
             }
-            let offset = stride_of(size, index).ok_or(too_far)?;
-            let (kind, indexed) = match inner.is_empty() {
+            let offset = stride_of(size, from_first).ok_or(too_far)?;
+            let (kind, indexed) = match is_last {
                 true => (element, 0),
                 false => (thing.kind, thing.indexed + 1),
             };
@@ -295,6 +352,13 @@ impl<'a> Debug<'a> {
         if let Some(array) = self.array_behind(&thing)? {
             return self.element(array, index);
         }
+        if let Some(member) = self.elements_of(&thing)? {
+            return Err(Refusal::Slice {
+                element: format!("{}.{member}[{index}]", thing.text),
+                c_type: self.c_type(thing.kind),
+                of: thing.text,
+            });
+        }
         let first = self.pointee(&thing, true)?;
         let size = self.size(first.kind)?.ok_or_else(incomplete)?;
         let offset = stride_of(size, index).ok_or(too_far)?;
@@ -303,6 +367,64 @@ impl<'a> Debug<'a> {
             text,
             ..first
         })
+    }
+
+    /// Returns the member that points to the elements of a slice of Go, Rust, D or Zig.
+    fn elements_of(&self, thing: &Thing) -> Result<Option<&'static str>, Refusal> {
+        const MEMBERS: [(&str, &str); 4] = [
+            ("array", "len"),
+            ("data_ptr", "length"),
+            ("ptr", "length"),
+            ("ptr", "len"),
+        ];
+        let Shape::Record { key, .. } = self.shape(thing.kind)? else {
+            return Ok(None);
+        };
+        let names = self.member_names(key)?;
+        let has = |name: &str| names.iter().any(|own| own == name);
+        for (pointer, length) in MEMBERS {
+            if has(pointer)
+                && has(length)
+                && let Lookup::Found(member) = self.member(key, pointer)?
+                && matches!(self.shape(member.kind)?, Shape::Pointer { .. })
+            {
+                return Ok(Some(pointer));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Refuses an array whose elements are where only the program knows.
+    fn check_array(&self, thing: &Thing, array: &Die<'a>) -> Result<(), Refusal> {
+        match self.is_described_at_run_time(array)? {
+            true => Err(self.described_at_run_time(thing)),
+            false => Ok(()),
+        }
+    }
+
+    fn described_at_run_time(&self, thing: &Thing) -> Refusal {
+        Refusal::DescribedAtRunTime {
+            of: thing.text.clone(),
+            c_type: self.c_type(thing.kind),
+        }
+    }
+
+    /// Refuses an array as a whole whose elements are not one after the other in memory.
+    pub(super) fn check_whole(&self, thing: &Thing) -> Result<(), Refusal> {
+        let Some(array) = self.bare(thing.kind)? else {
+            return Ok(());
+        };
+        if array.tag() != gimli::DW_TAG_array_type {
+            return Ok(());
+        }
+        self.check_array(thing, &array)?;
+        match thing.indexed > 0 && self.is_column_major(&array) {
+            true => Err(Refusal::Array {
+                of: thing.text.clone(),
+                c_type: self.c_type(thing.kind),
+            }),
+            false => Ok(()),
+        }
     }
 
     /// Returns the array that a pointer leads to, if brackets behind the pointer are the array's: in Go, Rust
@@ -469,6 +591,7 @@ pub(super) fn word(place: Place, text: &str) -> Result<Sum, Refusal> {
         Place::Vector(_) | Place::VectorPart { .. } => {
             Err(Refusal::VectorRegister(text.to_owned()))
         }
+        Place::Lost => Err(Refusal::NotSaved(text.to_owned())),
         Place::Missing => Err(Refusal::OptimisedOut {
             name: text.to_owned(),
             lines: Vec::new(),

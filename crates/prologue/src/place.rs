@@ -228,6 +228,8 @@ pub enum Place {
         /// The object's first byte, counted from the register's lowest: 1 to 7.
         at: u64,
     },
+    /// In a register that other code may have changed.
+    Lost,
     /// Optimised out.
     Missing,
 }
@@ -263,7 +265,7 @@ impl Place {
                 }
             }
             Place::Vector(_) | Place::VectorPart { .. } if bytes != 0 => Place::Vector(None),
-            Place::Vector(_) | Place::VectorPart { .. } | Place::Missing => self,
+            Place::Vector(_) | Place::VectorPart { .. } | Place::Lost | Place::Missing => self,
         }
     }
 

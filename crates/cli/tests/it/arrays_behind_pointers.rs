@@ -2,6 +2,7 @@
 //! point to.
 
 use crate::programs::{Compiler, build, build_go};
+use crate::target::told;
 use crate::traces::{events, record, scratch};
 use capriole_testkit::files::text;
 use std::path::Path;
@@ -39,4 +40,18 @@ fn in_rust() {
         let fields = [("a", 1000), ("b", 3000), ("c", 2000), ("d", 4000), ("e", 0)];
         check(&program, event, &fields);
     }
+}
+
+#[test]
+fn brackets_behind_a_slice_are_refused_with_the_elements_name() {
+    let Some(program) = build_go("arrays.go", "arrays_go_slices") else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let output = record(&trace, &["-e", ":main.total s[1]", "--", text(&program)]);
+    let said = told(&output);
+    let advice = "`s` is []int, a pointer with a length: an element is s.array[1]";
+    assert!(said.contains(advice), "{said}");
+    check(&program, ":main.total a=s.array[1]", &[("a", 1000)]);
 }

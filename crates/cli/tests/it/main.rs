@@ -54,6 +54,7 @@ mod frequent_keys;
 mod frozen;
 mod go_entries;
 mod go_generic;
+mod go_places;
 mod go_registers;
 mod gotos;
 mod help;

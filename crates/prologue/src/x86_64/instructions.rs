@@ -2,7 +2,8 @@
 
 use capriole_event::Gpr;
 use iced_x86::{
-    Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register,
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
 };
 
 /// The longest instruction, in bytes.
@@ -42,6 +43,75 @@ pub fn stores(code: &[u8], start: u64, base: Gpr, offset: i64) -> impl Iterator<
     )
 }
 
+/// How an instruction changes a register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// A copy of another register.
+    Copy(Gpr),
+    /// A word loaded from memory at this offset from a register, or the address of that memory.
+    Load(Gpr, i64),
+    /// A function is called, which may change it.
+    Call,
+    /// Another calculation.
+    Other,
+}
+
+/// Finds the instructions that may change a register. Yields the link address of each.
+pub fn changes(code: &[u8], start: u64, register: Gpr) -> impl Iterator<Item = (u64, Change)> {
+    let mut info = InstructionInfoFactory::new();
+    let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode())).filter_map(
+        move |i| {
+            let is_call = matches!(
+                i.flow_control(),
+                FlowControl::Call | FlowControl::IndirectCall
+            );
+            if is_call {
+                return Some((i.ip(), Change::Call));
+            }
+            let mut used = info.info(&i).used_registers().iter();
+            let is_changed = used.any(|used| {
+                let full = used.register().full_register();
+                writes(used.access()) && general(full) == Some((register as usize, 8))
+            });
+            is_changed.then(|| (i.ip(), change(&i)))
+        },
+    )
+}
+
+fn change(i: &Instruction) -> Change {
+    let source = |register| general(register).and_then(|(number, _)| Gpr::ALL.get(number).copied());
+    let plain = i.memory_index() == Register::None;
+    match (i.mnemonic(), i.op1_kind()) {
+        (Mnemonic::Mov, OpKind::Register) => {
+            source(i.op1_register()).map_or(Change::Other, Change::Copy)
+        }
+        (Mnemonic::Mov | Mnemonic::Lea, OpKind::Memory) if plain => {
+            let offset = i.memory_displacement64() as i64;
+            let load = |base| Change::Load(base, offset);
+            source(i.memory_base()).map_or(Change::Other, load)
+        }
+        _ => Change::Other,
+    }
+}
+
+/// Returns the address of the last instruction that jumps back to `address` or before it, and is not
+/// before it itself; `None` if there is none.
+#[must_use]
+pub fn last_way_back(code: &[u8], start: u64, address: u64) -> Option<u64> {
+    let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    let jumps = std::iter::from_fn(|| decoder.can_decode().then(|| decoder.decode()));
+    let ways = jumps.filter(|i| {
+        let is_jump = matches!(
+            i.flow_control(),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+        );
+        let target = i.near_branch_target();
+        is_jump && i.ip() >= address && (start..=address).contains(&target)
+    });
+    ways.map(|i| i.ip()).last()
+}
+
 /// True if an operand is written, possibly.
 pub(super) fn writes(access: OpAccess) -> bool {
     matches!(
@@ -71,6 +141,30 @@ mod tests {
         assert!(!does_nothing(&[0x90, 0x55])); // nop; push %rbp
         assert_eq!(behind(&endbr64, 0x1000), 0x1004);
         assert_eq!(behind(&[], 0x1000), 0x1001);
+    }
+
+    #[test]
+    fn changes_of_a_register_are_told_apart() {
+        let code = [
+            0x48, 0x89, 0xf7, // mov %rsi,%rdi
+            0x48, 0x8b, 0x7d, 0x10, // mov 16(%rbp),%rdi
+            0x48, 0x8d, 0x7c, 0x24, 0x08, // lea 8(%rsp),%rdi
+            0x31, 0xff, // xor %edi,%edi
+            0x48, 0x89, 0xc6, // mov %rax,%rsi
+            0xe8, 0, 0, 0, 0, // call
+            0x75, 0xe8, // jne 0x1000
+        ];
+        let found: Vec<_> = changes(&code, 0x1000, Gpr::Rdi).collect();
+        let expected = [
+            (0x1000, Change::Copy(Gpr::Rsi)),
+            (0x1003, Change::Load(Gpr::Rbp, 16)),
+            (0x1007, Change::Load(Gpr::Rsp, 8)),
+            (0x100c, Change::Other),
+            (0x1011, Change::Call),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(last_way_back(&code, 0x1000, 0x1003), Some(0x1016));
+        assert_eq!(last_way_back(&code[..22], 0x1000, 0x1003), None);
     }
 
     #[test]

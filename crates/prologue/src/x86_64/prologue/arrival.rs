@@ -33,6 +33,15 @@ impl Prologue<'_> {
         add(source, sum.plus)
     }
 
+    /// Returns the current value of a register in terms of the state at the entry.
+    #[must_use]
+    pub fn value(&self, register: Gpr) -> Option<Sum> {
+        match self.register_source(register as usize)? {
+            Source::Number(sum) => Some(sum),
+            _ => None,
+        }
+    }
+
     /// Returns where the object of `size` bytes, now at `place`, was at the entry. `truth` is
     /// true for a boolean.
     pub fn arrival(&mut self, place: &Place, size: u64, truth: bool) -> Option<Place> {
@@ -98,7 +107,7 @@ impl Prologue<'_> {
                     at: *at,
                 })
             }
-            Place::Vector(None) | Place::Missing => None,
+            Place::Vector(None) | Place::Lost | Place::Missing => None,
         }
     }
 
