@@ -26,6 +26,19 @@ pub struct ChangedParameters {
 }
 
 impl Debug<'_> {
+    /// True if the function at a site is compiled by Zig, which passes arguments by a convention of its
+    /// own unless the function is exported.
+    ///
+    /// # Errors
+    ///
+    /// The debug information is damaged.
+    pub fn is_zig(&self, site: &Site) -> Result<bool, DebugError> {
+        self.begin();
+        let function = self.die(site.frame().key)?;
+        let is_named = || self.producer(&function).starts_with("zig ");
+        Ok(function.language() == Some(dw::DW_LANG_Zig) || is_named())
+    }
+
     /// Looks for a proof that registers for arguments of the function at a site, its entry, do not have the
     /// arguments of its declaration. Without one they have, or it cannot be known.
     ///

@@ -603,11 +603,20 @@ impl<'a> Reader<'a> {
         let symbols = site.object.symbols().ok();
         let entry = site.object.link(site.function());
         let function = symbols.and_then(|symbols| symbols.function_starting_at(entry));
-        let mut names = symbols
-            .zip(function)
-            .into_iter()
-            .flat_map(|(s, f)| s.names(f));
-        let is_local = names.all(|name| name.binding == Binding::Local);
+        let names = || {
+            let both = symbols.zip(function).into_iter();
+            both.flat_map(|(s, f)| s.names(f))
+        };
+        // Zig's names are those of modules, `main.take`, and those of exported functions as in C.
+        let mut qualified = names().map(|name| name.linkage.contains('.'));
+        if function.is_some() && qualified.all(|is_qualified| is_qualified) && self.is_zig(site) {
+            bail!(
+                Field,
+                "Zig passes arguments of functions that are not exported in a way of its own: write \
+                 parameters by name, or a register (%di)"
+            );
+        }
+        let is_local = names().all(|name| name.binding == Binding::Local);
         if !is_local || function.is_none() || !site.is_entry() || site.body != Body::Own {
             return Ok(());
         }
@@ -623,6 +632,12 @@ impl<'a> Reader<'a> {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// True if debug information says that Zig has compiled the function around a site.
+    fn is_zig(&mut self, site: &'a Site) -> bool {
+        let place = self.debug_of_entry(site);
+        place.is_ok_and(|(debug, place)| debug.is_zig(&place).is_ok_and(|is_zig| is_zig))
     }
 
     /// Returns a field of an exit whose value is kept from the entry, or is read through an address
@@ -1386,6 +1401,14 @@ fn is_go(site: &Site) -> bool {
     matches!(in_registers(site), Ok(Passed::Go))
 }
 
+/// True if a Go function does not restore a register for arguments after its stack has grown.
+fn is_lost(gpr: Gpr, site: &Site) -> bool {
+    let link = |address| site.object.link(address);
+    let (start, end) = (link(site.extent.start), link(site.extent.end));
+    let restored = site.object.file().restored(start, end);
+    restored.is_some_and(|restored| !restored.has_general(usize::from(gpr.encoding())))
+}
+
 /// Returns the 64-bit register with this encoding.
 fn register(gpr: Gpr) -> Register {
     Register::RAX + u32::from(gpr.encoding())
@@ -1433,6 +1456,11 @@ fn known(
             Gpr::of_argument(*number),
         ) {
             (Passed::Go, _) => match Gpr::of_go_argument(*number) {
+                Some(gpr) if is_lost(gpr, site) => bail!(
+                    Field,
+                    "the function does not use this argument, so its register is not saved when the \
+                     stack grows, and may hold something else"
+                ),
                 Some(gpr) => Source::Register(register(gpr)),
                 None => bail!(
                     Field,

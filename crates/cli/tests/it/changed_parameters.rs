@@ -5,6 +5,8 @@ use crate::programs::{Compiler, build};
 use crate::target::told;
 use crate::traces::{events, pairs, record, record_program, scratch};
 use capriole_testkit::files::text;
+use capriole_testkit::workshop::{Workshop, run};
+use std::process::Command;
 
 /// Arguments of each function by number, and what the source has there in the first call.
 const FUNCTIONS: [(&str, &[Option<u64>]); 4] = [
@@ -94,6 +96,51 @@ fn arguments_of_other_conventions_are_refused() {
                     assert_eq!(events(&trace).len(), 10, "{event}: {said}");
                 }
             }
+        }
+    }
+}
+
+/// Zig passes arguments of functions that it does not export in a way of its own.
+#[test]
+fn arguments_of_zig_are_refused_unless_the_function_is_exported() {
+    let source = r#"volatile long sink;
+long take(long n) __asm__("main.take");
+__attribute__((noinline, noclone)) long take(long n) { sink += n; return n; }
+__attribute__((noinline, noclone)) long exported(long n) { sink += n; return n; }
+int main(void) { for (int i = 0; i < 10; i++) sink += take(i) + exported(i); }
+"#;
+    let workshop = Workshop::new();
+    let Some(assembly) = workshop.compile("gcc", &["-g", "-O1", "-S"], source, "zig") else {
+        return;
+    };
+    let text_of = std::fs::read_to_string(&assembly).expect("it was compiled");
+    let (before, rest) = text_of.split_once("GNU C17").expect("a producer");
+    let (_, after) = rest.split_once('"').expect("a string");
+    let changed = workshop.path("zig.s");
+    std::fs::write(&changed, format!("{before}zig 0.13.0\"{after}")).expect("written");
+    let program = workshop.path("zig_program");
+    if !run(Command::new("gcc").arg(&changed).arg("-o").arg(&program)) {
+        return;
+    }
+    for (function, field, is_refused) in [
+        ("main.take", "n=$arg1:s64", true),
+        ("main.take", "n", false),
+        ("exported", "n=$arg1:s64", false),
+    ] {
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let event = format!(":{function} {field}");
+        let output = record(&trace, &["-e", &event, "--", text(&program)]);
+        let said = told(&output);
+        if is_refused {
+            assert!(
+                said.contains("Zig passes arguments of functions"),
+                "{event}: {said}"
+            );
+        } else {
+            let all = events(&trace);
+            assert_eq!(all.len(), 10, "{event}: {said}");
+            assert_eq!(all[9]["arguments"]["n"], 9, "{event}");
         }
     }
 }
