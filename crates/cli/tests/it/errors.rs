@@ -457,8 +457,12 @@ fn a_process_that_ends_meanwhile() {
         let output = record(&trace, &["-e", ":race_work $arg1", "-p", &pid]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
-            Some(0) => {
-                assert!(said.contains("the program has ended"), "{said}");
+            // The program's own.
+            Some(7) => {
+                assert!(
+                    said.contains("the program has ended with status 7"),
+                    "{said}"
+                );
                 assert_eq!(summary(&trace)["complete"], true);
                 recorded += 1;
             }

@@ -337,11 +337,9 @@ fn one_whose_calls_are_redirected_lives() {
             assert!(said.contains("PR_SET_SYSCALL_USER_DISPATCH"), "{said}");
         }
         for _ in 0..rounds(5, 50, 200) {
-            let pid = running.pid.to_string();
-            let words = ["record", "--json", "-o", text(&trace), "--duration", "50ms"];
-            let output = capriole(&[&words[..], &["-e", ":work n=$arg2", "-p", &pid]].concat());
-            let json: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-            assert!(json["events"].as_u64() > Some(0), "{}", told(&output));
+            let recorder = Background::attach(&trace, running.pid, &[":work n=$arg2"]);
+            recorder.until_recorded();
+            recorder.end();
             std::fs::remove_dir_all(&trace).expect("a trace");
         }
         assert_eq!(looks(&running.process()), before, "{how}");
