@@ -9,14 +9,17 @@
  *     go             calls, and prints "done"
  *     more           makes both once more, in the next page of what was reserved, and calls these from then on
  *     elsewhere      makes both once more, where nothing was reserved
+ *     fork           makes a child, which lives as long as this process
  *     replace        puts data in the place of both; prints "done"
  *     dump FILE      maps the first page of the file as code, as the writer of a jitdump does
  */
 #include <fcntl.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #define NOINLINE __attribute__((noinline, noclone))
@@ -127,6 +130,13 @@ int main(void)
 			munmap(elsewhere + 2 * PAGE, PAGE);
 			if (make(elsewhere + PAGE))
 				return 1;
+			printf("done\n");
+		} else if (!strcmp(line, "fork")) {
+			if (!fork()) {
+				prctl(PR_SET_PDEATHSIG, SIGKILL);
+				for (;;)
+					pause();
+			}
 			printf("done\n");
 		} else if (!strcmp(line, "replace")) {
 			memset(outer, 0xcc, 2 * SIZE);

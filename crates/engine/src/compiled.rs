@@ -35,12 +35,16 @@ struct Function {
     name: Arc<str>,
 }
 
-/// The functions that a program and its children have compiled.
+/// Remark on a program that goes on in several processes.
+const FORKED: &str = "the program has forked, and each process compiles its own functions: those that are in no file have \
+                      no names";
+
+/// The functions that a program has compiled.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     functions: Functions,
-    /// The map of the program, then those of its children.
-    maps: Vec<(Process, Map)>,
+    process: Process,
+    map: Map,
     dumps: Vec<Dump>,
     /// True as long as code that is replaced belongs to no event.
     before_events: bool,
@@ -50,6 +54,8 @@ pub(crate) struct Compiled {
     unread: Option<String>,
     /// True after something was not read: code may be other code since.
     incomplete: bool,
+    /// True if events may belong to other processes, with code of their own at the same addresses.
+    is_forked: bool,
 }
 
 impl Compiled {
@@ -58,26 +64,21 @@ impl Compiled {
     pub fn of(process: &Process, before_events: bool) -> Compiled {
         Compiled {
             functions: Functions::default(),
-            maps: vec![(process.clone(), Map::of(process))],
+            process: process.clone(),
+            map: Map::of(process),
             dumps: Vec::new(),
             before_events,
             remarks: Vec::new(),
             unread: None,
             incomplete: false,
+            is_forked: false,
         }
     }
 
-    /// Sets the child processes, which may compile as well.
-    pub fn set_children(&mut self, children: &[Process]) {
-        let mut is_own = true;
-        self.maps.retain(|(process, map)| {
-            std::mem::take(&mut is_own) || map.is_there() || children.contains(process)
-        });
-        for child in children {
-            if !self.maps.iter().any(|(known, _)| known == child) {
-                self.maps.push((child.clone(), Map::of(child)));
-            }
-        }
+    /// Gives up all names: the program goes on in a child as well, and names are those of addresses in any of them.
+    /// Returns true the first time.
+    pub fn set_forked(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_forked, true)
     }
 
     /// True if the name of a mapped file is that of a dump.
@@ -105,16 +106,14 @@ impl Compiled {
         let was_incomplete = self.incomplete;
         self.unread = None;
         let mut new = Vec::new();
-        for (process, map) in &mut self.maps {
-            if let Err(error) = map.read(process, &mut new) {
-                let remark = no_names(&map.path(), &error);
-                match map.is_there() {
-                    true => {
-                        self.remarks.push(remark);
-                        self.incomplete = true;
-                    }
-                    false => self.unread = Some(remark),
+        if let Err(error) = self.map.read(&self.process, &mut new) {
+            let remark = no_names(&self.map.path(), &error);
+            match self.map.is_there() {
+                true => {
+                    self.remarks.push(remark);
+                    self.incomplete = true;
                 }
+                false => self.unread = Some(remark),
             }
         }
         for dump in &mut self.dumps {
@@ -150,7 +149,7 @@ impl Compiled {
 
     /// Finds the function at an address.
     pub fn at(&self, address: u64) -> Found {
-        match self.incomplete {
+        match self.incomplete || self.is_forked {
             true => Found::Nothing,
             false => self.functions.at(address),
         }
@@ -158,15 +157,17 @@ impl Compiled {
 
     /// Returns why a function has no name, for which the advice is `how` if nothing names functions.
     pub fn why_nameless(&self, how: &str) -> String {
+        if self.is_forked {
+            return FORKED.to_owned();
+        }
         if let Some(unread) = &self.unread {
             return unread.clone();
         }
-        let path = self.maps.first().map(|(_, map)| map.path());
-        let path = path.unwrap_or_default();
+        let path = self.map.path();
         if !self.dumps.is_empty() {
             return "the jitdump does not have all functions that the program compiled: some have no names".to_owned();
         }
-        match self.maps.iter().any(|(_, map)| map.is_there()) {
+        match self.map.is_there() {
             true => format!(
                 "{path} does not have all functions that the program compiled: some have no names"
             ),

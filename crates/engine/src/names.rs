@@ -44,6 +44,9 @@ const KERNELS: [&str; 2] = [VDSO, "[vsyscall]"];
 const SEVERAL: &str = "different functions that the program compiled were at the same addresses, one after the other: \
                        calls there have no names";
 
+/// Age of a forked child that does not execute another program: younger ones may be about to.
+const FORKED: Duration = Duration::from_secs(1);
+
 /// Number of call stacks of which a recorder remembers that it has named them.
 const MOST_SEEN: usize = 1 << 20;
 
@@ -241,7 +244,6 @@ impl Namer {
 
     /// Sets the other processes that are recorded: children may have other code at the same addresses.
     pub fn set_children(&mut self, children: Vec<Process>) {
-        self.compiled.set_children(&children);
         self.children = children;
     }
 
@@ -260,17 +262,23 @@ impl Namer {
             return; // what another program compiles belongs to no event
         }
         for range in self.compiled.update() {
-            let named: Vec<u64> = self.named_compiled.range(range).copied().collect();
-            for at in named {
-                self.named_compiled.remove(&at);
-                if !self.compiled.is_incomplete() {
-                    self.remark(SEVERAL);
-                }
-                self.add_name(nothing(at));
-            }
+            let why = (!self.compiled.is_incomplete()).then(|| SEVERAL.to_owned());
+            self.forget_compiled(range, why);
         }
         let remarks = self.compiled.take_remarks();
         remarks.iter().for_each(|remark| self.remark(remark));
+    }
+
+    /// Takes back the names of compiled functions at some addresses.
+    fn forget_compiled(&mut self, range: Range<u64>, why: Option<String>) {
+        let named: Vec<u64> = self.named_compiled.range(range).copied().collect();
+        for at in named {
+            self.named_compiled.remove(&at);
+            if let Some(why) = &why {
+                self.remark(why);
+            }
+            self.add_name(nothing(at));
+        }
     }
 
     fn remark(&mut self, remark: &str) {
@@ -297,6 +305,10 @@ impl Namer {
             // The same program as its parent, at the same addresses.
             if program.is_some() && program == self.program {
                 self.look_at(child, program.as_ref());
+                if child.age() >= FORKED && self.compiled.set_forked() {
+                    let why = self.compiled.why_nameless(&self.how_to_name());
+                    self.forget_compiled(0..u64::MAX, Some(why));
+                }
             }
         }
         self.children = children;

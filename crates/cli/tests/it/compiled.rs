@@ -121,6 +121,33 @@ fn a_map_names_functions_and_frame_pointers_lead_to_their_callers() {
     assert_eq!(remarks, "");
 }
 
+/// A name belongs to an address, whichever process an event is from: a child may compile other functions there.
+#[test]
+fn where_the_program_has_forked_compiled_functions_have_no_names() {
+    let Some(mut program) = Compiling::start(LIKE_V8) else {
+        return;
+    };
+    let lines = program.lines();
+    program.write(lines);
+    let scratch = scratch();
+    let trace = scratch.path().join("trace");
+    let recorder = program.record(&trace, ":hit stack");
+    program.does("go");
+    recorder.until_recorded();
+    program.does("fork");
+    until("the names are taken back", || {
+        remarks(&trace).contains("the program has forked")
+    });
+    program.does("go");
+    recorder.until_recorded_again();
+    recorder.end();
+    for event in events(&trace) {
+        let functions = names(&event["stack"]);
+        let expected = ["hit", "third", "?", "?", "first", "main"];
+        assert_eq!(functions[..6], expected, "{event}");
+    }
+}
+
 /// Of a compiler that is not known nothing is guessed.
 #[test]
 fn callers_of_other_compiled_code_are_not_guessed() {
