@@ -14,6 +14,8 @@ pub struct Survey {
     pub tid_offset: Option<i32>,
     /// True if the threads have a shadow stack (CET).
     pub shadow_stack: bool,
+    /// True if threads may have thread pointers that the program itself has set: then the offsets are not known.
+    pub own_storage: bool,
 }
 
 /// Offsets of the thread id in C libraries: glibc (`struct pthread.tid`) and musl.
@@ -128,6 +130,7 @@ impl Survey {
             shadow_stack: has_shadow_stack(process),
             rseq_offset: rseq_offset(stopped),
             tid_offset: tid_offset(process, stopped, memory),
+            own_storage: false,
         }
     }
 }

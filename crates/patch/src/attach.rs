@@ -539,6 +539,7 @@ fn examine(
     if guards.have_own_storage() {
         survey.rseq_offset = None;
         survey.tid_offset = None;
+        survey.own_storage = true;
     }
     let guarded = match guards.are_complete() && survey.rseq_offset.is_some() {
         true => guards.join(probes),

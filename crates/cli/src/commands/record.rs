@@ -304,7 +304,11 @@ fn say_summary(
         );
     }
     if probed.attached.survey.tid_offset.is_none() {
+        let own_storage = probed.attached.survey.own_storage;
         let why = match arguments.run.pid {
+            _ if own_storage => {
+                "the program, or a library that it uses, may give threads thread pointers of its own"
+            }
             None => "a static program has none yet when it starts; attach with -p PID to have them",
             Some(_) => "it is not known where this program's C library keeps them",
         };

@@ -67,6 +67,12 @@ fn storage_of_its_own_stays_as_it_is() {
             assert!(output.status.success(), "{how} {event}: {}", told(&output));
             let said = String::from_utf8_lossy(&output.stdout);
             assert_eq!(counted(&said), 40_000, "{how} {event}");
+            let why = "may give threads thread pointers of its own";
+            assert!(
+                told(&output).contains(why),
+                "{how} {event}: {}",
+                told(&output)
+            );
             let summary = traces::summary(&trace);
             assert!(
                 summary["events"].as_u64() >= Some(40_000),
