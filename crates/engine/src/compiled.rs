@@ -218,3 +218,20 @@ fn check_owner(process: &Process, file: &File) -> io::Result<()> {
 fn too_large() -> io::Error {
     io::Error::other(format!("it is larger than {} MiB", MAX_SIZE >> 20))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Function;
+
+    pub fn shown(functions: Vec<Function>) -> Vec<(u64, u64, String)> {
+        let shown = functions.into_iter().map(|function| {
+            let Function { addresses, name } = function;
+            (addresses.start, addresses.end, name.to_string())
+        });
+        shown.collect()
+    }
+
+    pub fn one(start: u64, end: u64, name: &str) -> (u64, u64, String) {
+        (start, end, name.to_owned())
+    }
+}

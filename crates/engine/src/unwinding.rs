@@ -35,7 +35,7 @@ pub(crate) struct Callers {
     spent: Duration,
 }
 
-/// What is found in files that were mapped later.
+/// Rules of files that were mapped later.
 #[derive(Debug, Default)]
 struct Read {
     modules: Vec<Module>,

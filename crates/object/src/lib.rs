@@ -606,12 +606,13 @@ impl ObjectFile {
             .map_err(|reason| ObjectError::new(&self.path, reason))
     }
 
-    /// True if the file uses one of these symbols, of another file. False if its symbol table is damaged.
+    /// Returns for each of these symbols whether the file uses it and another file defines it. Of a damaged
+    /// symbol table none is used.
     #[must_use]
-    pub fn imports_any(&self, names: &[&str]) -> bool {
+    pub fn imports<const N: usize>(&self, names: [&str; N]) -> [bool; N] {
         let shared = Table::shared(&self.source, &self.headers, &self.facts);
         let shared = shared.ok().flatten();
-        shared.is_some_and(|table| names.iter().any(|name| table.imports(name)))
+        names.map(|name| shared.as_ref().is_some_and(|table| table.imports(name)))
     }
 
     /// True if a symbol table has a function with this name. False if it is damaged.

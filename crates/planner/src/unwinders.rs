@@ -253,7 +253,7 @@ fn is_hidden(object: &Object) -> bool {
         .frames()
         .is_ok_and(|frames| frames.iter().any(Frame::has_handlers));
     // glibc imports none of these: it loads libgcc when it needs it.
-    handles && !is_c_library(object) && !file.imports_any(&IMPORTS)
+    handles && !is_c_library(object) && !file.imports(IMPORTS).contains(&true)
 }
 
 fn probe(object: &Arc<Object>, extent: Extent, planner: &Planner) -> Result<Probe, NoReturns> {

@@ -386,7 +386,8 @@ mod tests {
         assert!(names.get(2).is_none() && names.was_replaced(2));
     }
 
-    /// What was compiled at one address, one after the other, is such code without a function: its callers are known.
+    /// Different functions that were compiled at one address become compiled code without a function, whose callers
+    /// are known.
     #[test]
     fn two_compiled_functions_of_an_address_have_no_name() {
         let compiled = |function: &str| CodeName {

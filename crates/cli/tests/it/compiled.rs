@@ -36,6 +36,14 @@ impl Compiling {
         Some(Compiling { running, map })
     }
 
+    /// Starts the program, and writes the map of both functions.
+    fn with_map(flags: &[&str]) -> Option<Compiling> {
+        let mut program = Compiling::start(flags)?;
+        let lines = program.lines();
+        program.write(lines);
+        Some(program)
+    }
+
     /// Makes the program do something.
     fn does(&mut self, command: &str) {
         self.running.say(command);
@@ -90,7 +98,7 @@ impl Drop for Compiling {
     }
 }
 
-/// What a report tells of names.
+/// Returns the messages of a report on standard error.
 fn remarks(trace: &Path) -> String {
     let output = capriole(&["report", text(trace)]);
     String::from_utf8(output.stderr).expect("text")
@@ -105,11 +113,9 @@ fn names(functions: &Value) -> Vec<&str> {
 
 #[test]
 fn a_map_names_functions_and_frame_pointers_lead_to_their_callers() {
-    let Some(mut program) = Compiling::start(LIKE_V8) else {
+    let Some(mut program) = Compiling::with_map(LIKE_V8) else {
         return;
     };
-    let lines = program.lines();
-    program.write(lines);
     let (event, remarks) = program.recorded();
     assert_eq!(names(&event["stack"])[..6], CHAIN, "{event}");
     assert_eq!(event["stack_end"], "outermost", "{event}");
@@ -124,11 +130,9 @@ fn a_map_names_functions_and_frame_pointers_lead_to_their_callers() {
 /// A name belongs to an address, whichever process an event is from: a child may compile other functions there.
 #[test]
 fn where_the_program_has_forked_compiled_functions_have_no_names() {
-    let Some(mut program) = Compiling::start(LIKE_V8) else {
+    let Some(mut program) = Compiling::with_map(LIKE_V8) else {
         return;
     };
-    let lines = program.lines();
-    program.write(lines);
     let scratch = scratch();
     let trace = scratch.path().join("trace");
     let recorder = program.record(&trace, ":hit stack");
@@ -148,14 +152,12 @@ fn where_the_program_has_forked_compiled_functions_have_no_names() {
     }
 }
 
-/// Of a compiler that is not known nothing is guessed.
+/// The chain ends at code of a compiler that is not known.
 #[test]
 fn callers_of_other_compiled_code_are_not_guessed() {
-    let Some(mut program) = Compiling::start(UNKNOWN) else {
+    let Some(mut program) = Compiling::with_map(UNKNOWN) else {
         return;
     };
-    let lines = program.lines();
-    program.write(lines);
     let (event, _) = program.recorded();
     assert_eq!(names(&event["stack"]), CHAIN[..3], "{event}");
     assert_eq!(event["stack_end"], "unknown", "{event}");
@@ -164,11 +166,9 @@ fn callers_of_other_compiled_code_are_not_guessed() {
 /// In call stacks of `stat`, in reports and pictures, and as a value of the type `symbol`.
 #[test]
 fn compiled_functions_have_names_wherever_functions_are_shown() {
-    let Some(mut program) = Compiling::start(LIKE_V8) else {
+    let Some(mut program) = Compiling::with_map(LIKE_V8) else {
         return;
     };
-    let lines = program.lines();
-    program.write(lines);
     let pid = program.running.pid.to_string();
     let stat = command(&[
         "stat",
@@ -259,7 +259,8 @@ fn code_elsewhere_has_callers_soon() {
     }
 }
 
-/// What a map says of an address before the recording does not matter; afterwards an event may belong to either.
+/// Functions that were replaced before the recording do not matter; later ones take the name from their address, as an
+/// event may belong to either.
 #[test]
 fn an_address_of_different_functions_has_no_name() {
     let Some(mut program) = Compiling::start(LIKE_V8) else {
@@ -305,11 +306,9 @@ fn names_in(trace: &Path) -> String {
 /// A return address at which there is no code any more is none.
 #[test]
 fn what_is_not_behind_a_call_ends_a_stack() {
-    let Some(mut program) = Compiling::start(LIKE_V8) else {
+    let Some(mut program) = Compiling::with_map(LIKE_V8) else {
         return;
     };
-    let lines = program.lines();
-    program.write(lines);
     let scratch = scratch();
     let trace = scratch.path().join("trace");
     let recorder = program.record(&trace, ":hit stack");
@@ -574,7 +573,7 @@ fn functions_of_javascript_are_in_the_chain() {
     }
 }
 
-/// The same in Java.
+/// A program in Java whose methods call each other, and reach a function of the C library.
 const CLASS: &str = r#"
 public class Chain {
 	// What the methods below need is loaded: they are compiled once.

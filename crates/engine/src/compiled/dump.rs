@@ -182,6 +182,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::tests::{one, shown};
     use super::*;
     use std::io::Write;
 
@@ -226,18 +227,6 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&parts.concat()).expect("written");
         file
-    }
-
-    fn shown(functions: Vec<Function>) -> Vec<(u64, u64, String)> {
-        let shown = functions.into_iter().map(|function| {
-            let Function { addresses, name } = function;
-            (addresses.start, addresses.end, name.to_string())
-        });
-        shown.collect()
-    }
-
-    fn one(start: u64, end: u64, name: &str) -> (u64, u64, String) {
-        (start, end, name.to_owned())
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Maximum number of pieces: a large program has some 100,000 functions.
 const MOST: usize = 1 << 20;
 
-/// What is known of an address.
+/// Function at an address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Nothing.

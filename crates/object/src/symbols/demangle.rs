@@ -30,36 +30,67 @@ pub fn is_mangled(name: &str) -> bool {
     prefixes.any(|prefix| name.starts_with(prefix)) || dlang::is_mangled(name)
 }
 
+/// A mangled name, by its language.
+enum Mangled<'a> {
+    D(&'a str),
+    Rust(rustc_demangle::Demangle<'a>),
+    Cxx(BorrowedSymbol<'a>),
+}
+
+impl<'a> Mangled<'a> {
+    fn of(name: &'a str) -> Option<Mangled<'a>> {
+        if !is_mangled(name) || name.len() > LONGEST {
+            return None;
+        }
+        if dlang::is_mangled(name) {
+            return Some(Mangled::D(name));
+        }
+        if let Ok(rust) = rustc_demangle::try_demangle(name) {
+            return Some(Mangled::Rust(rust));
+        }
+        BorrowedSymbol::new(name.as_bytes()).ok().map(Mangled::Cxx)
+    }
+
+    /// Returns [`Demangled::full`].
+    fn full(&self) -> Option<String> {
+        match self {
+            Mangled::D(name) => dlang::demangle(name, LONGEST_RESULT).map(|name| name.full),
+            Mangled::Rust(rust) => bounded(format_args!("{rust:#}")),
+            Mangled::Cxx(symbol) => form(symbol, DemangleOptions::new().no_return_type()),
+        }
+    }
+}
+
 /// Demangles a name of C++ (Itanium ABI), Rust (v0, and legacy, whose hash is omitted), or D.
 /// `None` if the name is none of these.
 pub fn demangle(name: &str) -> Option<Demangled> {
-    if !is_mangled(name) || name.len() > LONGEST {
-        return None;
-    }
-    if dlang::is_mangled(name) {
-        let dlang::Name { full, short } = dlang::demangle(name, LONGEST_RESULT)?;
-        return Some(Demangled {
-            full,
-            short,
-            with_return_type: None,
-            separator: ".",
-        });
-    }
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        let full = bounded(format_args!("{rust:#}"))?;
-        return Some(Demangled {
-            short: full.clone(),
-            full,
-            with_return_type: None,
-            separator: "::",
-        });
-    }
-    let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
+    let mangled = Mangled::of(name)?;
+    let symbol = match &mangled {
+        Mangled::D(name) => {
+            let dlang::Name { full, short } = dlang::demangle(name, LONGEST_RESULT)?;
+            return Some(Demangled {
+                full,
+                short,
+                with_return_type: None,
+                separator: ".",
+            });
+        }
+        Mangled::Rust(_) => {
+            let full = mangled.full()?;
+            return Some(Demangled {
+                short: full.clone(),
+                full,
+                with_return_type: None,
+                separator: "::",
+            });
+        }
+        Mangled::Cxx(symbol) => symbol,
+    };
     let plain = DemangleOptions::new();
-    let full = form(&symbol, plain.no_return_type())?;
-    let with_return_type = form(&symbol, plain)?;
+    let full = mangled.full()?;
+    let with_return_type = form(symbol, plain)?;
     Some(Demangled {
-        short: form(&symbol, plain.no_return_type().no_params())?,
+        short: form(symbol, plain.no_return_type().no_params())?,
         with_return_type: (with_return_type != full).then_some(with_return_type),
         full,
         separator: "::",
@@ -68,17 +99,7 @@ pub fn demangle(name: &str) -> Option<Demangled> {
 
 /// Demangles a name as [`demangle`] does, to its full form alone, which takes a third of the time.
 pub fn demangle_full(name: &str) -> Option<String> {
-    if !is_mangled(name) || name.len() > LONGEST {
-        return None;
-    }
-    if dlang::is_mangled(name) {
-        return dlang::demangle(name, LONGEST_RESULT).map(|name| name.full);
-    }
-    if let Ok(rust) = rustc_demangle::try_demangle(name) {
-        return bounded(format_args!("{rust:#}"));
-    }
-    let symbol = BorrowedSymbol::new(name.as_bytes()).ok()?;
-    form(&symbol, DemangleOptions::new().no_return_type())
+    Mangled::of(name)?.full()
 }
 
 /// Writes a symbol of C++ with these options.

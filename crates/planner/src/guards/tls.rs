@@ -53,10 +53,11 @@ pub(super) fn changes_thread_pointer(object: &Object, calls: &Calls, has_c_libra
         let mut found = found.filter(|call| !library.contains(&call.address));
         found.any(|call| call.number == Some(number))
     };
-    file.imports_any(&["arch_prctl"])
+    let [arch_prctl, clone] = file.imports(["arch_prctl", "clone"]);
+    arch_prctl
         || own(ARCH_PRCTL)
         || own(CLONE3)
-        || (file.imports_any(&["clone"]) || own(CLONE))
+        || (clone || own(CLONE))
             && texts
                 .iter()
                 .any(|text| has_flags(object, &text.bytes, text.address))

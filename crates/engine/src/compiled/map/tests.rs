@@ -1,3 +1,4 @@
+use super::super::tests::{one, shown};
 use super::*;
 use std::fs;
 use std::io::Write;
@@ -6,18 +7,6 @@ fn all(bytes: &[u8]) -> Vec<(u64, u64, String)> {
     let mut functions = Vec::new();
     Lines::default().add(bytes, &mut functions);
     shown(functions)
-}
-
-fn shown(functions: Vec<Function>) -> Vec<(u64, u64, String)> {
-    let shown = functions.into_iter().map(|function| {
-        let Function { addresses, name } = function;
-        (addresses.start, addresses.end, name.to_string())
-    });
-    shown.collect()
-}
-
-fn one(start: u64, end: u64, name: &str) -> (u64, u64, String) {
-    (start, end, name.to_owned())
 }
 
 #[test]
