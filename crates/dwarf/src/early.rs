@@ -331,8 +331,9 @@ impl<'a> Debug<'a> {
         }
         let code = self.code(setup)?;
         let frame = self.cfa(address);
-        let (_, behind) =
-            stores(&code, setup.start, base, first).find(|&(store, _)| self.cfa(store) == frame)?;
+        let mut stores = stores(&code, setup.start, base);
+        let (_, behind, _) =
+            stores.find(|&(store, _, at)| at == first && self.cfa(store) == frame)?;
         (address < behind).then_some(behind)
     }
 

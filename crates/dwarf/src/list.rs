@@ -6,8 +6,8 @@ use capriole_prologue::{Place, Start, Sum};
 use super::error::{DebugError, Refusal};
 use super::fetch::TypedFetch;
 use super::scope::Site;
+use super::types::Shape;
 use super::units::Debug;
-use super::walk::Thing;
 
 /// A parameter or local variable at a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,19 +46,19 @@ impl Debug<'_> {
                 found.remove(at);
             }
             let kind = self.type_of(&variable.die).ok().flatten();
+            let kind = match (variable.moved, self.shape(kind)) {
+                (true, Ok(Shape::Pointer { target, .. })) => target,
+                _ => kind,
+            };
             let place = self.place_of(site, &variable, Some(frame.key));
-            let fetch: Result<TypedFetch, Refusal> = place.clone().and_then(|place| {
-                let mut thing = Thing {
-                    place,
-                    kind,
-                    indexed: 0,
-                    bits: None,
-                    text: variable.name.clone(),
-                    at: 0,
-                };
-                thing = self.settle(thing)?;
-                self.typed(thing, None)
-            });
+            let thing = |place| self.thing_at(&variable, place);
+            let fetch: Result<TypedFetch, Refusal> = place
+                .clone()
+                .and_then(|place| self.typed(thing(place)?, None));
+            let place = match variable.moved {
+                true => place.and_then(|place| Ok(thing(place)?.place)),
+                false => place,
+            };
             found.push(Described {
                 name: variable.name,
                 parameter: variable.parameter,

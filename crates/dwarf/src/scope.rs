@@ -53,6 +53,8 @@ pub(super) struct Variable<'a> {
     pub die: Die<'a>,
     pub name: String,
     pub parameter: bool,
+    /// True if the described object is its address: Go moves variables that outlive a call to the heap.
+    pub moved: bool,
     pub block: Block,
     /// The debug information entry of that block, or of the function.
     within: DieKey,
@@ -65,6 +67,7 @@ impl<'a> Variable<'a> {
             die,
             name: name.to_owned(),
             parameter: false,
+            moved: false,
             block: Block::Function,
             within: function,
         }
@@ -289,6 +292,7 @@ impl<'a> Debug<'a> {
                         die,
                         name: format!("{pack}#{index}"),
                         parameter: true,
+                        moved: false,
                         block,
                         within: around.key(),
                     };
@@ -312,10 +316,16 @@ impl<'a> Debug<'a> {
                     _ => continue,
                 };
                 if let Some(name) = self.name_of(&die) {
+                    // Go calls the address of `x` `&x`.
+                    let (name, moved) = match name.strip_prefix('&') {
+                        Some(name) => (name.to_owned(), true),
+                        None => (name, false),
+                    };
                     found.push(Variable {
                         die,
                         name,
                         parameter,
+                        moved,
                         block,
                         within: around.key(),
                     });

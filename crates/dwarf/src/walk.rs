@@ -69,14 +69,24 @@ impl<'a> Debug<'a> {
         variable: &Variable<'a>,
         frame: Option<DieKey>,
     ) -> Result<Thing, Refusal> {
-        self.settle(Thing {
-            place: self.place_of(site, variable, frame)?,
+        let place = self.place_of(site, variable, frame)?;
+        self.thing_at(variable, place)
+    }
+
+    /// Returns a variable as a whole, of which the described object is at a place.
+    pub(super) fn thing_at(&self, variable: &Variable<'a>, place: Place) -> Result<Thing, Refusal> {
+        let thing = Thing {
+            place,
             kind: self.type_of(&variable.die)?,
             indexed: 0,
             bits: None,
             text: variable.name.clone(),
             at: 0,
-        })
+        };
+        match variable.moved {
+            true => self.settle(self.pointee(&thing, false)?),
+            false => self.settle(thing),
+        }
     }
 
     /// Returns where a variable is at a site; `frame` is `None` for a global variable.
@@ -100,6 +110,11 @@ impl<'a> Debug<'a> {
             entered: &site.frames[0].name,
             inlined: frame.is_some_and(|frame| frame != function),
         };
+        if frame == Some(function)
+            && let Some(place) = self.captured(setup, &variable.die)
+        {
+            return Ok(place);
+        }
         let (place, listed) = match self.locate(&variable.die, context) {
             Ok(found) => found,
             Err(NoPlace::Refusal(refusal)) => return Err(refusal),
@@ -130,6 +145,11 @@ impl<'a> Debug<'a> {
             true => self.held(setup, variable, context, &place)?,
             false => Held::Passed,
         };
+        if frame == Some(function)
+            && let Some(from) = self.copied_later(setup, variable, &place, site.address)?
+        {
+            return Err(self.not_yet(setup, name, from));
+        }
         if setup.is_early(site.address) {
             return self.early(own.as_ref(), setup, variable, context, place, held);
         }

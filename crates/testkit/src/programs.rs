@@ -223,13 +223,21 @@ fn text_of(output: &Output) -> String {
 /// Builds `tests/programs/SOURCE` with Go, without cgo, and returns the path of the program,
 /// which is called `name`. Without Go, prints "skipped: ..." and returns `None`.
 pub fn build_go(source: &str, name: &str) -> Option<PathBuf> {
+    build_go_with(&[], source, name)
+}
+
+/// Does what [`build_go`] does, with these flags.
+///
+/// # Panics
+/// The program does not compile.
+pub fn build_go_with(flags: &[&str], source: &str, name: &str) -> Option<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/programs");
     let program = files::directory().join(name);
     // Go itself knows what has changed, and writes nothing if nothing has.
     let _lock = files::locked(name);
     for go in ["go", "/usr/local/go/bin/go"] {
         let mut command = Command::new(go);
-        let command = command.args(["build", "-o"]).arg(&program);
+        let command = command.arg("build").args(flags).arg("-o").arg(&program);
         let command = command.arg(directory.join(source));
         match command.env("CGO_ENABLED", "0").output() {
             Ok(output) if output.status.success() => return Some(program),

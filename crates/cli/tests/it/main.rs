@@ -52,6 +52,7 @@ mod fork_exec_exit;
 mod forked_threads;
 mod frequent_keys;
 mod frozen;
+mod go_captured;
 mod go_entries;
 mod go_generic;
 mod go_places;

@@ -26,9 +26,9 @@ pub fn does_nothing(code: &[u8]) -> bool {
         .all(|i| matches!(i.mnemonic(), Mnemonic::Endbr64 | Mnemonic::Nop))
 }
 
-/// Finds the instructions that store to the memory at `base` plus `offset`. Yields the link
-/// address of each, and of the instruction after it.
-pub fn stores(code: &[u8], start: u64, base: Gpr, offset: i64) -> impl Iterator<Item = (u64, u64)> {
+/// Finds the instructions that write to memory at an offset from a register. Yields, for each, its link
+/// address, that of the next one, and the offset.
+pub fn stores(code: &[u8], start: u64, base: Gpr) -> impl Iterator<Item = (u64, u64, i64)> {
     let mut info = InstructionInfoFactory::new();
     let mut decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     std::iter::from_fn(move || decoder.can_decode().then(|| decoder.decode())).filter_map(
@@ -36,9 +36,8 @@ pub fn stores(code: &[u8], start: u64, base: Gpr, offset: i64) -> impl Iterator<
             let is_there = i.op0_kind() == OpKind::Memory
                 && general(i.memory_base()) == Some((base as usize, 8))
                 && i.memory_index() == Register::None
-                && i.memory_displacement64() as i64 == offset
                 && writes(info.info(&i).op0_access());
-            is_there.then(|| (i.ip(), i.next_ip()))
+            is_there.then(|| (i.ip(), i.next_ip(), i.memory_displacement64() as i64))
         },
     )
 }
@@ -168,13 +167,13 @@ mod tests {
     }
 
     #[test]
-    fn only_stores_to_that_word_count() {
+    fn stores_are_found_with_their_offsets() {
         let code = [
             0x48, 0x8b, 0x45, 0xf8, // mov -8(%rbp),%rax
             0x48, 0x89, 0x45, 0xf0, // mov %rax,-16(%rbp)
             0x48, 0x89, 0x45, 0xf8, // mov %rax,-8(%rbp)
         ];
-        let found: Vec<_> = stores(&code, 0x1000, Gpr::Rbp, -8).collect();
-        assert_eq!(found, [(0x1008, 0x100c)]);
+        let found: Vec<_> = stores(&code, 0x1000, Gpr::Rbp).collect();
+        assert_eq!(found, [(0x1004, 0x1008, -16), (0x1008, 0x100c, -8)]);
     }
 }
