@@ -1,6 +1,6 @@
 #!/bin/bash
-# Formatting, lints and documentation. A tool that is not installed is left out, and
-# said so.
+# Formatting, lints and documentation; with `format` as $1 only what needs no compiler. A tool that is
+# not installed is left out, and said so.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 failed=0
@@ -37,6 +37,7 @@ strays() {
 echo "lint: stray files"
 strays
 lint fmt --all --check
+[ "${1-}" != format ] || exit "$failed"
 lint clippy --workspace --all-targets -- -D warnings
 # What cargo clippy has just found out about the crates serves for their documentation, too, if it
 # seems to be asked for in the same way; if not, it is found out again.

@@ -15,7 +15,7 @@ if [ "$(${CC:-cc} -print-file-name=libc.a)" = libc.a ]; then
 fi
 
 build() {
-	cargo rustc -q -p capriole-cli --features static --bin capriole-static "$@" -- \
+	cargo rustc -q -p capriole-static --bin capriole-static "$@" -- \
 		-C target-feature=+crt-static >&2
 }
 

@@ -11,7 +11,7 @@ if [ "${CAPRIOLE_CLEAN-}" != 1 ]; then
 fi
 threads=$((2 * $(nproc))) # many tests wait for programs more than they compute
 log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+trap 'rm -f "$log" "$log.examples"' EXIT
 status=0
 
 # Each reason and how many tests gave it.
@@ -45,13 +45,22 @@ fi
 
 scope=(--workspace)
 case " $* " in *" -p "* | *" --package "*) scope=() ;; esac
+# The examples in the documentation are compiled one after the other: beside the other tests.
+examples=""
 if [ $# = 0 ]; then
-	cargo test -q --workspace --doc || status=$?
+	cargo test -q --workspace --doc --no-fail-fast >"$log.examples" 2>&1 &
+	examples=$!
 fi
 times=${CARGO_TARGET_DIR:-target}/nextest/default/junit.xml
 rm -f "$times" # what an earlier run wrote
 "$nextest" nextest run "${scope[@]}" --test-threads "$threads" --no-tests=fail "$@" 2>&1 | tee "$log"
 [ "${PIPESTATUS[0]}" = 0 ] || status=1
+if [ -n "$examples" ]; then
+	wait "$examples" || status=1
+	echo
+	echo "The examples in the documentation:"
+	grep -v -e '^$' -e '^running [0-9]* test' -e ' 0 passed; 0 failed' -e '^all doctests ran' "$log.examples"
+fi
 [ -f "$times" ] || exit "$status" # the build failed
 echo
 echo "The ten slowest tests (seconds):"
