@@ -5,6 +5,7 @@ use crate::traces;
 
 use crate::programs::{Compiler, build};
 use crate::target::*;
+use serde_json::json;
 use traces::{counted, counted_and_told, recorder, scratch};
 
 /// Probes are removed before the program sets a thread pointer by a system call whose number is not in its code.
@@ -79,5 +80,22 @@ fn storage_of_its_own_stays_as_it_is() {
                 "{how} {event}: {summary}"
             );
         }
+    }
+}
+
+/// In stripped code, too, bytes that look like flags of `clone` by chance are told from an instruction.
+#[test]
+fn a_constant_is_not_taken_for_flags() {
+    for flags in [&["-s", "-rdynamic"][..], &["-rdynamic"]] {
+        let Some(program) = build(Compiler::Gcc, "chance_flags.c", flags) else {
+            return;
+        };
+        let directory = scratch();
+        let trace = directory.path().join("trace");
+        let mut command = recorder(&trace, &["--json", "-e", ":work", "--"]);
+        let output = command.arg(&program).output().expect("capriole starts");
+        let (counted, json) = counted_and_told(&output);
+        assert_eq!((counted, &json["events"]), (100, &json!(100)), "{json}");
+        assert_eq!(json["thread_ids"], true, "{flags:?}: {json}");
     }
 }

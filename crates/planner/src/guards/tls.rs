@@ -8,7 +8,7 @@
 
 use super::calls::{Calls, constant};
 use super::{function_around, instructions};
-use capriole_insn::Code;
+use capriole_insn::{Code, Extent};
 use capriole_object::Object;
 use iced_x86::Instruction;
 use std::collections::HashMap;
@@ -80,7 +80,8 @@ fn has_flags(object: &Object, bytes: &[u8], link: u64) -> bool {
     let mut functions: HashMap<u64, Vec<Instruction>> = HashMap::new();
     let mut is_loaded = |at: usize, flags: u32| {
         let address = code.address + at as u64;
-        let Some(extent) = function_around(object, address) else {
+        let around = function_around(object, address).or_else(|| framed(object, address));
+        let Some(extent) = around else {
             return true;
         };
         let new = || instructions(&code, extent.start, extent.end).collect();
@@ -99,4 +100,15 @@ fn has_flags(object: &Object, bytes: &[u8], link: u64) -> bool {
             && (flags & PIDFD == 0 || flags & NO_PIDFD == 0)
             && is_loaded(at, flags)
     })
+}
+
+/// Returns the function without a symbol around an address, by its call frame information.
+fn framed(object: &Object, address: u64) -> Option<Extent> {
+    let link = object.link(address);
+    let frames = object.file().frames().ok()?;
+    let behind = frames.partition_point(|frame| frame.extent.start <= link);
+    let extent = frames[..behind].last()?.extent;
+    extent
+        .contains(link)
+        .then(|| object.run_time_extent(extent))
 }
