@@ -1,5 +1,5 @@
-/* Uses clone, and has a constant whose bytes look like an instruction that loads flags for it:
- * ba 00 01 08 00, mov $(CLONE_VM | CLONE_SETTLS), %edx. */
+/* Uses clone, and has bytes that look like an instruction that loads flags for it, ba 00 01 08 00, mov
+ * $(CLONE_VM | CLONE_SETTLS), %edx: in a constant, and from the last instruction of a function on. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -16,6 +16,10 @@ __attribute__((noinline)) void work(unsigned long n)
 {
 	mix(n);
 }
+
+/* A jump, never executed. */
+__asm__(".text; .type crossing, @function; crossing: .cfi_startproc; nop; .byte 0xe9, 0, 0, 0, 0xba\n"
+	".cfi_endproc; .size crossing, . - crossing; .byte 0x00, 0x01, 0x08, 0x00\n");
 
 static int child(void *unused)
 {

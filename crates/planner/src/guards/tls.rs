@@ -26,6 +26,8 @@ const OWN_STORAGE: u32 = 0x8_0100;
 /// `CLONE_PARENT_SETTID` (clone(2)).
 const PIDFD: u32 = 0x1000;
 const NO_PIDFD: u32 = 0x11_0000;
+/// Maximum length of an instruction, bytes.
+const LONGEST: u64 = 15;
 /// The code of libcapriole, wherever it was linked into (`library/hit.S`).
 const LIBRARY: &str = "capriole_text";
 /// The signal bits in the flags of `clone`, and the highest signal.
@@ -84,7 +86,8 @@ fn has_flags(object: &Object, bytes: &[u8], link: u64) -> bool {
         let Some(extent) = around else {
             return true;
         };
-        let new = || instructions(&code, extent.start, extent.end).collect();
+        // The bytes may begin in its last instruction.
+        let new = || instructions(&code, extent.start, extent.end + LONGEST).collect();
         let all = functions.entry(extent.start).or_insert_with(new);
         // The immediate is the end of the instruction.
         let end = address + 5;
