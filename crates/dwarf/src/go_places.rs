@@ -65,8 +65,11 @@ impl<'a> Debug<'a> {
         context: Context<'_>,
     ) -> Result<Place, NoPlace> {
         let unclear = || NoPlace::Refusal(Refusal::Pieces(context.name.to_owned()));
-        if !listed || context.function.is_none() {
+        if context.function.is_none() {
             return Ok(place);
+        }
+        if !listed {
+            return self.escaped(die, place, context);
         }
         let kind = self.type_of(die)?;
         let Some(Words { words, has_array }) = self.words(kind)? else {
@@ -109,6 +112,39 @@ impl<'a> Debug<'a> {
                 )))
             }
         }
+    }
+
+    /// Corrects the place of a parameter that Go has moved to the heap: its debug information has a place in
+    /// the frame for the address that is not always used.
+    fn escaped(&self, die: &Die<'a>, place: Place, context: Context<'_>) -> Result<Place, NoPlace> {
+        let is_moved = match &place {
+            Place::Memory(sum) => !sum.reads.is_empty(),
+            _ => false,
+        };
+        if die.tag() != dw::DW_TAG_formal_parameter || !is_moved {
+            return Ok(place);
+        }
+        let refused = || {
+            let why = "debug information of Go has no right place of a parameter that it has moved";
+            NoPlace::Refusal(Refusal::Location(context.name.to_owned(), why))
+        };
+        let function = context.function.filter(|_| context.entry.is_some());
+        let own = match function {
+            Some(function) => self.stack_parameter(function, die.key())?,
+            None => None,
+        };
+        let own = own.and_then(|own| i64::try_from(own).ok());
+        let start = self.cfa(context.address).zip(own);
+        let (cfa, own) = start.ok_or_else(refused)?;
+        Ok(Place::Memory(cfa.shift(own)))
+    }
+
+    /// Returns the number of words of a type that Go could keep in registers; `None` if it has an array.
+    pub(super) fn number_of_words(&self, kind: DieKey) -> Result<Option<usize>, DebugError> {
+        let words = self.words(Some(kind))?;
+        Ok(words
+            .filter(|words| !words.has_array)
+            .map(|words| words.words.len()))
     }
 
     /// Returns the address of a parameter that the caller put on the stack, and how far from it the

@@ -139,14 +139,16 @@ impl<'a> Debug<'a> {
 
     /// Returns the line of an instruction, from the unit that describes it.
     pub(super) fn line_at(&self, address: u64) -> Option<u64> {
+        Some(self.row_at(address)?.line)
+    }
+
+    /// Returns the last row at or before an instruction, from the unit that describes it.
+    pub(super) fn row_at(&self, address: u64) -> Option<Row> {
         let unit = self.line_unit(address)?;
         let program = unit.unit.line_program.clone()?;
         let rows = self.rows(program).ok()?;
-        let row = rows
-            .iter()
-            .filter(|row| row.address <= address)
-            .max_by_key(|row| row.address)?;
-        Some(row.line)
+        let rows = rows.iter().filter(|row| row.address <= address);
+        rows.max_by_key(|row| row.address).copied()
     }
 
     /// Returns the unit that has the line table: for split debug information, the skeleton unit in

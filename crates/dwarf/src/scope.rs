@@ -5,10 +5,12 @@ use std::rc::Rc;
 
 use gimli::constants as dw;
 
+use super::captured::captured_at;
 use super::die::Die;
 use super::error::{DebugError, Refusal};
 use super::names;
 use super::path::Step;
+use super::setup::Setup;
 use super::units::{Debug, DieKey, Loaded};
 
 /// A function, or an inlined copy of one, around an instruction.
@@ -352,11 +354,54 @@ impl<'a> Debug<'a> {
         let (hidden, mut visible): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|variable| variable.block == Block::Elsewhere);
+        if self.die(frame)?.language() == Some(dw::DW_LANG_Go) {
+            self.keep_meant(site, &mut visible)?;
+        }
         if site.at_entry {
             // Execution has not entered a block yet, even if this instruction belongs to one.
             visible.sort_by_key(|variable| variable.block == Block::Function);
         }
         Ok(Scope { visible, hidden })
+    }
+
+    /// Of variables of the function itself that have the same name, keeps those that the name can mean at a
+    /// site. Go describes parameters, captured variables and variables in one block: the parameter is meant on the
+    /// line on which the function begins, also where Go moves it to the heap, and a variable from the line behind
+    /// its declaration on.
+    fn keep_meant(&self, site: &Site, visible: &mut Vec<Variable<'a>>) -> Result<(), DebugError> {
+        let own = |variable: &Variable<'a>| variable.block == Block::Function;
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for variable in visible.iter().filter(|v| own(v)) {
+            *counts.entry(variable.name.clone()).or_default() += 1;
+        }
+        if counts.values().all(|&count| count < 2) {
+            return Ok(());
+        }
+        let entry = self.die(site.frame().key)?.entry_address();
+        let first = entry.and_then(|entry| self.line_at(entry));
+        let here = site.line.or_else(|| self.line_within(site));
+        let is_first = site.at_entry || here == first;
+        let declared = |variable: &Variable<'a>| match variable.parameter {
+            true => first,
+            false => self.declared_at(&variable.die),
+        };
+        // A moved parameter is a variable of its own, which is declared where the parameter is.
+        let order = |variable: &Variable<'a>| (declared(variable), !variable.parameter);
+        let mut meant: HashMap<String, (Option<u64>, bool)> = HashMap::new();
+        for variable in visible.iter().filter(|v| own(v) && declared(v) < here) {
+            let last = meant.entry(variable.name.clone()).or_default();
+            *last = (*last).max(order(variable));
+        }
+        visible.retain(|variable| {
+            if !own(variable) || counts.get(&variable.name).is_none_or(|&count| count < 2) {
+                return true;
+            }
+            match is_first {
+                true => variable.parameter || captured_at(&variable.die).is_some(),
+                false => meant.get(&variable.name) == Some(&order(variable)),
+            }
+        });
+        Ok(())
     }
 
     /// True if the unit of an entry describes types; with `-g1` it does not.
@@ -444,6 +489,34 @@ impl<'a> Debug<'a> {
             Some(inner) => self.die(inner.key).ok()?.unsigned(dw::DW_AT_call_line),
             None => self.line_at(site.address),
         }
+    }
+
+    /// Returns the address of the first line behind the declaration of a variable of the function itself, if a
+    /// site is before that. Its place in the frame has something else there.
+    pub(super) fn first_use(
+        &self,
+        site: &Site,
+        setup: Setup,
+        variable: &Variable<'a>,
+    ) -> Option<u64> {
+        if variable.parameter || variable.block != Block::Function {
+            return None;
+        }
+        let declared = self.declared_at(&variable.die)?;
+        let (row, entry) = (self.row_at(site.address)?, self.row_at(setup.start)?);
+        let file = match variable.die.attr(dw::DW_AT_decl_file)? {
+            gimli::AttributeValue::FileIndex(file) => file,
+            value => value.udata_value()?,
+        };
+        let here = site.line.unwrap_or(row.line);
+        let is_inside = row.file == file && entry.file == file && entry.line <= declared;
+        if !is_inside || here > declared {
+            return None;
+        }
+        let statements = self.rows_within(setup.start, setup.end);
+        let mut behind = statements.iter();
+        let first = behind.find(|row| row.file == file && row.line > declared);
+        first.map(|row| row.address)
     }
 
     /// Returns the source line of a declaration.

@@ -111,7 +111,7 @@ impl<'a> Debug<'a> {
             inlined: frame.is_some_and(|frame| frame != function),
         };
         if frame == Some(function)
-            && let Some(place) = self.captured(setup, &variable.die)
+            && let Some(place) = self.captured(setup, variable)?
         {
             return Ok(place);
         }
@@ -128,8 +128,17 @@ impl<'a> Debug<'a> {
         if frame == Some(function) && setup.at_entry && self.is_promoted(setup, variable, &place)? {
             return Err(self.not_yet(setup, name, setup.body));
         }
+        if frame == Some(function) {
+            self.check_copied(setup, variable, (&place, listed), site.address)?;
+        }
         if listed || frame.is_none() {
             return Ok(place);
+        }
+        if frame == Some(function)
+            && matches!(&place, Place::Memory(Sum { start: Start::Register(_), reads, .. }) if reads.is_empty())
+            && let Some(from) = self.first_use(site, setup, variable)
+        {
+            return Err(self.not_yet(setup, name, from));
         }
         // Before the frame is set up, `early` finds where a parameter has come from.
         let has_come = frame == Some(function) && variable.parameter;
@@ -145,11 +154,6 @@ impl<'a> Debug<'a> {
             true => self.held(setup, variable, context, &place)?,
             false => Held::Passed,
         };
-        if frame == Some(function)
-            && let Some(from) = self.copied_later(setup, variable, &place, site.address)?
-        {
-            return Err(self.not_yet(setup, name, from));
-        }
         if setup.is_early(site.address) {
             return self.early(own.as_ref(), setup, variable, context, place, held);
         }

@@ -29,6 +29,15 @@ fn arguments(program: &Path, event: &str) -> Vec<Value> {
     all.iter().map(|event| event["arguments"].clone()).collect()
 }
 
+/// Returns the message of an event that is refused.
+fn refused(program: &Path, event: &str) -> String {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let output = record(&trace, &["-e", event, "--", text(program)]);
+    assert!(!output.status.success(), "{event}");
+    told(&output)
+}
+
 /// Returns the number of the line with this mark.
 fn line(mark: &str) -> usize {
     let source = include_str!("../../../../tests/programs/go_captured.go");
@@ -36,11 +45,12 @@ fn line(mark: &str) -> usize {
     line.expect("the line") + 1
 }
 
-/// Returns the offsets of the first instructions behind the entry of the function literal.
-fn instructions(program: &Path) -> Vec<u64> {
+/// Returns the offsets of the first instructions behind the entry of a function.
+fn instructions(program: &Path, function: &str) -> Vec<u64> {
     let mut objdump = Command::new("objdump");
     let listing = run(objdump
-        .args(["-d", "--no-show-raw-insn", "--disassemble=main.main.func1"])
+        .args(["-d", "--no-show-raw-insn"])
+        .arg(format!("--disassemble={function}"))
         .arg(program));
     let addresses = listing.lines().filter_map(|line| {
         let (address, _) = line.strip_prefix(' ')?.split_once(':')?;
@@ -48,6 +58,37 @@ fn instructions(program: &Path) -> Vec<u64> {
     });
     let addresses: Vec<u64> = addresses.take(20).collect();
     addresses[1..].iter().map(|at| at - addresses[0]).collect()
+}
+
+/// Records variables at each of these instructions. Each value is one of those that they can have, or the variable is refused.
+/// Returns how many were read, and how many refused.
+fn each_instruction(
+    program: &Path,
+    function: &str,
+    names: &str,
+    values: impl Fn(&Value) -> bool,
+) -> (usize, usize) {
+    let (mut read, mut refused) = (0, 0);
+    for offset in instructions(program, function) {
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let event = format!(":{function}+{offset} {names}");
+        let output = record(&trace, &["-e", &event, "--", text(program)]);
+        if !output.status.success() {
+            refused += 1;
+            continue;
+        }
+        for event in events(&trace) {
+            let arguments = &event["arguments"];
+            assert!(
+                values(arguments),
+                "{offset:#x} {}: {arguments}",
+                program.display()
+            );
+            read += 1;
+        }
+    }
+    (read, refused)
 }
 
 #[test]
@@ -61,36 +102,80 @@ fn captured_variables_are_in_the_closure_at_the_entry() {
 }
 
 #[test]
-fn captured_variables_are_read_or_refused_at_each_instruction() {
+fn variables_are_read_or_refused_at_each_instruction() {
     for program in programs() {
-        let (mut read, mut refused) = (0, 0);
-        for offset in instructions(&program) {
+        let is_optimised = program.ends_with("go_captured");
+        let captured = json!({ "name": "abc", "k": 77 });
+        let all = |arguments: &Value| *arguments == captured;
+        let (read, refused) = each_instruction(&program, "main.main.func1", "name k", all);
+        assert!(
+            refused > 4 && (is_optimised || read > 12),
+            "{read} {refused}"
+        );
+        let small = |arguments: &Value| {
+            let expected =
+                (0..3).map(|n| json!({ "a": n, "b": 100 * n, "e": u8::from(n % 2 == 0) }));
+            expected.into_iter().any(|expected| expected == *arguments)
+        };
+        each_instruction(&program, "main.small.func1", "a b e", small);
+        let moved = |arguments: &Value| (0..4).any(|n| *arguments == json!({ "n": n }));
+        each_instruction(&program, "main.arrives", "n", moved);
+    }
+}
+
+/// Of a value in memory debug information does not say if the closure has its address.
+#[test]
+fn captured_values_in_memory_are_right_or_refused() {
+    for program in programs() {
+        let told = refused(&program, ":main.inMemory.func1 big.b n");
+        assert!(told.contains("its value or its address"), "{told}");
+        assert_eq!(
+            arguments(&program, ":main.inMemory.func1 n"),
+            [0, 1, 2].map(|n| json!({ "n": n })),
+        );
+    }
+}
+
+#[test]
+fn a_name_means_what_it_means_on_its_line() {
+    let Some(program) = build_go_with(&["-gcflags=-N -l"], SOURCE, "go_captured_n") else {
+        return;
+    };
+    let at = |mark| format!(":{SOURCE}:{} y", line(mark));
+    let captured = [7, 7, 7].map(|y| json!({ "y": y }));
+    assert_eq!(arguments(&program, &at("LINE captured")), captured);
+    let local = [0, 2, 6].map(|y| json!({ "y": y }));
+    assert_eq!(arguments(&program, &at("LINE local")), local);
+}
+
+#[test]
+fn parameters_on_the_stack_that_escape_are_read_or_refused() {
+    for program in programs() {
+        let mut places = vec![":main.stacked m".to_owned()];
+        let marks = ["LINE stacked", "LINE later"];
+        places.extend(marks.map(|mark| format!(":{SOURCE}:{} m", line(mark))));
+        for event in places {
             let directory = scratch();
             let trace = directory.path().join("t");
-            let event = format!(":main.main.func1+{offset} name k");
             let output = record(&trace, &["-e", &event, "--", text(&program)]);
-            if !output.status.success() {
-                let told = told(&output);
-                refused +=
-                    usize::from(told.contains("no value yet") || told.contains("optimised out"));
-                continue;
-            }
-            for event in events(&trace) {
-                let expected = json!({ "name": "abc", "k": 77 });
-                assert_eq!(
-                    event["arguments"],
-                    expected,
-                    "{offset} {}",
-                    program.display()
-                );
-                read += 1;
+            if output.status.success() {
+                let all = events(&trace);
+                let found = all.iter().map(|event| event["arguments"].clone());
+                let expected = [90, 91, 92].map(|m| json!({ "m": m }));
+                assert_eq!(found.collect::<Vec<_>>(), expected, "{event}");
             }
         }
-        let is_optimised = program.ends_with("go_captured");
-        assert!(refused > 4, "{read} {refused} {}", program.display());
-        assert!(
-            is_optimised || read > 12,
-            "{read} {refused} {}",
+    }
+}
+
+#[test]
+fn parameters_that_escape_are_read_at_the_entry() {
+    for program in programs() {
+        let expected = [0, 1, 2].map(|n| json!({ "n": n }));
+        assert_eq!(
+            arguments(&program, ":main.arrives n"),
+            expected,
+            "{}",
             program.display()
         );
     }

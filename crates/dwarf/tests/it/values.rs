@@ -306,7 +306,7 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
         error.to_string(),
         format!(
             "`local` has no value yet here; probe at line {} instead",
-            line(C, "first")
+            line(C, "declared")
         )
     );
     // Between the two, parameters are neither in the registers nor in the frame.
