@@ -21,7 +21,7 @@ use super::units::{Debug, DieKey};
 
 /// `DW_AT_go_closure_offset`: bytes from the start of the closure.
 const CLOSURE_OFFSET: DwAt = DwAt(0x2907);
-/// Size in bytes up to which Go captures a variable that is not changed by value (`ClosureVarCtx` in
+/// Maximum size in bytes of a variable that Go captures by value, if nothing changes it (`flowClosure` in
 /// cmd/compile/internal/escape).
 const BY_VALUE: u64 = 128;
 /// Maximum size, and number of words, of a variable that Go keeps in registers (`CanSSA` in
@@ -87,9 +87,9 @@ impl<'a> Debug<'a> {
         (place, listed): (&Place, bool),
         address: u64,
     ) -> Result<(), Refusal> {
-        let is_local = variable.die.language() == Some(dw::DW_LANG_Go);
+        let is_go = variable.die.language() == Some(dw::DW_LANG_Go);
         let is_captured = captured_at(&variable.die).is_some();
-        if !is_local || !(variable.moved || is_captured) {
+        if !is_go || !(variable.moved || is_captured) {
             return Ok(());
         }
         let refused = |why| Err(Refusal::Location(variable.name.clone(), why));

@@ -9,8 +9,16 @@ use super::names::{is_called, may_be_called};
 use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
+use capriole_prologue::instructions;
+
 use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier, may_be_code};
 use capriole_object::symbols::spelling::Spelling;
+
+/// Maximum bytes of padding before a loop.
+const PADDING: u64 = 64;
+/// Maximum number of ranges of a function examined, and bytes of its code.
+const RANGES: usize = 64;
+const CODE: u64 = 1 << 16;
 
 /// A place where a function is entered: its own code, or an inlined copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,8 +87,12 @@ impl Debug<'_> {
         for index in indices {
             let body = &names.bodies[index as usize];
             self.begin();
+            let address = match body.within {
+                Some(_) => self.behind_padding(body.key, body.address),
+                None => body.address,
+            };
             // Skip a damaged function.
-            let Ok(site) = self.site_of(body.address, body.key) else {
+            let Ok(site) = self.site_of(address, body.key) else {
                 continue;
             };
             let frame = site.frame();
@@ -99,7 +111,7 @@ impl Debug<'_> {
                 entry.or_insert_with(|| self.title(key)).clone()
             });
             places.push(FunctionPlace {
-                address: body.address,
+                address,
                 inlined_into,
                 site,
                 origin,
@@ -113,6 +125,29 @@ impl Debug<'_> {
         match places.is_empty() {
             true => Err(DebugError::UnknownFunction(name.to_owned())),
             false => Ok(places),
+        }
+    }
+
+    /// Returns the first address of an inlined copy that is executed each time. LLVM counts the padding before a
+    /// loop among the copy with which the loop begins: only its first round passes there. If the branch that
+    /// begins another round is not part of the copy, each round executes the copy anew.
+    fn behind_padding(&self, copy: DieKey, address: u64) -> u64 {
+        let code = self.object.read(address, PADDING).unwrap_or_default();
+        let behind = instructions::behind_nops(&code, address);
+        let branches_back = || {
+            let copy = self.die(copy).ok()?;
+            let around = self.site(address, None).ok()?.frames.first()?.key;
+            let ranges = self.die(around).ok()?.ranges(RANGES);
+            let (start, end) = ranges
+                .into_iter()
+                .find(|range| range.0 <= address && address < range.1)?;
+            let code = self.object.read(start, (end - start).min(CODE))?;
+            let mut branches = instructions::branches(&code, start, behind);
+            branches.find(|&from| copy.covers(from) == Some(false))
+        };
+        match behind > address && branches_back().is_some() {
+            true => behind,
+            false => address,
         }
     }
 

@@ -182,10 +182,7 @@ impl<'a> Debug<'a> {
     fn is_entry(&self, frames: &[Frame], chosen: usize, address: u64) -> Result<bool, DebugError> {
         let die = self.die(frames[chosen].key)?;
         let entry = die.entry_address();
-        Ok(match frames[chosen].inlined {
-            true => entry == Some(address),
-            false => entry.is_some_and(|e| e <= address && self.does_nothing(e, address)),
-        })
+        Ok(entry.is_some_and(|e| e <= address && self.does_nothing(e, address)))
     }
 
     fn frames_at(&self, address: u64) -> Result<Vec<Frame>, DebugError> {
@@ -492,7 +489,9 @@ impl<'a> Debug<'a> {
     }
 
     /// Returns the address of the first line behind the declaration of a variable of the function itself, if a
-    /// site is before that. Its place in the frame has something else there.
+    /// site is before that: its place in the frame has something else there. A variable of the function around
+    /// it, from which compilers make a function of its own (GCC's parallel regions of OpenMP), is copied to the
+    /// frame on the line on which the function begins.
     pub(super) fn first_use(
         &self,
         site: &Site,
@@ -509,13 +508,16 @@ impl<'a> Debug<'a> {
             value => value.udata_value()?,
         };
         let here = site.line.unwrap_or(row.line);
-        let is_inside = row.file == file && entry.file == file && entry.line <= declared;
-        if !is_inside || here > declared {
+        if row.file != file || entry.file != file || here > declared.max(entry.line) {
             return None;
         }
         let statements = self.rows_within(setup.start, setup.end);
+        let is_behind = |line: u64| match entry.line <= declared {
+            true => line > declared,
+            false => line != entry.line,
+        };
         let mut behind = statements.iter();
-        let first = behind.find(|row| row.file == file && row.line > declared);
+        let first = behind.find(|row| row.file == file && is_behind(row.line));
         first.map(|row| row.address)
     }
 

@@ -186,6 +186,11 @@ impl<'a> Debug<'a> {
         };
         let start =
             start.filter(|&start| start <= site.address && self.does_nothing(start, site.address));
+        // Behind the padding of an inlined copy, further rounds of a loop may begin.
+        let start = match frame == Some(setup.function) {
+            true => start,
+            false => start.map(|_| site.address),
+        };
         Ok(start.filter(|&start| {
             let first = || {
                 self.statements(start, start.saturating_add(1))

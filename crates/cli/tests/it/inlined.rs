@@ -3,6 +3,8 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{record, scratch, text};
+use capriole_testkit::workshop::Workshop;
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -183,4 +185,70 @@ fn arguments_of_copies_are_listed() {
         1,
         "{shown}"
     );
+}
+
+/// LLVM counts the padding before a loop among the copy with which the loop begins.
+#[test]
+fn a_copy_that_begins_a_loop_is_hit_in_each_round() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+struct node { struct node *next; int v; };
+static volatile int hits;
+static inline void enqueue(struct node **head, struct node *n, int v)
+{
+	n->v = v;
+	n->next = *head;
+	*head = n;
+	hits++;
+}
+__attribute__((noinline)) struct node *fill(struct node *all, int n)
+{
+	struct node *head = 0;
+	for (int i = 0; i < n; i++)
+		enqueue(&head, &all[i], i);
+	return head;
+}
+/* Its copies begin with a loop of their own. */
+static inline int length(const struct node *at)
+{
+	int n = 0;
+	do {
+		n++;
+		at = at->next;
+	} while (at);
+	return n;
+}
+__attribute__((noinline)) int lengths(struct node *first, struct node *second)
+{
+	return length(first) * 1000 + length(second);
+}
+int main(void)
+{
+	struct node *all = calloc(100, sizeof *all);
+	struct node *head = fill(all, 100);
+	printf("%d hits %d\n", lengths(head, head->next), hits);
+	return 0;
+}
+"#;
+    let shop = Workshop::new();
+    for (compiler, level) in [("gcc", "-O2"), ("clang", "-O1"), ("gcc", "-O1")] {
+        let name = format!("loops_{compiler}{level}");
+        let Some(program) = shop.compile(compiler, &["-g", level], SOURCE, &name) else {
+            continue;
+        };
+        for (event, expected) in [(":enqueue", 100), (":length", 2)] {
+            let words = ["stat", "--json", "-e", event, "--", text(&program)];
+            let output = capriole(&words);
+            let told = told(&output);
+            assert!(output.status.success(), "{name}: {told}");
+            let said = String::from_utf8_lossy(&output.stdout);
+            let json = &said[said.find('{').expect("JSON")..];
+            let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
+            let json = values.next().expect("JSON").expect("JSON");
+            let copies = json["events"].as_array().expect("a list").iter();
+            let calls: Option<u64> = copies.map(|copy| copy["calls"].as_u64()).sum();
+            assert_eq!(calls, Some(expected), "{name} {event}: {json}");
+        }
+    }
 }

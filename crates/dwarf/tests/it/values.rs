@@ -309,6 +309,14 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
             line(C, "declared")
         )
     );
+    // The line of the declaration begins before the variable has its value.
+    let at = |mark| {
+        let places = debug.line("entry.c", line(C, mark) as u64).unwrap();
+        places[0].site.clone().unwrap()
+    };
+    let refused = ask(&debug, &at("first"), "local", None).unwrap_err();
+    assert_eq!(refused.to_string(), error.to_string());
+    assert!(ask(&debug, &at("declared"), "local", None).is_ok());
     // Between the two, parameters are neither in the registers nor in the frame.
     let site = debug.site(place.address + 1, None).unwrap();
     let error = ask(&debug, &site, "size", None).unwrap_err();

@@ -17,6 +17,31 @@ pub fn behind(code: &[u8], address: u64) -> u64 {
     decoder.decode().next_ip().max(address + 1)
 }
 
+/// Returns the address behind the no-op instructions with which code begins.
+#[must_use]
+pub fn behind_nops(code: &[u8], address: u64) -> u64 {
+    let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
+    let nops = decoder
+        .into_iter()
+        .take_while(|i| i.mnemonic() == Mnemonic::Nop);
+    nops.last().map_or(address, |last| last.next_ip())
+}
+
+/// Finds the branches to a target. Yields the link address of each.
+pub fn branches(code: &[u8], start: u64, target: u64) -> impl Iterator<Item = u64> {
+    let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
+    let branches = decoder.into_iter().filter(move |i| {
+        let is_branch = matches!(
+            i.flow_control(),
+            FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
+        );
+        is_branch
+            && i.op_kinds().all(|kind| kind == OpKind::NearBranch64)
+            && i.near_branch_target() == target
+    });
+    branches.map(|i| i.ip())
+}
+
 /// True if `code` consists of instructions without effect.
 #[must_use]
 pub fn does_nothing(code: &[u8]) -> bool {
