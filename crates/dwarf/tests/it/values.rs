@@ -311,7 +311,7 @@ fn locals_have_no_value_at_the_entry_without_optimisation() {
     );
     // The line of the declaration begins before the variable has its value.
     let at = |mark| {
-        let places = debug.line("entry.c", line(C, mark) as u64).unwrap();
+        let places = debug.line("entry.c", line(C, mark)).unwrap();
         places[0].site.clone().unwrap()
     };
     let refused = ask(&debug, &at("first"), "local", None).unwrap_err();
