@@ -484,7 +484,9 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Vanished { .. } | TargetError::Killed { .. } => Code::Vanished,
         TargetError::NotPermitted { .. } => Code::NotPermitted,
         TargetError::AlreadyTraced { .. } => Code::AlreadyTraced,
-        TargetError::ForbiddenClock { .. } => Code::ForbiddenByProgram,
+        TargetError::AlignmentCheck { .. } | TargetError::ForbiddenClock { .. } => {
+            Code::ForbiddenByProgram
+        }
         TargetError::Occupied { .. }
         | TargetError::Filtering { .. }
         | TargetError::Unstoppable { .. }

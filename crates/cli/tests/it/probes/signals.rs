@@ -3,7 +3,6 @@
 use super::parts;
 
 parts!("probes_signals.c":
-    alignment,
     actions,
     meanwhile,
     faults,

@@ -35,8 +35,8 @@ pub const PLACES_ROOM: u64 = 2048;
 /// this over all sites is enough, even if no two detours have the same form. Most sites take a
 /// quarter of it.
 pub fn room(work: &[Work]) -> u64 {
-    // Saving and restoring, copies, jump back, aligned; the first descriptors, aligned.
-    const SITE: u64 = 224 + 5 * DESCRIPTOR as u64;
+    // Saving and restoring, copies, jump back; the first descriptors, aligned.
+    const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
     // Hot, cold and shared code; descriptors, of which at most half stay unused.
     const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
     // A comparison, its jump, and a constant.
@@ -212,7 +212,6 @@ impl Compiler {
         if restartable {
             self.reserve(request.work.len());
         }
-        self.align();
         let address = self.here();
         let body = &self.templates[template].body;
         // Do everything that can fail before anything is allocated.
@@ -403,7 +402,6 @@ impl Compiler {
             return Ok(*index);
         }
         // The targets do not exist yet, but are about as near as they will be.
-        self.align();
         let here = self.here();
         let nowhere = Links {
             descriptor: here,
@@ -433,13 +431,6 @@ impl Compiler {
         let index = self.templates.len() - 1;
         self.known.insert(self.key.clone(), index);
         Ok(index)
-    }
-
-    /// Aligns what comes next: code begins with its constants, and a thread may have its accesses checked
-    /// for alignment (EFLAGS.AC).
-    fn align(&mut self) {
-        let start = self.image.len().next_multiple_of(8);
-        self.image.resize(start, INT3);
     }
 
     /// Makes sure that `wanted` descriptors are free. They are allocated in batches: between
