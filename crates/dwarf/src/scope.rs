@@ -361,8 +361,7 @@ impl<'a> Debug<'a> {
         Ok(Scope { visible, hidden })
     }
 
-    /// Of variables of the function itself that have the same name, keeps those that the name can mean at a
-    /// site. Go describes parameters, captured variables and variables in one block: the parameter is meant on the
+    /// Removes variables of the function itself that a name cannot mean at a site, where several have it. Go describes parameters, captured variables and variables in one block: the parameter is meant on the
     /// line on which the function begins, also where Go moves it to the heap, and a variable from the line behind
     /// its declaration on.
     fn keep_meant(&self, site: &Site, visible: &mut Vec<Variable<'a>>) -> Result<(), DebugError> {

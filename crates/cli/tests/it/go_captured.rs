@@ -4,7 +4,7 @@
 use crate::programs::{build_go, build_go_with};
 use crate::target::{capriole, told};
 use crate::tools::run;
-use crate::traces::{events, record, record_program, scratch, text};
+use crate::traces::{arguments_in, events, record, scratch, text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,11 +22,7 @@ fn programs() -> Vec<PathBuf> {
 
 /// Returns the arguments of each hit of an event.
 fn arguments(program: &Path, event: &str) -> Vec<Value> {
-    let directory = scratch();
-    let trace = directory.path().join("t");
-    assert_eq!(record_program(&trace, &["-e", event], program, &[]), OK);
-    let all = events(&trace);
-    all.iter().map(|event| event["arguments"].clone()).collect()
+    arguments_in(program, event, OK)
 }
 
 /// Returns the message of an event that is refused.
@@ -123,7 +119,7 @@ fn variables_are_read_or_refused_at_each_instruction() {
     }
 }
 
-/// Of a value in memory debug information does not say if the closure has its address.
+/// Debug information does not say if a closure has such a value or its address.
 #[test]
 fn captured_values_in_memory_are_right_or_refused() {
     for program in programs() {

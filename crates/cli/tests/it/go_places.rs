@@ -3,7 +3,7 @@
 
 use crate::programs::build_go;
 use crate::target::told;
-use crate::traces::{events, record, record_program, scratch, text};
+use crate::traces::{arguments_in, record, scratch, text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,7 @@ const OK: &str = "ok go_places\n";
 
 /// Returns the arguments of each hit of an event.
 fn arguments(program: &Path, event: &str) -> Vec<Value> {
-    let directory = scratch();
-    let trace = directory.path().join("t");
-    assert_eq!(record_program(&trace, &["-e", event], program, &[]), OK);
-    let all = events(&trace);
-    all.iter().map(|event| event["arguments"].clone()).collect()
+    arguments_in(program, event, OK)
 }
 
 /// Returns the message of an event that is refused.

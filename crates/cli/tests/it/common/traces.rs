@@ -104,6 +104,16 @@ pub fn record_program(trace: &Path, arguments: &[&str], program: &Path, words: &
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Records an event of a program from its start, and checks what the program prints. Returns the arguments of
+/// each hit.
+pub fn arguments_in(program: &Path, event: &str, output: &str) -> Vec<Value> {
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    assert_eq!(record_program(&trace, &["-e", event], program, &[]), output);
+    let all = events(&trace);
+    all.iter().map(|event| event["arguments"].clone()).collect()
+}
+
 /// Records the example of markers, which serves requests until it is told to end: as soon as the trace is
 /// such.
 pub fn record_shop(
