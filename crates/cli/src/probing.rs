@@ -269,11 +269,7 @@ pub fn say_dropped(probed: &Probed, names: &ShownNames) {
             tell!("  {}", advice::told(reason));
         }
     }
-    let unshown = select::unshown(&probed.selected);
-    for message in select::namesakes(&probed.selected)
-        .into_iter()
-        .chain(unshown)
-    {
+    for message in select::remarks(&probed.selected) {
         tell!("capriole: {message}");
     }
     let asked = || {

@@ -116,22 +116,19 @@ impl<'a> Die<'a> {
         found
     }
 
-    /// Returns the entry point: `DW_AT_entry_pc`, or the start of the first range.
-    pub(super) fn entry_address(&self) -> Option<u64> {
-        let first = self.ranges(1).first().map(|range| range.0);
+    /// Returns the entry point that the entry names: `DW_AT_entry_pc`.
+    fn named_entry(&self) -> Option<u64> {
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
         let address = |name| dwarf.attr_address(unit, self.attr(name)?).ok()?;
         let entry = match self.number(dw::DW_AT_entry_pc) {
             // An offset from the low address, in DWARF 5.
             Some(distance) => address(dw::DW_AT_low_pc)
-                .or(first)
+                .or_else(|| self.ranges(1).first().map(|range| range.0))
                 .and_then(|low| low.checked_add(distance)),
             None => address(dw::DW_AT_entry_pc),
         };
         // Ignore an entry point outside of the ranges.
-        entry
-            .filter(|&entry| self.covers(entry) == Some(true))
-            .or(first)
+        entry.filter(|&entry| self.covers(entry) == Some(true))
     }
 
     /// True if the entry has code.
@@ -149,6 +146,41 @@ impl<'a> Debug<'a> {
         let entry = unit.unit.entry(key.offset)?;
         self.spend(1 + entry.attrs().len() as u64)?;
         Ok(Die { unit, entry })
+    }
+
+    /// Returns the entry point of a function or of an inlined copy: `DW_AT_entry_pc`; else the start of its
+    /// first range or, of a function whose code lies in several places, of the range that its own symbol
+    /// begins: the linker sorts them, and one that is rarely executed may come first.
+    pub(super) fn entry_address(&self, die: &Die<'a>) -> Option<u64> {
+        if let Some(entry) = die.named_entry() {
+            return Some(entry);
+        }
+        let limit = match die.tag() == dw::DW_TAG_subprogram {
+            true => MOST_RANGES,
+            false => 1,
+        };
+        let ranges = die.ranges(limit);
+        let first = ranges.first()?.0;
+        if ranges.len() < 2 {
+            return Some(first);
+        }
+        let Ok(symbols) = self.object.symbols() else {
+            return Some(first);
+        };
+        let begins = ranges.iter().filter_map(|range| {
+            let function = symbols.function_starting_at(range.0)?;
+            (function.is_named() && !symbols.is_split_off(function)).then_some(function)
+        });
+        let begins: Vec<_> = begins.collect();
+        let name = self
+            .linkage_name_of(die)
+            .or_else(|| self.name_of(die))
+            .unwrap_or_default();
+        let own = begins
+            .iter()
+            .find(|function| symbols.names(function).any(|own| own.linkage == name))
+            .or(begins.first());
+        Some(own.map_or(first, |function| function.extent.start))
     }
 
     pub(super) fn root(&self, unit: &Rc<Loaded<'a>>) -> Result<Die<'a>, DebugError> {

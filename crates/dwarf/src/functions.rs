@@ -5,13 +5,15 @@ use std::collections::HashMap;
 use gimli::constants as dw;
 
 use super::error::DebugError;
-use super::names::{is_called, may_be_called};
+use super::names::{is_called, is_member_called, may_be_called};
 use super::origin::{Declarations, Origin};
 use super::scope::Site;
 use super::units::{Debug, DieKey};
 use capriole_prologue::instructions;
 
-use capriole_object::symbols::demangle::{demangle, is_mangled, last_identifier, may_be_code};
+use capriole_object::symbols::demangle::{
+    demangle, is_mangled, last_identifier, may_be_code, without_blanks,
+};
 use capriole_object::symbols::spelling::Spelling;
 
 /// Maximum bytes of padding before a loop.
@@ -54,6 +56,19 @@ impl Debug<'_> {
             }
             found => found,
         }
+    }
+
+    /// Like [`Debug::functions`], but for functions of any class, namespace or module whose name ends with this
+    /// one: those that [`SymbolTable::members`] would find if they had a symbol.
+    ///
+    /// [`SymbolTable::members`]: capriole_object::symbols::SymbolTable::members
+    ///
+    /// # Errors
+    ///
+    /// No function has such a name, or the debug information is damaged.
+    pub fn members(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
+        let wanted = without_blanks(name.trim_start_matches(':'));
+        self.functions_called(&wanted, |_, linkage| is_member_called(&wanted, linkage))
     }
 
     /// Finds the functions for which `is` holds, given their names: as in the source, unless that is

@@ -194,7 +194,7 @@ impl<'a> Debug<'a> {
         parameter: DieKey,
     ) -> Result<Option<u64>, DebugError> {
         let function = self.die(function)?;
-        let Some(entry) = function.entry_address() else {
+        let Some(entry) = self.entry_address(&function) else {
             return Ok(None);
         };
         let (mut integers, mut floats) = match self.object.convention(entry) {
@@ -320,7 +320,7 @@ impl<'a> Debug<'a> {
             return Ok(place);
         }
         let function = self.die(function)?;
-        let Some(entry) = function.entry_address() else {
+        let Some(entry) = self.entry_address(&function) else {
             return Ok(place);
         };
         let ranges = function.ranges(MOST);

@@ -246,7 +246,7 @@ impl<'a> Reader<'_, 'a> {
         if !die.has_code() {
             return;
         }
-        let Some(address) = die.entry_address() else {
+        let Some(address) = self.debug.entry_address(die) else {
             return;
         };
         // Functions that the linker discarded have addresses such as 0 or 1.

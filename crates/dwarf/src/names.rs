@@ -24,3 +24,9 @@ pub(super) fn may_be_called(wanted: &Spelling, linkage: Option<&str>) -> bool {
     let demangled = linkage.filter(|name| is_mangled(name)).and_then(demangle);
     demangled.is_some_and(|name| wanted.is(&name))
 }
+
+/// True if the end of a linkage name, demangled, is this name without blanks.
+pub(super) fn is_member_called(wanted: &str, linkage: Option<&str>) -> bool {
+    let demangled = linkage.filter(|name| is_mangled(name)).and_then(demangle);
+    demangled.is_some_and(|name| name.is_member(wanted))
+}

@@ -181,7 +181,7 @@ impl<'a> Debug<'a> {
 
     fn is_entry(&self, frames: &[Frame], chosen: usize, address: u64) -> Result<bool, DebugError> {
         let die = self.die(frames[chosen].key)?;
-        let entry = die.entry_address();
+        let entry = self.entry_address(&die);
         Ok(entry.is_some_and(|e| e <= address && self.does_nothing(e, address)))
     }
 
@@ -373,7 +373,7 @@ impl<'a> Debug<'a> {
         if counts.values().all(|&count| count < 2) {
             return Ok(());
         }
-        let entry = self.die(site.frame().key)?.entry_address();
+        let entry = self.entry_address(&self.die(site.frame().key)?);
         let first = entry.and_then(|entry| self.line_at(entry));
         let here = site.line.or_else(|| self.line_within(site));
         let is_first = site.at_entry || here == first;

@@ -34,7 +34,7 @@ impl Debug<'_> {
     /// Returns the progress of frame setup at `address` in `function`.
     pub(super) fn setup(&self, function: DieKey, address: u64) -> Result<Setup, DebugError> {
         let die = self.die(function)?;
-        let entry = die.entry_address();
+        let entry = self.entry_address(&die);
         let mut ranges = die.ranges(RANGES).into_iter();
         let around =
             |&(start, end): &(u64, u64)| entry.is_some_and(|entry| start <= entry && entry < end);

@@ -181,7 +181,7 @@ impl<'a> Debug<'a> {
     ) -> Result<Option<u64>, Refusal> {
         let start = match frame {
             Some(frame) if frame == setup.function => setup.at_entry.then_some(setup.start),
-            Some(frame) => self.die(frame)?.entry_address(),
+            Some(frame) => self.entry_address(&self.die(frame)?),
             None => None,
         };
         let start =
@@ -213,7 +213,9 @@ impl<'a> Debug<'a> {
         if !ranges.is_empty()
             && let Ok(die) = self.die(own)
         {
-            let file = die.entry_address().and_then(|entry| self.file_at(entry));
+            let file = self
+                .entry_address(&die)
+                .and_then(|entry| self.file_at(entry));
             for (start, end) in die.ranges(LINES) {
                 // Lines of other functions that are inlined there are not the function's own.
                 let rows = self.rows_within(start, end).into_iter().filter(|row| {

@@ -10,6 +10,7 @@ mod lookup;
 mod near;
 mod parts;
 mod read;
+mod same_code;
 pub mod shown;
 pub mod spelling;
 mod standard;
@@ -215,8 +216,8 @@ impl SymbolTable {
         &self.data
     }
 
-    /// True for a rarely executed part of a function that the compiler placed elsewhere
-    /// (`name.cold`): code jumps into it and does not call it.
+    /// True for a part of a function that the compiler placed elsewhere (`name.cold`, `name.__part.1`): code jumps
+    /// into it and does not call it.
     #[must_use]
     pub fn is_split_off(&self, function: &Function) -> bool {
         self.names(function)

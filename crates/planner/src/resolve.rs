@@ -340,7 +340,10 @@ impl Finder<'_> {
                     return Ok(copies);
                 }
                 match symbols.members(self.pattern).as_slice() {
-                    [] => self.label().map(|site| vec![site]),
+                    [] => match self.only_copies_of_members()? {
+                        copies if copies.is_empty() => self.label().map(|site| vec![site]),
+                        copies => Ok(copies),
+                    },
                     members => self.with_copies(members),
                 }
             }

@@ -18,12 +18,13 @@ mod part;
 mod places;
 mod probes;
 mod refusing;
+mod same_code;
 mod selected;
 mod shown;
 
 pub use fate::Fate;
 pub use identified::identified;
-pub use namesakes::{namesakes, unshown};
+pub use namesakes::remarks;
 pub use pairing::keep_going;
 pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};

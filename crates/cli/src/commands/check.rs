@@ -86,8 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
     }
-    let unshown = select::unshown(&selected);
-    for message in select::namesakes(&selected).into_iter().chain(unshown) {
+    for message in select::remarks(&selected) {
         tell!("capriole: {message}");
     }
     let all = selected.iter().all(|e| e.fate.reason().is_none());

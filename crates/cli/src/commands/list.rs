@@ -140,8 +140,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
-    let unshown = select::unshown(&selected);
-    for message in select::namesakes(&selected).into_iter().chain(unshown) {
+    for message in select::remarks(&selected) {
         tell!("capriole: {message}");
     }
     Ok(ExitCode::SUCCESS)

@@ -2,7 +2,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{record, scratch, text};
+use crate::traces::{counted_and_told, record, scratch, text};
 use capriole_testkit::workshop::Workshop;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -251,4 +251,54 @@ int main(void)
             assert_eq!(calls, Some(expected), "{name} {event}: {json}");
         }
     }
+}
+
+/// The end of a name is enough, as for functions with a symbol; if several end so, each can be named.
+#[test]
+fn the_end_of_a_name_is_enough_for_inlined_functions() {
+    const SOURCE: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+namespace shop {
+struct Queue { int v; inline int put(int x) { v += x; return v * 2 + rand() % 2; } };
+struct Pile {
+	int v;
+	inline int put(int x) { v -= x; return v * 3 + rand() % 2; }
+	inline int take(int x) { v ^= x; return v * 5 + rand() % 2; }
+};
+}
+__attribute__((noinline)) int fill(shop::Queue &q, shop::Pile &p, int x)
+{
+	return q.put(x) + p.put(x) + p.take(x);
+}
+int main()
+{
+	shop::Queue q{0};
+	shop::Pile p{0};
+	int sum = 0;
+	for (int i = 0; i < 30; i++)
+		sum += fill(q, p, i);
+	printf("ok sum=%d calls=30\n", sum);
+}
+"#;
+    let shop = Workshop::new();
+    let Some(program) = shop.compile("g++", &["-g", "-O2"], SOURCE, "ends") else {
+        return;
+    };
+    let program = text(&program);
+    for name in [":take", ":Pile::take", ":shop::Pile::take", ":Queue::put"] {
+        let output = capriole(&["stat", "--json", "-e", name, "--", program]);
+        let (calls, json) = counted_and_told(&output);
+        assert_eq!(json["events"][0]["calls"], calls, "{name}: {json}");
+    }
+    let output = capriole(&["stat", "-e", ":put", "--", program]);
+    let said = told(&output);
+    assert!(!output.status.success(), "{said}");
+    for candidate in ["shop::Queue::put(int)", "shop::Pile::put(int)"] {
+        assert!(said.contains(candidate), "{said}");
+        let output = capriole(&["list", &format!(":{candidate}"), program]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+    let said = told(&capriole(&["check", "r :take", program]));
+    assert!(said.contains("inlined"), "{said}");
 }

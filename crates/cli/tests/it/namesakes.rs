@@ -4,7 +4,9 @@
 use crate::programs::{Compiler, build, build_go};
 use crate::target::{capriole, told};
 use crate::tools::have;
-use crate::traces::{events, record, record_program, scratch, text};
+use crate::traces::{counted_and_told, events, record, record_program, scratch, text};
+use capriole_testkit::workshop::Workshop;
+use serde_json::{Value, json};
 use std::path::Path;
 
 /// Instances of a generic function of Rust have one name; a place tells them apart where both are in a
@@ -202,4 +204,147 @@ fn libraries_are_shown_by_their_sonames() {
     let all = events(&trace);
     let object = all[0]["object"].as_str().expect("a path");
     assert!(object.contains("libsqlite3.so.0."), "{object}");
+}
+
+/// Functions whose basic blocks the linker has sorted: the entry need not be in the first range.
+#[test]
+fn a_function_in_several_places_is_entered_where_its_symbol_is() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__attribute__((noinline)) static int handle(int request)
+{
+	if (request % 10 == 0) {
+		for (int i = 0; i < request; i++)
+			putchar('a' + i % 26);
+		putchar('\n');
+		return request / 7;
+	}
+	if (request > 5)
+		request += rand() % 3;
+	return request * 2 + 1;
+}
+int main(void)
+{
+	int sum = 0;
+	for (int i = 1; i <= 40; i++)
+		sum += handle(i);
+	printf("ok sum=%d calls=40\n", sum);
+	return 0;
+}
+"#;
+    let shop = Workshop::new();
+    let flags = ["-g", "-O2", "-fbasic-block-sections=all"];
+    let Some(program) = shop.compile("clang", &flags, SOURCE, "blocks") else {
+        return;
+    };
+    let words = [
+        "stat",
+        "--json",
+        "-e",
+        ":handle max(request)",
+        "-e",
+        "r :handle",
+    ];
+    let output = capriole(&[&words[..], &["--", text(&program)]].concat());
+    let (calls, json) = counted_and_told(&output);
+    let rows = json["events"].as_array().expect("a list");
+    assert_eq!(rows.len(), 2, "{json}");
+    assert!(rows.iter().all(|row| row["calls"] == calls), "{json}");
+    assert_eq!(
+        json["groups"][0]["rows"][0]["measures"][0]["value"], 40,
+        "{json}"
+    );
+    assert!(!told(&output).contains("left out"), "{}", told(&output));
+    // Its other parts are no functions.
+    let output = capriole(&["stat", "--json", "-e", ":handle*", "--", text(&program)]);
+    let (calls, json) = counted_and_told(&output);
+    let rows = json["events"].as_array().expect("a list");
+    assert_eq!(
+        (rows.len(), rows[0]["calls"].as_u64()),
+        (1, Some(calls)),
+        "{json}"
+    );
+}
+
+/// Identical functions, folded by the compiler or the linker: one place cannot tell which is called, and this is
+/// said with the names.
+#[test]
+fn functions_of_one_code_are_told() {
+    const SOURCE: &str = r#"
+#include <cstdio>
+#include <cstdlib>
+#define KEPT __attribute__((noinline))
+static KEPT int twice(int count) { volatile int kept = count; return kept * 2 + std::rand() % 2; }
+static KEPT int doubled(int amount) { volatile int kept = amount; return kept * 2 + std::rand() % 2; }
+static KEPT int alone(int of) { volatile int kept = of; return kept * 5 + std::rand() % 2; }
+struct Box { int v; Box(int v); KEPT int get(int x) { volatile int k = x; return v + k; } };
+struct Bag { int v; KEPT int get(int y) { volatile int k = y; return v + k; } };
+KEPT Box::Box(int v) : v(v + std::rand() % 2) {}
+int main()
+{
+	int sum = 0;
+	Box box(1);
+	Bag bag{2};
+	for (int i = 0; i < 10; i++)
+		sum += twice(i) + box.get(i) + alone(i);
+	for (int i = 0; i < 20; i++)
+		sum += doubled(i) + bag.get(i);
+	printf("ok sum=%d calls=30\n", sum);
+}
+"#;
+    let shop = Workshop::new();
+    let lld = [
+        "-g",
+        "-O2",
+        "-ffunction-sections",
+        "-fuse-ld=lld",
+        "-Wl,--icf=all",
+    ];
+    for (compiler, flags, folds_members) in
+        [("g++", &["-g", "-O2"][..], false), ("clang++", &lld, true)]
+    {
+        let Some(program) = shop.compile(compiler, flags, SOURCE, compiler) else {
+            continue;
+        };
+        let path = text(&program);
+        let events = ["-e", ":twice", "-e", ":alone", "-e", "p:box :Box::Box"];
+        let output = capriole(&[&["stat", "--json"], &events[..], &["--", path]].concat());
+        let (calls, json) = counted_and_told(&output);
+        let told = told(&output);
+        assert_eq!(json["events"][0]["calls"], calls, "{told}");
+        assert_eq!(json["events"][1]["calls"], 10, "{told}");
+        assert!(told.contains("\n  twice(int) = doubled(int)\n"), "{told}");
+        assert_eq!(told.matches(" = ").count(), 1, "{told}");
+
+        let output = capriole(&["list", "--json", ":doubled", path]);
+        let told = crate::target::told(&output);
+        assert!(told.contains("\n  doubled(int) = twice(int)\n"), "{told}");
+        let sites: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(sites[0]["same_code"], json!(["twice(int)"]), "{told}");
+        let members = crate::target::told(&capriole(&["check", ":B*::get*", path]));
+        let folded = members.contains("Bag::get(int) = Box::get(int)");
+        assert_eq!(folded, folds_members, "{members}");
+    }
+}
+
+#[test]
+fn spellings_of_one_name_are_not_told() {
+    let Some(program) = build(Compiler::Gcc, "namesakes.c", &[]) else {
+        return;
+    };
+    let events = [
+        "-e",
+        "libc:malloc",
+        "-e",
+        "libc:fopen",
+        "-e",
+        "libc:read",
+        "-e",
+        "libc:open",
+    ];
+    let output = capriole(&[&["stat"], &events[..], &["--", text(&program)]].concat());
+    let told = told(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(!told.contains("one code"), "{told}");
 }

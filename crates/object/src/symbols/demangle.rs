@@ -24,6 +24,22 @@ pub struct Demangled {
     pub(super) separator: &'static str,
 }
 
+impl Demangled {
+    /// True if a name without blanks is the end of this one, in some class, namespace or module; arguments of
+    /// templates may be left out.
+    pub fn is_member(&self, wanted: &str) -> bool {
+        let is_wanted = |name: &str| {
+            let name = without_blanks(name);
+            let outer = name.strip_suffix(wanted);
+            outer.is_some_and(|outer| outer.is_empty() || outer.ends_with(self.separator))
+        };
+        is_wanted(&self.full)
+            || is_wanted(&self.short)
+            || is_wanted(&without_template_arguments(&self.short))
+            || is_wanted(&without_tags(&self.short))
+    }
+}
+
 /// True if the name looks like a mangled name.
 pub fn is_mangled(name: &str) -> bool {
     let mut prefixes = ["_Z", "__Z", "_R", "_GLOBAL__"].iter();

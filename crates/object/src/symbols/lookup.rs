@@ -1,8 +1,6 @@
 //! Lookup of functions by name.
 
-use super::demangle::{
-    self, Demangled, last_identifier, without_blanks, without_tags, without_template_arguments,
-};
+use super::demangle::{self, Demangled, last_identifier, without_blanks, without_tags};
 use super::dlang;
 use super::parts::TAG;
 use super::read::split_version;
@@ -141,17 +139,6 @@ impl SymbolTable {
     #[must_use]
     pub fn members(&self, name: &str) -> Vec<Found<'_>> {
         let wanted = without_blanks(name.trim_start_matches(':'));
-        let matches = |demangled: &Demangled| {
-            let is_wanted = |name: &str| {
-                let name = without_blanks(name);
-                let outer = name.strip_suffix(wanted.as_str());
-                outer.is_some_and(|outer| outer.is_empty() || outer.ends_with(demangled.separator))
-            };
-            is_wanted(&demangled.full)
-                || is_wanted(&demangled.short)
-                || is_wanted(&without_template_arguments(&demangled.short))
-                || is_wanted(&without_tags(&demangled.short))
-        };
         let identifier = last_identifier(&wanted);
         if identifier.is_none() && !demangle::may_be_code(&wanted) {
             return Vec::new();
@@ -161,7 +148,7 @@ impl SymbolTable {
             let name = self.raw.text(symbol);
             let may_be = demangle::is_mangled(name)
                 && identifier.is_none_or(|identifier| name.contains(identifier));
-            (may_be && matches(&demangle::demangle(name)?)).then_some(index as u32)
+            (may_be && demangle::demangle(name)?.is_member(&wanted)).then_some(index as u32)
         });
         let mut found: Vec<u32> = found.collect();
         if found.is_empty() {
@@ -334,9 +321,10 @@ fn is_shown(name: &str, matches: impl Fn(&str) -> bool) -> bool {
         && (matches(&shown::typed(name)) || matches(&shown::bare(name)))
 }
 
-/// True for the names that GCC and clang give to the rarely executed part of a function.
+/// True for the names that GCC and clang give to the rarely executed part of a function, and to others that lie
+/// apart (`-fbasic-block-sections`: `name.__part.1`).
 pub(super) fn is_cold(name: &str) -> bool {
-    name.ends_with(".cold") || name.contains(".cold.")
+    name.ends_with(".cold") || name.contains(".cold.") || name.contains(".__part.")
 }
 
 /// Replaces the type arguments in a name of Go by `[...]`. `None` if its brackets do not match.

@@ -41,7 +41,7 @@ pub(super) fn choose<'a>(
             several => return used(objects, probe, several),
         }
         // Copies in the program itself come before members that only have the name's end.
-        if fit == Fit::Whole && has_copies(opened_main, probe) {
+        if has_copies(opened_main, probe, fit) {
             return Ok(opened_main);
         }
     }
@@ -87,13 +87,18 @@ fn has_label(object: &Object, place: &Place) -> bool {
     matches!(other, Ok(Some(OtherSymbol::Label(address))) if file.is_text(address))
 }
 
-fn has_copies(objects: &[Arc<Object>], probe: &Probe) -> bool {
+/// True if debug information has a function that fits, of which only inlined copies need be there.
+fn has_copies(objects: &[Arc<Object>], probe: &Probe, fit: Fit) -> bool {
     let Place::Symbol { pattern, .. } = &probe.place else {
         return false;
     };
     objects.iter().any(|object| {
         let debug = object.file().debug();
-        debug.is_ok_and(|debug| debug.functions(pattern).is_ok_and(|f| !f.is_empty()))
+        let found = debug.and_then(|debug| match fit {
+            Fit::Whole => debug.functions(pattern),
+            Fit::Member => debug.members(pattern),
+        });
+        found.is_ok_and(|found| !found.is_empty())
     })
 }
 

@@ -48,7 +48,20 @@ impl Finder<'_> {
         let Some(debug) = self.debug() else {
             return Ok(Vec::new());
         };
-        let places = debug.functions(self.pattern).unwrap_or_default();
+        self.of_one_function(debug.functions(self.pattern).unwrap_or_default())
+    }
+
+    /// Like [`Finder::only_copies`], for a function of any class, namespace or module whose name ends with the
+    /// requested one.
+    pub(super) fn only_copies_of_members(&self) -> Result<Vec<Site>, ResolveError> {
+        let Some(debug) = self.debug() else {
+            return Ok(Vec::new());
+        };
+        self.of_one_function(debug.members(self.pattern).unwrap_or_default())
+    }
+
+    /// Converts places to sites, if they are all of one function.
+    fn of_one_function(&self, places: Vec<FunctionPlace>) -> Result<Vec<Site>, ResolveError> {
         let mut found: Vec<(Namesake, Vec<Site>)> = Vec::new();
         for whole in apart(places) {
             let Some(first) = whole.places.first() else {
@@ -81,7 +94,10 @@ impl Finder<'_> {
     /// True if debug information has copies of the function with the requested name that are inlined.
     pub(super) fn is_only_inlined(&self) -> bool {
         let debug = self.object.file().debug();
-        let places = debug.and_then(|debug| debug.functions(self.pattern));
+        let places = debug.and_then(|debug| {
+            let whole = debug.functions(self.pattern);
+            whole.or_else(|_| debug.members(self.pattern))
+        });
         places.is_ok_and(|places| places.iter().any(|place| place.site.frame().inlined))
     }
 

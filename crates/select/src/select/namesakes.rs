@@ -1,15 +1,24 @@
-//! Functions that share the name of a selected one and are left out.
+//! What the names of selected functions do not tell: functions that share the name of one and are left out,
+//! functions that share its code, and parameters that cannot be shown.
 
 use super::Selected;
 use super::part::Part;
+use super::same_code::shared_code;
 use capriole_planner::resolve::{Body, Namesake, Site, namesakes as known_namesakes};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
+/// Returns what has to be said about the names of selected functions and of their parameters, a message each.
+pub fn remarks(selected: &[Selected]) -> Vec<String> {
+    let namesakes = namesakes(selected).into_iter();
+    let all = namesakes.chain(shared_code(selected));
+    all.chain(unshown(selected)).collect()
+}
+
 /// Returns a message for each function that an event names, if the compiler has put more code under
 /// that name, which gets no probe: copies for some callers (`name.isra.0`), and `static` functions
 /// of other source files that have no symbol of their own, or only such a one.
-pub fn namesakes(selected: &[Selected]) -> Vec<String> {
+fn namesakes(selected: &[Selected]) -> Vec<String> {
     let mut taken = HashSet::new();
     for Selected { site, .. } in selected {
         taken.insert((site.object.path(), site.file_offset));
@@ -86,7 +95,7 @@ fn variants(site: &Site, linkage: &str) -> Vec<(String, u64)> {
 
 /// Returns a message for each parameter that `$arg*` leaves out, because it has no known value, or one
 /// of a type that cannot be shown.
-pub fn unshown(selected: &[Selected]) -> Vec<String> {
+fn unshown(selected: &[Selected]) -> Vec<String> {
     let mut messages: Vec<String> = Vec::new();
     for event in selected.iter().filter(|event| !event.origin.is_implied()) {
         for (name, reason) in &event.fields.unshown {

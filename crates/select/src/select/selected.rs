@@ -3,6 +3,7 @@
 use super::fate::Fate;
 use super::part::{Origin, Part};
 use super::places::condition;
+use super::same_code::same_code;
 use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
@@ -245,6 +246,10 @@ impl Selected {
         });
         if let Body::Inlined { function } = &self.site.body {
             site["inlined"] = json!(function);
+        }
+        let others = same_code(&self.site);
+        if !others.is_empty() {
+            site["same_code"] = json!(others);
         }
         match self.role() {
             Role::Point | Role::Entry => {}
