@@ -33,8 +33,18 @@
 #define SP	144
 #define SPARE	152	/* not a register: for the routine */
 
-/* Flags that neither sahf nor an addition restores: trap, direction, nested task. */
-#define UNUSUAL	0x4500
+/* Flags that neither sahf nor an addition restores: trap, direction, nested task, alignment check. */
+#define UNUSUAL	0x44500
+#define ALIGNMENT_CHECK	0x40000
+
+/* The direction flag may be set in the middle of a string copy, and C wants it clear; nor does C keep to
+ * aligned accesses. */
+.macro	FLAGS_FOR_C
+	cld
+	pushfq
+	andl	$~ALIGNMENT_CHECK, (%rsp)
+	popfq
+.endm
 
 	.section capriole_text, "ax", @progbits
 
@@ -427,8 +437,7 @@
 	jnz	.Lunusual_\name
 	RUN	\name, \function, \argument, \flags
 .Lunusual_\name:
-	/* The direction flag may be set in the middle of a string copy, and C wants it clear. */
-	cld
+	FLAGS_FOR_C
 	RUN	\name\()_unusual, \function, \argument, 2
 	.cfi_endproc
 	.size	\name, . - \name
@@ -612,8 +621,9 @@ capriole_return:
 	mov	(%rcx,%rax), %r15
 	mov	%r15, IP(%rsp)
 	DESCRIBE
-	cld
-	lea	R15(%rsp), %rsi
+	testl	$UNUSUAL, FLAGS(%rsp)
+	jnz	3f
+4:	lea	R15(%rsp), %rsi
 	and	$-16, %rsp
 	call	capriole_returned
 	mov	%rbp, %rsp
@@ -632,6 +642,8 @@ capriole_return:
 	pushq	FLAGS(%rsp)
 	popfq
 	jmp	2b
+3:	FLAGS_FOR_C
+	jmp	4b
 	.cfi_endproc
 	.size	capriole_return, . - capriole_return
 

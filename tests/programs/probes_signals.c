@@ -279,9 +279,79 @@ static void faults_later(void)
 	IS(fault, probes[0].address);
 }
 
+static inline void check_alignment(int checks)
+{
+	if (checks)
+		__asm__ volatile("sub $128, %%rsp; pushfq; orl $0x40000, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+	else
+		__asm__ volatile("sub $128, %%rsp; pushfq; andl $~0x40000, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+}
+
+/* At an address that is no multiple of 8. */
+static char words[32] __attribute__((aligned(8)));
+static volatile long read_words;
+
+static void reads(void)
+{
+	read_words += *(volatile long *)(words + 1);
+}
+
+static int reads_before(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	CHECK(regs->flags & 0x40000);
+	reads();
+	return at_work(p, regs);
+}
+
+static void reads_after(struct capriole_probe *p, struct capriole_regs *regs, unsigned long flags)
+{
+	(void)p, (void)regs, (void)flags;
+	reads();
+}
+
+static int reads_at_return(struct capriole_call *call, struct capriole_regs *regs)
+{
+	(void)call;
+	CHECK(regs->flags & 0x40000);
+	reads();
+	return 0;
+}
+
+/* A thread has its accesses checked for alignment; handlers have not, but for those that only read registers. */
+static void alignment(void)
+{
+	for (int kind = 0; kind < 6; kind++) {
+		struct capriole_probe p = {
+			.address = (void *)work, .pre = reads_before,
+			.flags = kind & 1 ? CAPRIOLE_NO_OPTIMIZE : 0, .post = kind & 2 ? reads_after : NULL,
+		};
+		struct capriole_return_probe r = {
+			.probe.address = (void *)work, .handler = reads_at_return, .by_address = kind == 5,
+		};
+		long before = hits, read;
+		words[1] = 1;
+		OK(capriole_probe_register(&p));
+		if (kind >= 4)
+			OK(capriole_return_probe_register(&r));
+		read = read_words;
+		for (int n = 0; n < 100; n++) {
+			check_alignment(1);
+			long result = work(n);
+			check_alignment(0);
+			IS(result, n + 1);
+		}
+		IS(hits, before + 100);
+		IS(read_words - read, 100 * (1 + !!(kind & 2) + (kind >= 4)));
+		if (kind >= 4)
+			OK(capriole_return_probe_unregister(&r));
+		OK(capriole_probe_unregister(&p));
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct part parts[] = {
+		{ "alignment", alignment },
 		{ "actions", actions },
 		{ "meanwhile", meanwhile },
 		{ "faults", faults },

@@ -1,13 +1,11 @@
 /*
- * Threads in unusual states. `states checked`: one runs with EFLAGS.AC, so that unaligned
- * accesses fault. `states timeless`: the program may not read the time stamp counter.
+ * Threads in unusual states. `states timeless`: the program may not read the time stamp counter.
  * `states painted`: on each line of standard input calls `painted` on a stack filled with a
  * pattern, and answers with the greatest number of bytes below the stack pointer at its entry
  * that were changed. All but the last answer "called". Ends when the input ends.
  */
 #include "common.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 
 #define PATTERN 0xa5
@@ -22,23 +20,11 @@ __asm__(".pushsection .text\n"
 	".balign 64, 0xcc\n.globl on_stack\n.type on_stack, @function\non_stack:\n"
 	"push %rbx\n mov %rsp, %rbx\n mov %rdx, %rsp\n call painted\n mov %rbx, %rsp\n"
 	"pop %rbx\n ret\n.size on_stack, . - on_stack\n"
-	/* runs with EFLAGS.AC; pause(2) */
-	".balign 64, 0xcc\n.globl checked\n.type checked, @function\nchecked:\n"
-	"pushfq\n orq $0x40000, (%rsp)\n popfq\n movl $1, (%rdi)\n"
-	"1: mov $34, %eax\n syscall\n jmp 1b\n.size checked, . - checked\n"
 	".popsection\n");
 
 extern uint64_t on_stack(uint64_t, const char *, void *);
-extern void checked(volatile int *);
 
 static unsigned char stack[STACK] __attribute__((aligned(4096)));
-static volatile int is_checked;
-
-static void *check(void *unused)
-{
-	checked(&is_checked);
-	return unused;
-}
 
 /* The greatest depth of many calls: some of them change packets. */
 static long deepest(void)
@@ -62,14 +48,8 @@ int main(int count, char **words)
 {
 	char line[64];
 	CHECK(count == 2);
-	if (strcmp(words[1], "checked") == 0) {
-		pthread_t thread;
-		CHECK(pthread_create(&thread, NULL, check, NULL) == 0);
-		while (!is_checked)
-			usleep(1000);
-	} else if (strcmp(words[1], "timeless") == 0) {
+	if (strcmp(words[1], "timeless") == 0)
 		CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0);
-	}
 	ready();
 	while (fgets(line, sizeof line, stdin)) {
 		if (strcmp(words[1], "painted") == 0)

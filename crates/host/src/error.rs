@@ -56,16 +56,6 @@ pub enum TargetError {
         /// Name of the tracer.
         name: String,
     },
-    /// A thread runs with alignment checks enabled (EFLAGS.AC).
-    #[error(
-        "thread {tid} of process {pid} has alignment checks enabled (EFLAGS.AC), which the code of a probe would not pass; clear that flag in the program"
-    )]
-    AlignmentCheck {
-        /// The process.
-        pid: i32,
-        /// The thread.
-        tid: i32,
-    },
     /// The program may not read the time stamp counter.
     #[error(
         "process {pid} has given up the right to read the time stamp counter (prctl PR_SET_TSC), which probes read: a probe would kill it; remove that call from the program"

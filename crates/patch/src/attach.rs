@@ -46,7 +46,6 @@ use crate::recover;
 use crate::recover::{InUse, Kept};
 use crate::returns::Region;
 use crate::session::{Agent, SessionMemory, write};
-use crate::states;
 use capriole_codegen::detour::CompileError;
 use capriole_codegen::runtime::ClockReading;
 use capriole_codegen::work::Work;
@@ -534,7 +533,6 @@ fn examine(
         recover::clear_the_way(&**host, kind)?;
         stopped = host.stop()?;
     }
-    states::refuse_alignment_check(&*stopped)?;
     let mut survey = Survey::of(process, &*stopped, remote);
     if guards.have_own_storage() {
         survey.rseq_offset = None;

@@ -3,24 +3,8 @@
 
 use crate::session::Agent;
 use capriole_host::error::TargetError;
-use capriole_host::host::{StoppedThreads, TargetMemory};
+use capriole_host::host::TargetMemory;
 use capriole_ledger::Ledger;
-
-/// Refuses a program with a thread whose memory accesses are checked for alignment: a detour's
-/// accesses need not be aligned.
-pub(crate) fn refuse_alignment_check(stopped: &dyn StoppedThreads) -> Result<(), TargetError> {
-    match stopped
-        .threads()
-        .iter()
-        .find(|thread| thread.checks_alignment())
-    {
-        Some(thread) => Err(TargetError::AlignmentCheck {
-            pid: stopped.pid(),
-            tid: thread.tid,
-        }),
-        None => Ok(()),
-    }
-}
 
 impl Agent {
     /// Refuses a program that has forbidden itself to read the time stamp counter (`PR_SET_TSC`): a

@@ -53,13 +53,28 @@ capriole_patience:
 
 	.text
 
-/* The entries are called from a detour with their argument on the stack and keep
- * every register and the flags; only the argument's slot changes. The direction flag may be set in the middle of
- * somebody's string copy, and C wants it clear. */
-.macro	SAVE
+	.equ	ALIGNMENT_CHECK, 1 << 18
+
+/* Saves the flags. The direction flag may be set in the middle of somebody's string copy, and C wants it
+ * clear; nor does C keep to aligned accesses. */
+.macro	SAVE_FLAGS
 	pushfq
 	.cfi_adjust_cfa_offset 8
 	cld
+	testl	$ALIGNMENT_CHECK, (%rsp)
+	jz	.Lunchecked\@
+	pushfq
+	.cfi_adjust_cfa_offset 8
+	andl	$~ALIGNMENT_CHECK, (%rsp)
+	popfq
+	.cfi_adjust_cfa_offset -8
+.Lunchecked\@:
+.endm
+
+/* The entries are called from a detour with their argument on the stack and keep
+ * every register and the flags; only the argument's slot changes. */
+.macro	SAVE
+	SAVE_FLAGS
 	push	%rax
 	.cfi_adjust_cfa_offset 8
 	push	%rcx
@@ -114,9 +129,7 @@ capriole_patience:
 .endm
 /* The same with all registers, in the order of their numbers, the flags behind them. */
 .macro	SAVE_ALL
-	pushfq
-	.cfi_adjust_cfa_offset 8
-	cld
+	SAVE_FLAGS
 	push	%r15
 	.cfi_adjust_cfa_offset 8
 	.cfi_rel_offset r15, 0

@@ -484,9 +484,7 @@ fn code_of_target(error: &TargetError) -> Code {
         TargetError::Vanished { .. } | TargetError::Killed { .. } => Code::Vanished,
         TargetError::NotPermitted { .. } => Code::NotPermitted,
         TargetError::AlreadyTraced { .. } => Code::AlreadyTraced,
-        TargetError::AlignmentCheck { .. } | TargetError::ForbiddenClock { .. } => {
-            Code::ForbiddenByProgram
-        }
+        TargetError::ForbiddenClock { .. } => Code::ForbiddenByProgram,
         TargetError::Occupied { .. }
         | TargetError::Filtering { .. }
         | TargetError::Unstoppable { .. }

@@ -317,44 +317,44 @@ fn check_detours() {
                 r11: live, saved
                 flags: live, saved
       detour    185 bytes, for threads as glibc 2.36 has them
-      save      0x40410e: mov %rdx,-0x10(%rsp)
-                0x404113: mov %r11,-0x18(%rsp)
-                0x404118: mov %r10,-0x20(%rsp)
-                0x40411d: lahf
-                0x40411e: seto %al
-                0x404121: mov %rax,-0x28(%rsp)
-      record    0x404126: lea descriptor,%rax
-                0x40412d: mov %rax,%fs:0x928               restartable from here
-                0x404136: movslq %fs:0x924,%r11            the CPU
-                0x40413f: shl $6,%r11
-                0x404143: add streams,%r11
-                0x40414a: rdtsc                            the time
-                0x40414c: mov (%r11),%r10d
-                0x404150: add $4,%r10d
-                0x404154: cmp 4(%r11),%r10d
-                0x404158: ja cold                          no room
-                0x40415a: cmp $limit,%r10d
-                0x404161: ja cold                          no room
-                0x404163: mov %eax,-0x20(%r11,%r10,8)
-                0x404168: mov %edx,-0x1c(%r11,%r10,8)
-                0x40416d: mov %rdi,-0x10(%r11,%r10,8)      arg1
-                0x404172: mov -0x10(%rsp),%rax
-                0x404177: mov %rax,-8(%r11,%r10,8)         third
-                0x40417c: movl $0,-0x18(%r11,%r10,8)       event 0
-                0x404185: mov %fs:0x2d0,%eax               the thread's id
-                0x40418d: mov %eax,-0x14(%r11,%r10,8)
-      commit    0x404192: mov %r10d,(%r11)
-      restore   0x404196: mov -0x28(%rsp),%rax
-                0x40419b: add $0x7f,%al
-                0x40419d: sahf
-                0x40419e: mov -0x20(%rsp),%r10
-                0x4041a3: mov -0x18(%rsp),%r11
-                0x4041a8: mov -0x10(%rsp),%rdx
-      copy      0x4041ad: push %rbp                        of 0x401070
-                0x4041ae: mov %rsp,%rbp                    of 0x401071
-                0x4041b1: mov %rdi,%rax                    of 0x401074
-      go on     0x4041b4: jmp 0x401077
-      cold      14 bytes, and 107 shared: `switch` if a packet is full, `locked` if restarted
+      save      0x40412e: mov %rdx,-0x10(%rsp)
+                0x404133: mov %r11,-0x18(%rsp)
+                0x404138: mov %r10,-0x20(%rsp)
+                0x40413d: lahf
+                0x40413e: seto %al
+                0x404141: mov %rax,-0x28(%rsp)
+      record    0x404146: lea descriptor,%rax
+                0x40414d: mov %rax,%fs:0x928               restartable from here
+                0x404156: movslq %fs:0x924,%r11            the CPU
+                0x40415f: shl $6,%r11
+                0x404163: add streams,%r11
+                0x40416a: rdtsc                            the time
+                0x40416c: mov (%r11),%r10d
+                0x404170: add $4,%r10d
+                0x404174: cmp 4(%r11),%r10d
+                0x404178: ja cold                          no room
+                0x40417a: cmp $limit,%r10d
+                0x404181: ja cold                          no room
+                0x404183: mov %eax,-0x20(%r11,%r10,8)
+                0x404188: mov %edx,-0x1c(%r11,%r10,8)
+                0x40418d: mov %rdi,-0x10(%r11,%r10,8)      arg1
+                0x404192: mov -0x10(%rsp),%rax
+                0x404197: mov %rax,-8(%r11,%r10,8)         third
+                0x40419c: movl $0,-0x18(%r11,%r10,8)       event 0
+                0x4041a5: mov %fs:0x2d0,%eax               the thread's id
+                0x4041ad: mov %eax,-0x14(%r11,%r10,8)
+      commit    0x4041b2: mov %r10d,(%r11)
+      restore   0x4041b6: mov -0x28(%rsp),%rax
+                0x4041bb: add $0x7f,%al
+                0x4041bd: sahf
+                0x4041be: mov -0x20(%rsp),%r10
+                0x4041c3: mov -0x18(%rsp),%r11
+                0x4041c8: mov -0x10(%rsp),%rdx
+      copy      0x4041cd: push %rbp                        of 0x401070
+                0x4041ce: mov %rsp,%rbp                    of 0x401071
+                0x4041d1: mov %rdi,%rax                    of 0x401074
+      go on     0x4041d4: jmp 0x401077
+      cold      14 bytes, and 138 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // Dead flags, and an indirect jump that does not return.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table", path], 0), @r"
@@ -375,35 +375,35 @@ fn check_detours() {
                 r11: live, saved
                 flags: dead, not saved
       detour    161 bytes, for threads as glibc 2.36 has them
-      save      0x4040ee: mov %rax,-0x10(%rsp)
-                0x4040f3: mov %rdx,-0x18(%rsp)
-                0x4040f8: mov %r11,-0x20(%rsp)
-                0x4040fd: mov %r10,-0x28(%rsp)
-      record    0x404102: lea descriptor,%rax
-                0x404109: mov %rax,%fs:0x928               restartable from here
-                0x404112: movslq %fs:0x924,%r11            the CPU
-                0x40411b: shl $6,%r11
-                0x40411f: add streams,%r11
-                0x404126: rdtsc                            the time
-                0x404128: mov (%r11),%r10d
-                0x40412c: add $2,%r10d
-                0x404130: cmp 4(%r11),%r10d
-                0x404134: ja cold                          no room
-                0x404136: cmp $limit,%r10d
-                0x40413d: ja cold                          no room
-                0x40413f: mov %eax,-0x10(%r11,%r10,8)
-                0x404144: mov %edx,-0xc(%r11,%r10,8)
-                0x404149: movl $0,-8(%r11,%r10,8)          event 0
-                0x404152: mov %fs:0x2d0,%eax               the thread's id
-                0x40415a: mov %eax,-4(%r11,%r10,8)
-      commit    0x40415f: mov %r10d,(%r11)
-      restore   0x404163: mov -0x28(%rsp),%r10
-                0x404168: mov -0x20(%rsp),%r11
-                0x40416d: mov -0x18(%rsp),%rdx
-                0x404172: mov -0x10(%rsp),%rax
-      copy      0x404177: and $3,%edi                      of 0x4010b0
-                0x40417a: jmpq *0x402000(,%rdi,8)          of 0x4010b3
-      cold      14 bytes, and 96 shared: `switch` if a packet is full, `locked` if restarted
+      save      0x40410e: mov %rax,-0x10(%rsp)
+                0x404113: mov %rdx,-0x18(%rsp)
+                0x404118: mov %r11,-0x20(%rsp)
+                0x40411d: mov %r10,-0x28(%rsp)
+      record    0x404122: lea descriptor,%rax
+                0x404129: mov %rax,%fs:0x928               restartable from here
+                0x404132: movslq %fs:0x924,%r11            the CPU
+                0x40413b: shl $6,%r11
+                0x40413f: add streams,%r11
+                0x404146: rdtsc                            the time
+                0x404148: mov (%r11),%r10d
+                0x40414c: add $2,%r10d
+                0x404150: cmp 4(%r11),%r10d
+                0x404154: ja cold                          no room
+                0x404156: cmp $limit,%r10d
+                0x40415d: ja cold                          no room
+                0x40415f: mov %eax,-0x10(%r11,%r10,8)
+                0x404164: mov %edx,-0xc(%r11,%r10,8)
+                0x404169: movl $0,-8(%r11,%r10,8)          event 0
+                0x404172: mov %fs:0x2d0,%eax               the thread's id
+                0x40417a: mov %eax,-4(%r11,%r10,8)
+      commit    0x40417f: mov %r10d,(%r11)
+      restore   0x404183: mov -0x28(%rsp),%r10
+                0x404188: mov -0x20(%rsp),%r11
+                0x40418d: mov -0x18(%rsp),%rdx
+                0x404192: mov -0x10(%rsp),%rax
+      copy      0x404197: and $3,%edi                      of 0x4010b0
+                0x40419a: jmpq *0x402000(,%rdi,8)          of 0x4010b3
+      cold      14 bytes, and 127 shared: `switch` if a packet is full, `locked` if restarted
     ");
     // In the middle of a function, where the red zone may be in use; with a neighbour's copy.
     insta::assert_snapshot!(of(&program, &["check", ":shape_table+15", path], 0), @r"
@@ -425,44 +425,44 @@ fn check_detours() {
                 r11: live, saved
                 flags: live, saved
       detour    192 bytes, for threads as glibc 2.36 has them
-      copy      0x404268: mov $1,%eax                      of 0x4010ba
-      go on     0x40426d: jmp 0x40410e
-      save      0x40410e: lea -0x80(%rsp),%rsp
-                0x404113: mov %rax,-0x10(%rsp)
-                0x404118: mov %rdx,-0x18(%rsp)
-                0x40411d: mov %r11,-0x20(%rsp)
-                0x404122: mov %r10,-0x28(%rsp)
-                0x404127: lahf
-                0x404128: seto %al
-                0x40412b: mov %rax,-0x30(%rsp)
-      record    0x404130: lea descriptor,%rax
-                0x404137: mov %rax,%fs:0x928               restartable from here
-                0x404140: movslq %fs:0x924,%r11            the CPU
-                0x404149: shl $6,%r11
-                0x40414d: add streams,%r11
-                0x404154: rdtsc                            the time
-                0x404156: mov (%r11),%r10d
-                0x40415a: add $2,%r10d
-                0x40415e: cmp 4(%r11),%r10d
-                0x404162: ja cold                          no room
-                0x404164: cmp $limit,%r10d
-                0x40416b: ja cold                          no room
-                0x40416d: mov %eax,-0x10(%r11,%r10,8)
-                0x404172: mov %edx,-0xc(%r11,%r10,8)
-                0x404177: movl $0,-8(%r11,%r10,8)          event 0
-                0x404180: mov %fs:0x2d0,%eax               the thread's id
-                0x404188: mov %eax,-4(%r11,%r10,8)
-      commit    0x40418d: mov %r10d,(%r11)
-      restore   0x404191: mov -0x30(%rsp),%rax
-                0x404196: add $0x7f,%al
-                0x404198: sahf
-                0x404199: mov -0x28(%rsp),%r10
-                0x40419e: mov -0x20(%rsp),%r11
-                0x4041a3: mov -0x18(%rsp),%rdx
-                0x4041a8: mov -0x10(%rsp),%rax
-                0x4041ad: lea 0x80(%rsp),%rsp
-      copy      0x4041b5: ret                              of 0x4010bf
-      cold      14 bytes, and 102 shared: `switch` if a packet is full, `locked` if restarted
+      copy      0x404298: mov $1,%eax                      of 0x4010ba
+      go on     0x40429d: jmp 0x40412e
+      save      0x40412e: lea -0x80(%rsp),%rsp
+                0x404133: mov %rax,-0x10(%rsp)
+                0x404138: mov %rdx,-0x18(%rsp)
+                0x40413d: mov %r11,-0x20(%rsp)
+                0x404142: mov %r10,-0x28(%rsp)
+                0x404147: lahf
+                0x404148: seto %al
+                0x40414b: mov %rax,-0x30(%rsp)
+      record    0x404150: lea descriptor,%rax
+                0x404157: mov %rax,%fs:0x928               restartable from here
+                0x404160: movslq %fs:0x924,%r11            the CPU
+                0x404169: shl $6,%r11
+                0x40416d: add streams,%r11
+                0x404174: rdtsc                            the time
+                0x404176: mov (%r11),%r10d
+                0x40417a: add $2,%r10d
+                0x40417e: cmp 4(%r11),%r10d
+                0x404182: ja cold                          no room
+                0x404184: cmp $limit,%r10d
+                0x40418b: ja cold                          no room
+                0x40418d: mov %eax,-0x10(%r11,%r10,8)
+                0x404192: mov %edx,-0xc(%r11,%r10,8)
+                0x404197: movl $0,-8(%r11,%r10,8)          event 0
+                0x4041a0: mov %fs:0x2d0,%eax               the thread's id
+                0x4041a8: mov %eax,-4(%r11,%r10,8)
+      commit    0x4041ad: mov %r10d,(%r11)
+      restore   0x4041b1: mov -0x30(%rsp),%rax
+                0x4041b6: add $0x7f,%al
+                0x4041b8: sahf
+                0x4041b9: mov -0x28(%rsp),%r10
+                0x4041be: mov -0x20(%rsp),%r11
+                0x4041c3: mov -0x18(%rsp),%rdx
+                0x4041c8: mov -0x10(%rsp),%rax
+                0x4041cd: lea 0x80(%rsp),%rsp
+      copy      0x4041d5: ret                              of 0x4010bf
+      cold      14 bytes, and 133 shared: `switch` if a packet is full, `locked` if restarted
     ");
     insta::assert_snapshot!(of(&program, &["check", ":shape_reserved", "--json", path], 0), @r#"
     [
@@ -498,173 +498,173 @@ fn check_detours() {
         "red_zone": false,
         "detour": [
           {
-            "address": "0x40410e",
+            "address": "0x40412e",
             "text": "mov %rdx,-0x10(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x404113",
+            "address": "0x404133",
             "text": "mov %r11,-0x18(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x404118",
+            "address": "0x404138",
             "text": "mov %r10,-0x20(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x40411d",
+            "address": "0x40413d",
             "text": "lahf",
             "what": "save"
           },
           {
-            "address": "0x40411e",
+            "address": "0x40413e",
             "text": "seto %al",
             "what": "save"
           },
           {
-            "address": "0x404121",
+            "address": "0x404141",
             "text": "mov %rax,-0x28(%rsp)",
             "what": "save"
           },
           {
-            "address": "0x404126",
+            "address": "0x404146",
             "text": "lea descriptor,%rax",
             "what": "record"
           },
           {
-            "address": "0x40412d",
+            "address": "0x40414d",
             "text": "mov %rax,%fs:0x928",
             "what": "record",
             "note": "restartable from here"
           },
           {
-            "address": "0x404136",
+            "address": "0x404156",
             "text": "movslq %fs:0x924,%r11",
             "what": "record",
             "note": "the CPU"
           },
           {
-            "address": "0x40413f",
+            "address": "0x40415f",
             "text": "shl $6,%r11",
             "what": "record"
           },
           {
-            "address": "0x404143",
+            "address": "0x404163",
             "text": "add streams,%r11",
             "what": "record"
           },
           {
-            "address": "0x40414a",
+            "address": "0x40416a",
             "text": "rdtsc",
             "what": "record",
             "note": "the time"
           },
           {
-            "address": "0x40414c",
+            "address": "0x40416c",
             "text": "mov (%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x404150",
+            "address": "0x404170",
             "text": "add $2,%r10d",
             "what": "record"
           },
           {
-            "address": "0x404154",
+            "address": "0x404174",
             "text": "cmp 4(%r11),%r10d",
             "what": "record"
           },
           {
-            "address": "0x404158",
+            "address": "0x404178",
             "text": "ja cold",
             "what": "record",
             "note": "no room"
           },
           {
-            "address": "0x40415a",
+            "address": "0x40417a",
             "text": "cmp $limit,%r10d",
             "what": "record"
           },
           {
-            "address": "0x404161",
+            "address": "0x404181",
             "text": "ja cold",
             "what": "record",
             "note": "no room"
           },
           {
-            "address": "0x404163",
+            "address": "0x404183",
             "text": "mov %eax,-0x10(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404168",
+            "address": "0x404188",
             "text": "mov %edx,-0xc(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x40416d",
+            "address": "0x40418d",
             "text": "movl $0,-8(%r11,%r10,8)",
             "what": "record",
             "note": "event 0"
           },
           {
-            "address": "0x404176",
+            "address": "0x404196",
             "text": "mov %fs:0x2d0,%eax",
             "what": "record",
             "note": "the thread's id"
           },
           {
-            "address": "0x40417e",
+            "address": "0x40419e",
             "text": "mov %eax,-4(%r11,%r10,8)",
             "what": "record"
           },
           {
-            "address": "0x404183",
+            "address": "0x4041a3",
             "text": "mov %r10d,(%r11)",
             "what": "commit"
           },
           {
-            "address": "0x404187",
+            "address": "0x4041a7",
             "text": "mov -0x28(%rsp),%rax",
             "what": "restore"
           },
           {
-            "address": "0x40418c",
+            "address": "0x4041ac",
             "text": "add $0x7f,%al",
             "what": "restore"
           },
           {
-            "address": "0x40418e",
+            "address": "0x4041ae",
             "text": "sahf",
             "what": "restore"
           },
           {
-            "address": "0x40418f",
+            "address": "0x4041af",
             "text": "mov -0x20(%rsp),%r10",
             "what": "restore"
           },
           {
-            "address": "0x404194",
+            "address": "0x4041b4",
             "text": "mov -0x18(%rsp),%r11",
             "what": "restore"
           },
           {
-            "address": "0x404199",
+            "address": "0x4041b9",
             "text": "mov -0x10(%rsp),%rdx",
             "what": "restore"
           },
           {
-            "address": "0x40419e",
+            "address": "0x4041be",
             "text": "jmp 0x401055",
             "what": "go on"
           }
         ],
-        "detour_entry": "0x40410e",
+        "detour_entry": "0x40412e",
         "detour_bytes": {
           "own": 163,
           "cold": 14,
-          "shared": 102
+          "shared": 133
         },
         "registers": [
           {

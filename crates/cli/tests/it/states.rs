@@ -4,7 +4,7 @@ use crate::programs::{Compiler, build};
 use crate::target::{
     Running, assert_no_session, assert_text_is_the_files, capriole, command, looks, told,
 };
-use crate::traces::{scratch, text, until_recording};
+use crate::traces::{counted_and_told, scratch, text, until_recording};
 use std::process::{Command, Stdio};
 
 fn start(state: &str) -> Option<Running> {
@@ -46,9 +46,87 @@ fn is_refused(state: &str, what: &str) {
     assert_eq!(running.line(), "called");
 }
 
+/// Each kind of work for a hit, in calls with EFLAGS.AC and arguments that are not aligned.
 #[test]
-fn a_thread_whose_accesses_are_checked_for_alignment_is_refused() {
-    is_refused("checked", "EFLAGS.AC");
+fn a_thread_whose_accesses_are_checked_for_alignment_is_recorded() {
+    let Some(program) = build(Compiler::Gcc, "alignment_checked.c", &["-g"]) else {
+        return;
+    };
+    let record: &[&str] = &["record", "-o"];
+    let stat: &[&str] = &["stat"];
+    let several = [
+        "-e",
+        ":work n",
+        "-e",
+        ":work n p->a",
+        "-e",
+        "r :work $retval",
+        "-e",
+        ":work if n > 3",
+    ];
+    let adds = [
+        "-e",
+        ":work",
+        "-e",
+        ":work sum(n)",
+        "-e",
+        ":work hist(n) by a=$arg2",
+        "-e",
+        "latency(:work)",
+        "-e",
+        ":work max(n) by p->a",
+    ];
+    let kinds: [(&[&str], &[&str]); 16] = [
+        (record, &several),
+        (stat, &adds),
+        (record, &["-e", ":work $arg1 $arg2"]),
+        (
+            record,
+            &[
+                "-e",
+                ":work a=+1($arg2):s32 b=+5($arg2):s64 t=+0($arg3):string",
+            ],
+        ),
+        (record, &["-e", ":work p->a p->b p->text d $comm stack"]),
+        (record, &["-e", ":work n if p->a == 7"]),
+        (record, &["-e", "r :outer n=$entry:n r=$retval stack"]),
+        (record, &["--graph", ":work", "--graph", ":outer"]),
+        (
+            record,
+            &["--return=stack", "--graph", ":work", "--graph", ":outer"],
+        ),
+        (stat, &["-e", ":work"]),
+        (stat, &["-e", ":work hist($arg1) by key=p->a"]),
+        (stat, &["-e", ":work sum(n) by stack"]),
+        (stat, &["-e", "latency(:work)"]),
+        (stat, &["-e", "latency(:outer n -> :work n) by p->a"]),
+        (stat, &["--breakpoints", "-e", ":one_byte"]),
+        (
+            record,
+            &["--breakpoints", "-e", ":one_byte", "-e", ":work p->b stack"],
+        ),
+    ];
+    for (rseq, calls, stepped) in [(0, 200, ""), (1, 200, ""), (1, 8, "stepped")] {
+        for (how, what) in kinds {
+            let directory = scratch();
+            let trace = directory.path().join("t");
+            let place: &[&str] = if how == record { &[text(&trace)] } else { &[] };
+            let count = calls.to_string();
+            let mut program = vec!["--json", "--", text(&program), &count];
+            program.extend(Some(stepped).filter(|stepped| !stepped.is_empty()));
+            let words = [how, place, what, &program].concat();
+            let tunables = format!("glibc.pthread.rseq={rseq}");
+            let output = command(&words).env("GLIBC_TUNABLES", tunables).output();
+            let (counted, json) = counted_and_told(&output.expect("it starts"));
+            let case = format!("{what:?} {rseq} {stepped}: {json}");
+            assert_eq!(counted, calls, "{case}");
+            assert_eq!(json["ended"], "program ended", "{case}");
+            assert!(
+                json["events"].as_u64() >= Some(calls) || how == stat,
+                "{case}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -5,9 +5,6 @@ use crate::host::{CallTable, StoppedThread};
 /// General registers, in the order of `PTRACE_GETREGS`.
 pub type Registers = libc::user_regs_struct;
 
-/// EFLAGS.AC: the processor faults on an access whose address is not a multiple of its size.
-const ALIGNMENT_CHECK: u64 = 1 << 18;
-
 impl StoppedThread {
     /// Returns the program counter.
     pub fn pc(&self) -> u64 {
@@ -41,11 +38,6 @@ impl StoppedThread {
     /// Returns the number of the system call in which the thread was stopped.
     pub fn system_call(&self) -> Option<i64> {
         Some(self.registers.orig_rax as i64).filter(|number| *number >= 0)
-    }
-
-    /// True if the thread's memory accesses are checked for alignment.
-    pub fn checks_alignment(&self) -> bool {
-        self.registers.eflags & ALIGNMENT_CHECK != 0
     }
 }
 

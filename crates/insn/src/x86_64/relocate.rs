@@ -253,8 +253,12 @@ pub fn relocate(
     })
 }
 
+/// `int3`.
+const INT3: u8 = 0xcc;
 /// `push 8-byte constant(%rip)`: ff 35 rel32.
 const PUSH: usize = 6;
+/// That constant, with what aligns it: the thread may have its accesses checked for alignment.
+const CONSTANT: usize = 8 + 7;
 /// `jmp rel32`: e9 rel32.
 const JMP: usize = 5;
 /// `jcc rel32`: 0f 8x rel32.
@@ -270,10 +274,10 @@ fn copied_length(instruction: &Instruction) -> Result<usize, RelocateError> {
         FlowControl::ConditionalBranch => {
             short_branch(instruction, instruction.ip())?.len() + SHORT_JMP + JMP
         }
-        FlowControl::Call => PUSH + JMP + 8,
+        FlowControl::Call => PUSH + JMP + CONSTANT,
         FlowControl::IndirectCall => {
             let jump = encode(&jump_for(instruction), instruction.ip())?;
-            PUSH + jump.len() + 8
+            PUSH + jump.len() + CONSTANT
         }
         _ => encode(instruction, instruction.ip())?.len(),
     })
@@ -354,11 +358,15 @@ fn copy_call(
     } else {
         encode(&jump_for(instruction), behind_push)?
     };
-    // The constant directly follows the jump.
+    // The constant follows the jump.
+    let end = behind_push.wrapping_add(tail.len() as u64);
+    let before = (end.wrapping_neg() % 8) as usize;
     bytes.extend([0xff, 0x35]);
-    bytes.extend((tail.len() as u32).to_le_bytes());
+    bytes.extend(((tail.len() + before) as u32).to_le_bytes());
     bytes.extend(tail);
+    bytes.extend(std::iter::repeat_n(INT3, before));
     bytes.extend(instruction.next_ip().to_le_bytes());
+    bytes.extend(std::iter::repeat_n(INT3, CONSTANT - 8 - before));
     Ok(())
 }
 

@@ -80,20 +80,20 @@ fn copies_of_calls_push_the_original_return_address() {
     let bytes = [0xe8, 0, 1, 0, 0];
     assert_eq!(
         relocated(&bytes, 0x50_0000),
-        "0x500000: pushq 0x50000B\n0x500006: jmp 0x0000000000401105\n"
+        "0x500000: pushq 0x500010\n0x500006: jmp 0x0000000000401105\n"
     );
     let copy = relocate(&decode(&bytes), 0x50_0000).unwrap();
-    assert_eq!(copy.bytes[0xb..], (START + 5).to_le_bytes());
+    assert_eq!(copy.bytes[0x10..0x18], (START + 5).to_le_bytes());
     assert!(!copy.falls_through);
     // call *0x8(%rsp): the pushed word moves the operand.
     assert_eq!(
         relocated(&[0xff, 0x54, 0x24, 0x08], 0x50_0000),
-        "0x500000: pushq 0x50000A\n0x500006: jmpq *0x10(%rsp)\n"
+        "0x500000: pushq 0x500010\n0x500006: jmpq *0x10(%rsp)\n"
     );
     // call *0x78(%rsp): the new displacement no longer fits in 8 bits.
     assert_eq!(
         relocated(&[0xff, 0x54, 0x24, 0x78], 0x50_0000),
-        "0x500000: pushq 0x50000D\n0x500006: jmpq *0x80(%rsp)\n"
+        "0x500000: pushq 0x500010\n0x500006: jmpq *0x80(%rsp)\n"
     );
     // call *%rax
     assert_eq!(

@@ -3,6 +3,7 @@
 use super::parts;
 
 parts!("probes_signals.c":
+    alignment,
     actions,
     meanwhile,
     faults,

@@ -83,38 +83,69 @@ struct Scope<'a> {
     soon: bool,
 }
 
-impl<'a> Section<'a> {
-    /// Emits the code and words before the entry.
+/// The words of one work. Those of all stand at the start, where they are aligned: a thread may have its
+/// accesses checked for alignment.
+enum Words {
+    Nothing,
+    Program(CodeLabel),
+    Tally(tally::Words),
+    Help(help::Words),
+    Word(CodeLabel),
+}
+
+impl Words {
+    /// Emits the words.
     fn new(
         a: &mut CodeAssembler,
         frame: &Frame,
         runtime: &Runtime,
-        work: &'a Work,
-        links: &'a Links,
-        order: Order,
-    ) -> Result<Section<'a>, IcedError> {
-        let program = links.program;
-        let before = match (work, runtime.rseq_offset) {
-            (Work::Long(work), _) => Before::Long(long::before(a, frame, runtime, work, program)?),
-            (Work::Tally(work), _) => {
-                Before::Tally(tally::before(a, frame, runtime, work, program)?)
-            }
-            (Work::Record(_), Some(_)) => Before::Cold(record::cold(a, runtime, links)?),
-            (Work::Count { .. }, Some(_)) => Before::Cold(count::cold(a, frame, runtime, links)?),
-            (Work::Run { .. }, _) => Before::Program(run::literal(a, frame, program)?),
-            (Work::Help { routine, argument }, _) => {
-                Before::Help(help::words(a, *routine, *argument)?)
-            }
-            (Work::Handler(of), _) => Before::Word(handler::word(
+        work: &Work,
+        program: u64,
+    ) -> Result<Words, IcedError> {
+        Ok(match work {
+            Work::Long(_) | Work::Run { .. } => Words::Program(run::literal(a, frame, program)?),
+            Work::Tally(work) => Words::Tally(tally::words(a, frame, runtime, work, program)?),
+            Work::Help { routine, argument } => Words::Help(help::words(a, *routine, *argument)?),
+            Work::Handler(of) => Words::Word(handler::word(
                 a,
                 match frame.flags_live {
                     true => of.with_flags,
                     false => of.routine,
                 },
             )?),
-            (Work::Replace(target), _) => Before::Word(handler::word(a, *target)?),
-            (Work::Record(_) | Work::Count { .. }, None)
-            | (Work::Enter { .. } | Work::Unregister, _) => Before::Nothing,
+            Work::Replace(target) => Words::Word(handler::word(a, *target)?),
+            Work::Record(_) | Work::Count { .. } | Work::Enter { .. } | Work::Unregister => {
+                Words::Nothing
+            }
+        })
+    }
+}
+
+impl<'a> Section<'a> {
+    /// Emits the code before the entry.
+    fn new(
+        a: &mut CodeAssembler,
+        frame: &Frame,
+        runtime: &Runtime,
+        (work, words): (&'a Work, Words),
+        links: &'a Links,
+        order: Order,
+    ) -> Result<Section<'a>, IcedError> {
+        let before = match (work, words, runtime.rseq_offset) {
+            (Work::Long(work), Words::Program(program), _) => {
+                Before::Long(run::apart(a, frame, runtime, work.event, program)?)
+            }
+            (Work::Tally(work), Words::Tally(words), _) => {
+                Before::Tally(tally::before(a, frame, runtime, work, words)?)
+            }
+            (Work::Record(_), _, Some(_)) => Before::Cold(record::cold(a, runtime, links)?),
+            (Work::Count { .. }, _, Some(_)) => {
+                Before::Cold(count::cold(a, frame, runtime, links)?)
+            }
+            (_, Words::Program(program), _) => Before::Program(program),
+            (_, Words::Help(words), _) => Before::Help(words),
+            (_, Words::Word(word), _) => Before::Word(word),
+            (_, Words::Nothing | Words::Tally(_), _) => Before::Nothing,
         };
         Ok(Section {
             work,
@@ -265,10 +296,15 @@ pub(super) fn body(
     for filter in work.iter().filter_map(Work::filter) {
         literals.add(&mut a, filter)?;
     }
-    let mut sections = Vec::new();
+    let mut words = Vec::new();
     for (each, links) in work.iter().zip(links) {
+        words.push(Words::new(&mut a, frame, runtime, each, links.program)?);
+    }
+    let mut sections = Vec::new();
+    for ((each, words), links) in work.iter().zip(words).zip(links) {
         let order = Order::of(each, work);
-        sections.push(Section::new(&mut a, frame, runtime, each, links, order)?);
+        let section = Section::new(&mut a, frame, runtime, (each, words), links, order)?;
+        sections.push(section);
     }
     let late = || work.iter().filter(|w| Order::of(w, work) == Order::Late);
     // If possible, reject before anything is saved. (A rejected `Enter` still has something to

@@ -35,10 +35,10 @@ pub const PLACES_ROOM: u64 = 2048;
 /// this over all sites is enough, even if no two detours have the same form. Most sites take a
 /// quarter of it.
 pub fn room(work: &[Work]) -> u64 {
-    // Saving and restoring, copies, jump back; the first descriptors, aligned.
-    const SITE: u64 = 192 + 5 * DESCRIPTOR as u64;
+    // Saving and restoring, copies, jump back, aligned; the first descriptors, aligned.
+    const SITE: u64 = 224 + 5 * DESCRIPTOR as u64;
     // Hot, cold and shared code; descriptors, of which at most half stay unused.
-    const WORK: u64 = 256 + 2 * DESCRIPTOR as u64;
+    const WORK: u64 = 304 + 2 * DESCRIPTOR as u64;
     // A comparison, its jump, and a constant.
     const COMPARE: u64 = 40;
     // The test of the flags, and a jump.
@@ -49,6 +49,8 @@ pub fn room(work: &[Work]) -> u64 {
     const TALLY: u64 = 608;
     // Stored in the hot path, and pushed in the shared code or for a program.
     const FIELD: u64 = 48;
+    // Read from the detour byte by byte.
+    const CONSTANT: u64 = 96;
     let more = |w: &Work| {
         let compares = w.filter().map_or(0, Filter::compares_len) as u64;
         let flags = w.filter().and_then(Filter::flags).map_or(0, |_| FLAGS);
@@ -63,7 +65,15 @@ pub fn room(work: &[Work]) -> u64 {
             _ => 0,
         };
         let fields = w.words().len().max(w.registers().count()) as u64;
-        enter + FIELD * fields + COMPARE * compares + flags + program as u64 + tally
+        let constants = w.words().iter().filter(|w| matches!(w, Word::Constant(_)));
+        let constants = constants.count() as u64;
+        enter
+            + FIELD * fields
+            + CONSTANT * constants
+            + COMPARE * compares
+            + flags
+            + program as u64
+            + tally
     };
     work.iter().map(|w| WORK + more(w)).sum::<u64>() + SITE
 }
@@ -212,6 +222,7 @@ impl Compiler {
         if restartable {
             self.reserve(request.work.len());
         }
+        self.align();
         let address = self.here();
         let body = &self.templates[template].body;
         // Do everything that can fail before anything is allocated.
@@ -402,6 +413,7 @@ impl Compiler {
             return Ok(*index);
         }
         // The targets do not exist yet, but are about as near as they will be.
+        self.align();
         let here = self.here();
         let nowhere = Links {
             descriptor: here,
@@ -431,6 +443,13 @@ impl Compiler {
         let index = self.templates.len() - 1;
         self.known.insert(self.key.clone(), index);
         Ok(index)
+    }
+
+    /// Aligns what comes next: code begins with its constants, and a thread may have its accesses checked
+    /// for alignment (EFLAGS.AC).
+    fn align(&mut self) {
+        let start = self.image.len().next_multiple_of(8);
+        self.image.resize(start, INT3);
     }
 
     /// Makes sure that `wanted` descriptors are free. They are allocated in batches: between

@@ -16,7 +16,7 @@
 
 use super::emit::{
     Cold, Labels, Links, Part, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence, SequenceLabels, at,
-    from_detour, fs, go, into_shared, mark, near,
+    copy_bytes, from_detour, fs, go, into_shared, mark, near,
 };
 use super::frame::Frame;
 use crate::runtime::Runtime;
@@ -146,9 +146,19 @@ pub(super) fn shared(
     from_detour(a, runtime, r)?;
     let saved = at(Register::RSP, 0);
     a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, r, saved)?)?;
-    let offset = at(r, part.value as i64 - site as i64);
-    let load = Instruction::with2(Code::Mov_r32_rm32, r.full_register32(), offset)?;
+    let (other, low) = match r {
+        Register::RAX => (Register::RCX, cl),
+        _ => (Register::RAX, al),
+    };
+    // Below are what the hot path has saved, and a word for the value.
+    Frame::move_stack(a, -8 - frame.size())?;
+    a.add_instruction(Instruction::with1(Code::Push_r64, other)?)?;
+    copy_bytes(a, (r, part.value as i64 - site as i64), 8, 4, low)?;
+    let there = at(Register::RSP, 8);
+    let load = Instruction::with2(Code::Mov_r32_rm32, r.full_register32(), there)?;
     a.add_instruction(load)?;
+    a.add_instruction(Instruction::with1(Code::Pop_r64, other)?)?;
+    Frame::move_stack(a, 8 + frame.size())?;
     a.add_instruction(Instruction::with2(Code::Add_r64_rm64, r, near(base))?)?;
     lock_add(a, r)?;
     a.add_instruction(Instruction::with1(Code::Pop_r64, r)?)?;

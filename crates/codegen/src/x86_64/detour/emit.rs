@@ -282,6 +282,24 @@ pub(super) fn at(base: Register, offset: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, offset)
 }
 
+/// Copies bytes that are not aligned to the stack, one by one: a thread may have its accesses checked for alignment
+/// (EFLAGS.AC). Keeps the flags.
+pub(super) fn copy_bytes(
+    a: &mut CodeAssembler,
+    (from, offset): (Register, i64),
+    to: i64,
+    bytes: i64,
+    scratch: AsmRegister8,
+) -> Result<(), IcedError> {
+    let scratch = scratch.into();
+    for byte in 0..bytes {
+        let (from, to) = (at(from, offset + byte), at(Register::RSP, to + byte));
+        a.add_instruction(Instruction::with2(Code::Mov_r8_rm8, scratch, from)?)?;
+        a.add_instruction(Instruction::with2(Code::Mov_rm8_r8, to, scratch)?)?;
+    }
+    Ok(())
+}
+
 /// Returns the operand at `address`, relative to the instruction pointer.
 pub(super) fn near(address: u64) -> MemoryOperand {
     at(Register::RIP, address as i64)

@@ -19,23 +19,11 @@
 use super::emit::{Labels, Patch, bind, mark};
 use super::frame::Frame;
 use super::run::Apart;
-use super::{run, timing};
+use super::timing;
 use crate::runtime::Runtime;
 use crate::work::Long;
 use iced_x86::code_asm::*;
 use iced_x86::{Code, IcedError, Instruction, Register};
-
-/// Emits the code before the hot path: the call to the resident.
-pub(super) fn before(
-    a: &mut CodeAssembler,
-    frame: &Frame,
-    runtime: &Runtime,
-    work: &Long,
-    program: u64,
-) -> Result<Apart, IcedError> {
-    let program = run::literal(a, frame, program)?;
-    run::apart(a, frame, runtime, work.event, program)
-}
 
 /// Emits the hot path.
 pub(super) fn hot(

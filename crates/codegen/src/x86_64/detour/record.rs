@@ -2,7 +2,7 @@
 
 use super::emit::{
     Cold, Labels, Links, Part, Patch, RSEQ_CPU_ID, RSEQ_CS, RSEQ_SIGNATURE, Sequence,
-    SequenceLabels, advance, at, bind, from_detour, fs, go, into_shared, mark, near,
+    SequenceLabels, advance, at, bind, copy_bytes, from_detour, fs, go, into_shared, mark, near,
 };
 use super::frame::Frame;
 use super::{timing, word};
@@ -199,26 +199,23 @@ pub(super) fn shared(
     Frame::move_stack(a, -frame.size())?;
     a.push(rax)?;
     let below = frame.size() + 8;
-    let in_detour = |offset: usize| at(Register::RAX, offset as i64 - full_site as i64);
+    let in_detour = |offset: usize| (Register::RAX, offset as i64 - full_site as i64);
     let constant = |a: &mut CodeAssembler, field: usize, _| {
         // Other detours of this form have other constants: read the value from the instruction.
         let Some((offset, patch)) = part.constant(field) else {
             unreachable!("every constant is in the hot path");
         };
-        let constant = in_detour(offset);
-        if let Patch::Long(_) = patch {
-            return a.add_instruction(Instruction::with1(Code::Push_rm64, constant)?);
-        }
-        // Replaces the pushed rcx on the stack; rcx itself keeps its value.
+        Frame::move_stack(a, -8)?;
         a.push(rcx)?;
-        let load = Instruction::with2(Code::Movsxd_r64_rm32, Register::RCX, constant)?;
-        a.add_instruction(load)?;
-        let there = at(Register::RSP, 0);
-        a.add_instruction(Instruction::with2(
-            Code::Xchg_rm64_r64,
-            there,
-            Register::RCX,
-        )?)
+        let there = at(Register::RSP, 8);
+        copy_bytes(a, in_detour(offset), 8, patch.size() as i64, cl)?;
+        if let Patch::Short(_) = patch {
+            let load = Instruction::with2(Code::Movsxd_r64_rm32, Register::RCX, there)?;
+            a.add_instruction(load)?;
+            let store = Instruction::with2(Code::Mov_rm64_r64, there, Register::RCX)?;
+            a.add_instruction(store)?;
+        }
+        a.pop(rcx)
     };
     frame.record_locked(
         a,
@@ -227,9 +224,10 @@ pub(super) fn shared(
         runtime.locked,
         constant,
         |a, bytes| {
-            let id = in_detour(part.value);
-            a.add_instruction(Instruction::with2(Code::Mov_r32_rm32, Register::EAX, id)?)?;
-            a.push(rax)?;
+            Frame::move_stack(a, -8)?;
+            a.push(rcx)?;
+            copy_bytes(a, in_detour(part.value), 8, 4, cl)?;
+            a.pop(rcx)?;
             let high = at(Register::RSP, 4);
             a.add_instruction(Instruction::with2(Code::Mov_rm32_imm32, high, bytes)?)
         },

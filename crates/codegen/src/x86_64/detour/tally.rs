@@ -176,19 +176,37 @@ fn aborted(
     Ok((abort, end))
 }
 
+/// The words with the address of the program, and of the directory if there is a row.
+pub(super) struct Words {
+    program: CodeLabel,
+    directory: CodeLabel,
+}
+
+/// Emits the words.
+pub(super) fn words(
+    a: &mut CodeAssembler,
+    frame: &Frame,
+    runtime: &Runtime,
+    work: &Straight,
+    program: u64,
+) -> Result<Words, IcedError> {
+    let program = run::literal(a, frame, program)?;
+    let directory = mark(a)?;
+    if let Some(row) = work.row {
+        a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
+    }
+    Ok(Words { program, directory })
+}
+
 /// Emits the code before the hot path.
 pub(super) fn before(
     a: &mut CodeAssembler,
     frame: &Frame,
     runtime: &Runtime,
     work: &Straight,
-    program: u64,
+    words: Words,
 ) -> Result<Before, IcedError> {
-    let program = run::literal(a, frame, program)?;
-    let directory = mark(a)?;
-    if let Some(row) = work.row {
-        a.dq(&[runtime.directories + row.directory + directory::HEAD as u64])?;
-    }
+    let Words { program, directory } = words;
     let times = matches!(work.amount, StraightAmount::Of(Function::Times, ..));
     if !times {
         a.dd(&[RSEQ_SIGNATURE])?;
