@@ -273,11 +273,11 @@ pub fn display(linkage: &str) -> Cow<'_, str> {
 }
 
 impl RawSymbols {
-    /// Returns the name of a symbol, which was checked to be UTF-8 when it was read.
+    /// Returns the name of a symbol.
     fn text(&self, symbol: &RawSymbol) -> &str {
         let start = symbol.name as usize;
-        let bytes = self.strings.get(start..start + symbol.name_len as usize);
-        std::str::from_utf8(bytes.unwrap_or_default()).unwrap_or_default()
+        let name = self.strings.get(start..start + symbol.name_len as usize);
+        name.unwrap_or_default()
     }
 }
 

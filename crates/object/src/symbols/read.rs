@@ -68,7 +68,7 @@ pub(crate) struct Version {
 /// The symbols that name functions, and their strings.
 #[derive(Debug, Default)]
 pub(crate) struct RawSymbols {
-    pub strings: Vec<u8>,
+    pub strings: String,
     pub symbols: Vec<RawSymbol>,
     /// Versions of functions, ascending. A function may have several.
     pub versions: Vec<Version>,
@@ -296,6 +296,15 @@ pub(super) fn split_version(name: &str) -> (&str, Option<&str>, bool) {
     }
 }
 
+/// Appends a table of strings, with as many bytes: those that are no UTF-8 belong to names that are left out, and
+/// become question marks.
+fn push_strings(strings: &mut String, table: &[u8]) {
+    for chunk in table.utf8_chunks() {
+        strings.push_str(chunk.valid());
+        strings.extend(std::iter::repeat_n('?', chunk.invalid().len()));
+    }
+}
+
 /// Selects from `tables` the symbols that name functions in the text.
 pub(crate) fn function_symbols(
     headers: &Headers,
@@ -306,7 +315,7 @@ pub(crate) fn function_symbols(
     for table in tables {
         let base = u32::try_from(raw.strings.len()).map_err(|_| DAMAGED)?;
         u32::try_from(raw.strings.len() + table.strings.len()).map_err(|_| DAMAGED)?;
-        raw.strings.extend_from_slice(&table.strings);
+        push_strings(&mut raw.strings, &table.strings);
         for (index, symbol) in table.symbols()?.iter().enumerate() {
             let address = symbol.st_value.get(LE);
             let Some((kind, binding)) = classify(symbol) else {
@@ -391,7 +400,7 @@ pub(crate) fn go_functions(
         default_version: true,
     });
     raw.symbols.extend(symbols);
-    raw.strings.extend_from_slice(&go.names);
+    push_strings(&mut raw.strings, &go.names);
     Ok(())
 }
 
