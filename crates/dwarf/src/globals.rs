@@ -116,6 +116,9 @@ impl<'a> Debug<'a> {
     /// `'file.c'::name` or, for a static variable of a function, `function::name`. Static members
     /// are found only by a qualified name, or in the classes around the function.
     pub(super) fn global(&self, site: &Site, name: &str) -> Result<Option<Variable<'a>>, Refusal> {
+        if let Some(found) = self.package_variable(site, name)? {
+            return Ok(Some(found));
+        }
         if let Some((file, rest)) = name.strip_prefix('\'').and_then(|n| n.split_once("'::")) {
             return self.of_file(site, file, rest, name);
         }
@@ -187,7 +190,12 @@ impl<'a> Debug<'a> {
         }
     }
 
-    fn global_at(&self, site: &Site, name: &str, key: DieKey) -> Result<Variable<'a>, DebugError> {
+    pub(super) fn global_at(
+        &self,
+        site: &Site,
+        name: &str,
+        key: DieKey,
+    ) -> Result<Variable<'a>, DebugError> {
         Ok(Variable::global(self.die(key)?, name, site.frames[0].key))
     }
 

@@ -34,6 +34,7 @@ mod frame;
 mod functions;
 mod globals;
 mod go;
+mod go_globals;
 mod go_places;
 mod index;
 mod inlined;

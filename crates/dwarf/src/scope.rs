@@ -352,6 +352,8 @@ impl<'a> Debug<'a> {
             .into_iter()
             .partition(|variable| variable.block == Block::Elsewhere);
         if self.die(frame)?.language() == Some(dw::DW_LANG_Go) {
+            // Results without a name have one that cannot be written, `~r0`.
+            visible.retain(|variable| !variable.name.starts_with('~'));
             self.keep_meant(site, &mut visible)?;
         }
         if site.at_entry {

@@ -39,7 +39,21 @@ impl<'a> Debug<'a> {
         let path = Path::parse(text)?;
         let at = path.name_at;
         let failed = |refusal| VariableError { at, refusal };
-        let meaning = self.variable(site, &path.name).map_err(&failed)?;
+        let mut own_steps = path.steps;
+        let meaning = match (self.variable(site, &path.name), own_steps.first()) {
+            // In Go, what looks like a member may be a variable of a package.
+            (
+                Err(refused @ Refusal::Unknown { .. }),
+                Some((_, Step::Member { name, arrow: false })),
+            ) => {
+                let whole = format!("{}.{name}", path.name);
+                let found = self.package_variable(site, &whole).map_err(&failed)?;
+                own_steps.remove(0);
+                found.map(Meaning::from).ok_or(refused)
+            }
+            (meaning, _) => meaning,
+        };
+        let meaning = meaning.map_err(&failed)?;
         let Meaning {
             variable,
             frame,
@@ -49,7 +63,7 @@ impl<'a> Debug<'a> {
         thing.at = at;
         let implied_steps = steps.len();
         let implied = steps.into_iter().map(|step| (at, step));
-        for (index, (at, step)) in implied.chain(path.steps).enumerate() {
+        for (index, (at, step)) in implied.chain(own_steps).enumerate() {
             let next = self.step(site, thing, &step);
             let next = match index < implied_steps {
                 true => next.map_err(without_object),
@@ -474,7 +488,8 @@ impl<'a> Debug<'a> {
             let of_array = |name: String| name.starts_with("*[") || name.starts_with('&');
             let language = pointer.language();
             let goes_on = match language {
-                Some(gimli::DW_LANG_Go) => true,
+                // In Go, only a pointer to an array can be indexed, no pointer to such a one.
+                Some(gimli::DW_LANG_Go) => behind.kind == thing.kind,
                 _ => self.name_of(&pointer).is_some_and(of_array),
             };
             if !goes_on {

@@ -55,6 +55,7 @@ mod frozen;
 mod go_captured;
 mod go_entries;
 mod go_generic;
+mod go_globals;
 mod go_places;
 mod go_registers;
 mod gotos;
