@@ -3,7 +3,7 @@
 use gimli::constants as dw;
 
 use super::die::Die;
-use super::error::{DebugError, Onward, Refusal};
+use super::error::{DebugError, Refusal};
 use super::location::Context;
 use super::relative::Held;
 use super::scope::Variable;
@@ -339,19 +339,9 @@ impl<'a> Debug<'a> {
 
     /// Returns the refusal for a variable that has no value before the link address `from`.
     pub(super) fn not_yet(&self, setup: Setup, name: &str, from: u64) -> Refusal {
-        let statements = self.statements(setup.start, setup.end);
-        let (before, behind) = statements.split_at(statements.partition_point(|s| s.0 < from));
-        let from = match behind.first() {
-            // Probing a line probes its first instruction.
-            Some(&(_, line)) if before.iter().all(|s| s.1 != line) => Onward::Line(line),
-            found => {
-                let address = found.map_or(from, |found| found.0);
-                Onward::Offset(self.title(setup.function), address - setup.start)
-            }
-        };
         Refusal::NotYetStored {
             name: name.to_owned(),
-            from,
+            from: self.onward(setup, name, from),
         }
     }
 

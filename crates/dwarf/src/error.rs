@@ -191,6 +191,10 @@ pub enum Onward {
     Offset(String, u64),
 }
 
+fn onward(place: Option<&Onward>) -> String {
+    place.map_or_else(|| "a later place".to_owned(), ToString::to_string)
+}
+
 /// Reason why a variable cannot be recorded at a site.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -300,12 +304,12 @@ pub enum Refusal {
         optimised: bool,
     },
     /// The function has not stored the variable in its place yet.
-    #[error("`{name}` has no value yet here; probe {from} instead")]
+    #[error("`{name}` has no value yet here; probe {} instead", onward(.from.as_ref()))]
     NotYetStored {
         /// The variable.
         name: String,
-        /// The first place at which it has a value.
-        from: Onward,
+        /// The first place at which it has a value, if one is known.
+        from: Option<Onward>,
     },
     /// A parameter of Go, in a register that the function does not save while its stack grows.
     #[error(

@@ -21,6 +21,7 @@
 //! `globals` (namespaces, units). A variable that an inlined copy does not mention is optimised
 //! out there.
 
+mod advised;
 mod captured;
 mod class;
 mod convention;

@@ -4,6 +4,7 @@
 //! end of that path: `server.c`, `net/server.c`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::rc::Rc;
 
 use super::error::{DebugError, LineError};
 use super::scope::Site;
@@ -68,7 +69,7 @@ impl<'a> Debug<'a> {
             if fitting.is_empty() {
                 return Ok(());
             }
-            for row in self.rows(program)? {
+            for row in &self.rows(program)? {
                 let Some(path) = fitting.get(&row.file) else {
                     continue;
                 };
@@ -116,7 +117,7 @@ impl<'a> Debug<'a> {
     }
 
     /// Marks the first address of each function or inlined copy.
-    fn places(&self, addresses: BTreeSet<u64>, line: u64) -> Vec<LinePlace> {
+    pub(super) fn places(&self, addresses: BTreeSet<u64>, line: u64) -> Vec<LinePlace> {
         let mut seen: HashSet<Option<DieKey>> = HashSet::new();
         addresses
             .into_iter()
@@ -144,9 +145,7 @@ impl<'a> Debug<'a> {
 
     /// Returns the last row at or before an instruction, from the unit that describes it.
     pub(super) fn row_at(&self, address: u64) -> Option<Row> {
-        let unit = self.line_unit(address)?;
-        let program = unit.unit.line_program.clone()?;
-        let rows = self.rows(program).ok()?;
+        let rows = self.rows_of_unit(address);
         let rows = rows.iter().filter(|row| row.address <= address);
         rows.max_by_key(|row| row.address).copied()
     }
@@ -176,14 +175,29 @@ impl<'a> Debug<'a> {
 
     /// Returns the rows of the line table at which statements in this range begin, sorted by address.
     pub(super) fn rows_within(&self, start: u64, end: u64) -> Vec<Row> {
-        let program = self
-            .line_unit(start)
-            .and_then(|unit| unit.unit.line_program.clone());
-        let rows = program.and_then(|program| self.rows(program).ok());
-        let mut found = rows.unwrap_or_default();
-        found.retain(|row| start <= row.address && row.address < end);
+        let rows = self.rows_of_unit(start);
+        let within = |row: &&Row| start <= row.address && row.address < end;
+        let mut found: Vec<Row> = rows.iter().filter(within).copied().collect();
         found.sort_by_key(|row| row.address);
         found
+    }
+
+    /// Returns the rows of the line table of the unit that describes an instruction.
+    pub(super) fn rows_of_unit(&self, address: u64) -> Rc<[Row]> {
+        let unit = self.line_unit(address);
+        let Some(program) = unit.and_then(|unit| unit.unit.line_program.clone()) else {
+            return Rc::default();
+        };
+        let offset = program.header().offset().0;
+        if let Some(known) = self.rows.borrow().get(&offset) {
+            return known.clone();
+        }
+        let Ok(rows) = self.rows(program) else {
+            return Rc::default();
+        };
+        let rows: Rc<[Row]> = rows.into();
+        self.rows.borrow_mut().insert(offset, rows.clone());
+        rows
     }
 
     /// Calls `look` with the line programs of all units, each once.

@@ -95,6 +95,10 @@ pub struct Debug<'a> {
     pub(super) frames: RefCell<HashMap<u64, Option<Sum>>>,
     /// Cache of the namespaces and classes around entries.
     pub(super) around: RefCell<HashMap<DieKey, Rc<super::namespace::Parts>>>,
+    /// Cache of the rows of line tables, by their offset.
+    pub(super) rows: RefCell<HashMap<usize, Rc<[super::lines::Row]>>>,
+    /// True while places for a message are tried.
+    pub(super) trying: Cell<bool>,
     work: Cell<u64>,
 }
 
@@ -123,6 +127,8 @@ impl<'a> Debug<'a> {
             first_statements: RefCell::default(),
             frames: RefCell::default(),
             around: RefCell::default(),
+            rows: RefCell::default(),
+            trying: Cell::new(false),
             work: Cell::new(WORK),
         }
     }

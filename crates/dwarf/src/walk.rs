@@ -1,5 +1,7 @@
 //! Walks from a variable along its path to the named object: its place and type.
 
+use std::collections::BTreeSet;
+
 use capriole_prologue::{Place, Start, Sum};
 
 use super::class::Lookup;
@@ -223,13 +225,13 @@ impl<'a> Debug<'a> {
         ranges: &[(u64, u64)],
     ) -> Refusal {
         let own = frame.unwrap_or(function);
-        let mut lines = Vec::new();
+        let mut lines = BTreeSet::new();
+        let mut kept = Vec::new();
         if !ranges.is_empty()
             && let Ok(die) = self.die(own)
         {
-            let file = self
-                .entry_address(&die)
-                .and_then(|entry| self.file_at(entry));
+            let entry = self.entry_address(&die);
+            let file = entry.and_then(|entry| self.file_at(entry));
             for (start, end) in die.ranges(LINES) {
                 // Lines of other functions that are inlined there are not the function's own.
                 let rows = self.rows_within(start, end).into_iter().filter(|row| {
@@ -241,13 +243,13 @@ impl<'a> Debug<'a> {
                 });
                 lines.extend(rows.map(|row| row.line));
             }
+            if let (Some(file), Some(entry)) = (file, entry) {
+                kept = self.lines_with(name, (file, entry), &lines, LINES);
+            }
         }
-        lines.sort_unstable();
-        lines.dedup();
-        lines.truncate(LINES);
         Refusal::OptimisedOut {
             name: name.to_owned(),
-            lines,
+            lines: kept,
             optimised: self.is_optimised(function),
         }
     }

@@ -3,6 +3,8 @@
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
 use crate::traces::{record, scratch, text};
+use capriole_testkit::workshop::Workshop;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// An event that is refused, and the advice in the message.
@@ -217,4 +219,122 @@ fn advised_text_is_accepted_and_right() {
             .collect();
         assert_eq!(found, case.expected, "{}: {message}", case.event);
     }
+}
+
+/// Lines and offsets that a refusal of a variable names, in programs with many copies of functions, are accepted:
+/// all of them.
+#[test]
+fn advised_places_have_the_variable() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+struct item { struct item *next; int weight; char name[12]; };
+static int total;
+static inline int weigh(const struct item *of, int factor)
+{
+	int sum = 0;
+	for (const struct item *at = of; at; at = at->next) {
+		int own = at->weight * factor;
+		if (own > 100)
+			own = 100 + rand() % 2;
+		sum += own;
+	}
+	return sum;
+}
+static struct item *made(int weight, struct item *next)
+{
+	struct item *item = malloc(sizeof *item);
+	int length = snprintf(item->name, sizeof item->name, "%d", weight);
+	item->weight = weight + (length > 3);
+	item->next = next;
+	total++;
+	return item;
+}
+static int compared(const void *a, const void *b)
+{
+	const int *first = a, *second = b;
+	int difference = *first - *second;
+	return difference;
+}
+__attribute__((noinline)) int filled(int count)
+{
+	struct item *all = NULL;
+	int weights[64];
+	for (int i = 0; i < count; i++) {
+		int weight = rand() % 50;
+		weights[i % 64] = weight;
+		all = made(weight, all);
+	}
+	qsort(weights, count < 64 ? count : 64, sizeof *weights, compared);
+	int light = weigh(all, 1), heavy = weigh(all, 3 + weights[0]);
+	while (all) {
+		struct item *next = all->next;
+		free(all);
+		all = next;
+	}
+	return heavy - light;
+}
+int main(int argc, char **argv)
+{
+	int limit = argc > 1 ? atoi(argv[1]) : 10, result = 0;
+	for (int i = 0; i < limit; i++) {
+		int one = filled(i + 1);
+		result ^= one;
+	}
+	printf("ok %d %d\n", result, total);
+	return 0;
+}
+"#;
+    let shop = Workshop::new();
+    let mut advised = 0;
+    for (compiler, level) in [
+        ("gcc", "-O2"),
+        ("gcc", "-O0"),
+        ("gcc", "-Og"),
+        ("gcc", "-O3"),
+        ("clang", "-O2"),
+        ("clang", "-O1"),
+    ] {
+        let name = format!("places_{compiler}{level}");
+        let Some(program) = shop.compile(compiler, &["-g", level], SOURCE, &name) else {
+            continue;
+        };
+        let program = text(&program);
+        let list = capriole(&["list", "--args", ":*", program]);
+        let list = String::from_utf8_lossy(&list.stdout).into_owned();
+        let mut events = BTreeSet::new();
+        for line in list.lines() {
+            let Some((variable, refusal)) = line.split_once("cannot be recorded here: ") else {
+                continue;
+            };
+            let variable = variable.split_whitespace().next().expect("a name");
+            let refusal = refusal.trim_end_matches("  (a variable)");
+            if let Some((_, lines)) = refusal.split_once("kept at line") {
+                for number in lines
+                    .split(|c: char| !c.is_ascii_digit())
+                    .filter(|n| !n.is_empty())
+                {
+                    events.insert(format!(":{name}.c:{number} {variable}"));
+                }
+            } else if let Some((_, place)) = refusal.split_once("; probe ")
+                && let Some(place) = place.strip_suffix(" instead")
+            {
+                match place.strip_prefix("at line ") {
+                    Some(number) => events.insert(format!(":{name}.c:{number} {variable}")),
+                    None if place == "a later place" => false,
+                    None => events.insert(format!(":{place} {variable}")),
+                };
+            }
+        }
+        advised += events.len();
+        for event in events {
+            let said = told(&capriole(&["list", &event, program]));
+            let is_there = said.starts_with("exit status: 0")
+                // What it is does not depend on the place.
+                || said.contains("name a member") || said.contains("name an element");
+            assert!(is_there, "{event}: {said}\n{list}");
+        }
+    }
+    assert!(advised == 0 || advised > 60, "{advised}");
 }
