@@ -269,9 +269,7 @@ pub fn say_dropped(probed: &Probed, names: &ShownNames) {
             tell!("  {}", advice::told(reason));
         }
     }
-    for message in select::remarks(&probed.selected) {
-        tell!("capriole: {message}");
-    }
+    remark(&probed.selected);
     let asked = || {
         let all = probed.selected.iter().zip(&probed.dropped);
         all.filter(|(event, _)| !event.origin.is_implied())
@@ -748,6 +746,16 @@ pub fn wait_for(mut child: Child) -> anyhow::Result<ExitCode> {
             Ok(process) => Ending::of(&process).wait(Duration::from_millis(100)),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
         }
+    }
+}
+
+/// Says what the names of selected functions do not tell: what is left out, and what has the same code.
+pub fn remark(selected: &[Selected]) {
+    for message in select::left_out(selected) {
+        tell!("capriole: {message}");
+    }
+    if let Some(message) = select::shared_code(selected) {
+        note!("capriole: {message}");
     }
 }
 

@@ -24,11 +24,12 @@ mod shown;
 
 pub use fate::Fate;
 pub use identified::identified;
-pub use namesakes::remarks;
+pub use namesakes::left_out;
 pub use pairing::keep_going;
 pub use part::{Detected, Origin, Part};
 pub use probes::{Probes, probes};
 pub use refusing::refuse_named;
+pub use same_code::shared_code;
 pub use selected::{Selected, infos};
 pub use shown::{hit_as, shown_names};
 

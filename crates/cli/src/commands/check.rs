@@ -11,7 +11,7 @@ use self::detour::Sketch;
 use self::threads::Threads;
 use crate::completion;
 use crate::exit::Usage;
-use crate::probing::{ReturnsBy, note_wait};
+use crate::probing::{ReturnsBy, note_wait, remark};
 use crate::subject;
 use crate::verbosity::timed;
 use anyhow::bail;
@@ -21,7 +21,7 @@ use capriole_select::definitions;
 use capriole_select::event::Event;
 use capriole_select::select::{self, Fate, Mode, Selected};
 use capriole_text::output;
-use capriole_text::{say, tell};
+use capriole_text::say;
 use clap::ValueHint;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -86,9 +86,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
             output::print(format_args!("{}", describe(event, &objects, &threads)));
         }
     }
-    for message in select::remarks(&selected) {
-        tell!("capriole: {message}");
-    }
+    remark(&selected);
     let all = selected.iter().all(|e| e.fate.reason().is_none());
     Ok(if all {
         ExitCode::SUCCESS

@@ -7,7 +7,7 @@ use crate::advice;
 use crate::completion;
 use crate::exit::Usage;
 use crate::names::NamesFlag;
-use crate::probing::note_wait;
+use crate::probing::{note_wait, remark};
 use crate::subject;
 use crate::verbosity::timed;
 use anyhow::bail;
@@ -22,7 +22,7 @@ use capriole_select::select::{self, Fate, Mode, Selected};
 use capriole_tactic::site::{Refusal, Refused, Tactic};
 use capriole_text::output;
 use capriole_text::printable;
-use capriole_text::tell;
+
 use capriole_text::units;
 use clap::ValueHint;
 use serde_json::{Value, json};
@@ -140,9 +140,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     out.flush()?;
-    for message in select::remarks(&selected) {
-        tell!("capriole: {message}");
-    }
+    remark(&selected);
     Ok(ExitCode::SUCCESS)
 }
 

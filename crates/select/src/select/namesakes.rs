@@ -1,18 +1,15 @@
-//! What the names of selected functions do not tell: functions that share the name of one and are left out,
-//! functions that share its code, and parameters that cannot be shown.
+//! Functions that share the name of a selected one, and parameters, that are left out.
 
 use super::Selected;
 use super::part::Part;
-use super::same_code::shared_code;
 use capriole_planner::resolve::{Body, Namesake, Site, namesakes as known_namesakes};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Returns what has to be said about the names of selected functions and of their parameters, a message each.
-pub fn remarks(selected: &[Selected]) -> Vec<String> {
+/// Returns what is left out of selected functions: code of the same names, and parameters; a message each.
+pub fn left_out(selected: &[Selected]) -> Vec<String> {
     let namesakes = namesakes(selected).into_iter();
-    let all = namesakes.chain(shared_code(selected));
-    all.chain(unshown(selected)).collect()
+    namesakes.chain(unshown(selected)).collect()
 }
 
 /// Returns a message for each function that an event names, if the compiler has put more code under

@@ -23,7 +23,7 @@ pub(super) fn same_code(site: &Site) -> Vec<String> {
 
 /// Returns a message that lists the functions whose events are also those of other functions, because they
 /// have the same code.
-pub(super) fn shared_code(selected: &[Selected]) -> Option<String> {
+pub fn shared_code(selected: &[Selected]) -> Option<String> {
     let mut told = HashSet::new();
     let mut list = String::new();
     let mut count = 0;
