@@ -754,6 +754,9 @@ pub fn remark(selected: &[Selected]) {
     for message in select::left_out(selected) {
         tell!("capriole: {message}");
     }
+    if let Some(message) = select::in_unrolled_loops(selected) {
+        tell!("capriole: {message}");
+    }
     if let Some(message) = select::shared_code(selected) {
         note!("capriole: {message}");
     }

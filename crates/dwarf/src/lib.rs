@@ -56,6 +56,7 @@ mod setup;
 mod text;
 mod types;
 mod units;
+mod unrolled;
 mod walk;
 
 pub use error::{

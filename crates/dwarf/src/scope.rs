@@ -185,7 +185,7 @@ impl<'a> Debug<'a> {
         Ok(entry.is_some_and(|e| e <= address && self.does_nothing(e, address)))
     }
 
-    fn frames_at(&self, address: u64) -> Result<Vec<Frame>, DebugError> {
+    pub(super) fn frames_at(&self, address: u64) -> Result<Vec<Frame>, DebugError> {
         let unit = self.unit_at(address)?;
         let bodies = self.bodies(&unit)?;
         // Of nested functions, take the one that begins last.

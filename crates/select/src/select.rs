@@ -21,6 +21,7 @@ mod refusing;
 mod same_code;
 mod selected;
 mod shown;
+mod unrolled;
 
 pub use fate::Fate;
 pub use identified::identified;
@@ -32,6 +33,7 @@ pub use refusing::refuse_named;
 pub use same_code::shared_code;
 pub use selected::{Selected, infos};
 pub use shown::{hit_as, shown_names};
+pub use unrolled::in_unrolled_loops;
 
 use crate::advice::Message;
 use crate::error::{Code, Context, Error, Result, err};

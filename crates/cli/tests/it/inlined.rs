@@ -302,3 +302,75 @@ int main()
     let said = told(&capriole(&["check", "r :take", program]));
     assert!(said.contains("inlined"), "{said}");
 }
+
+/// Debug information has one entry for all rounds of an unrolled loop, which is not reached in each.
+#[test]
+fn copies_in_unrolled_loops_are_told() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+struct node { struct node *next; int v; };
+static inline void enqueue(struct node **head, struct node *n, int v)
+{
+	n->v = v;
+	n->next = *head;
+	*head = n;
+}
+/* A loop of its own begins it. */
+static inline int length(const struct node *at)
+{
+	int n = 0;
+	for (; at; at = at->next)
+		n++;
+	return n;
+}
+__attribute__((noinline)) struct node *fill(struct node *all, int n)
+{
+	struct node *head = 0;
+	for (int i = 0; i < n; i++)
+		enqueue(&head, &all[i], i);
+	return head;
+}
+int main(int argc, char **argv)
+{
+	struct node *all = calloc(100, sizeof *all);
+	struct node *head = fill(all, 99 + argc);
+	printf("%d %d\n", head->v, length(head));
+	return 0;
+}
+"#;
+    let shop = Workshop::new();
+    for (compiler, flags, unrolled) in [
+        ("gcc", &["-g", "-O3", "-funroll-loops"][..], true),
+        ("clang", &["-g", "-O2"], true),
+        ("gcc", &["-g", "-O2"], false),
+        ("clang", &["-g", "-O2", "-fno-unroll-loops"], false),
+    ] {
+        let name = format!("unrolled_{compiler}_{unrolled}");
+        let Some(program) = shop.compile(compiler, flags, SOURCE, &name) else {
+            continue;
+        };
+        let words = ["stat", "--json", "-e", ":enqueue", "-e", ":length", "--"];
+        let output = capriole(&[&words[..], &[text(&program)]].concat());
+        let said = told(&output);
+        assert!(output.status.success(), "{name}: {said}");
+        let is_told = said.contains("hit in some rounds only");
+        assert_eq!(is_told, unrolled, "{name}: {said}");
+        assert!(!said.contains("  length (inlined"), "{name}: {said}");
+        let said = String::from_utf8_lossy(&output.stdout);
+        let json = &said[said.find('{').expect("JSON")..];
+        let json = serde_json::Deserializer::from_str(json)
+            .into_iter::<Value>()
+            .next();
+        let json = json.expect("JSON").expect("JSON");
+        let calls = json["events"][0]["calls"].as_u64();
+        assert_eq!(calls == Some(100), !unrolled, "{name}: {json}");
+        let output = capriole(&["list", "--json", ":enqueue", text(&program)]);
+        let sites: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(
+            sites[0]["unrolled"].as_bool().unwrap_or(false),
+            unrolled,
+            "{sites}"
+        );
+    }
+}

@@ -4,6 +4,7 @@ use super::fate::Fate;
 use super::part::{Origin, Part};
 use super::places::condition;
 use super::same_code::same_code;
+use super::unrolled::is_in_unrolled_loop;
 use crate::advice::{Message, Words};
 use crate::fields::Fields;
 use crate::{marker, slots};
@@ -246,6 +247,9 @@ impl Selected {
         });
         if let Body::Inlined { function } = &self.site.body {
             site["inlined"] = json!(function);
+            if is_in_unrolled_loop(&self.site) {
+                site["unrolled"] = json!(true);
+            }
         }
         let others = same_code(&self.site);
         if !others.is_empty() {
