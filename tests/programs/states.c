@@ -2,10 +2,13 @@
  * Threads in unusual states. `states timeless`: the program may not read the time stamp counter.
  * `states painted`: on each line of standard input calls `painted` on a stack filled with a
  * pattern, and answers with the greatest number of bytes below the stack pointer at its entry
- * that were changed. All but the last answer "called". Ends when the input ends.
+ * that were changed. `states stepping`: it sets the trap flag for most of the time, with a handler for
+ * SIGTRAP. All but `painted` answer "called". Ends when the input ends.
  */
 #include "common.h"
 
+#include <poll.h>
+#include <signal.h>
 #include <sys/prctl.h>
 
 #define PATTERN 0xa5
@@ -22,7 +25,7 @@ __asm__(".pushsection .text\n"
 	"pop %rbx\n ret\n.size on_stack, . - on_stack\n"
 	".popsection\n");
 
-extern uint64_t on_stack(uint64_t, const char *, void *);
+extern uint64_t on_stack(uint64_t, const char *, void *), painted(uint64_t);
 
 static unsigned char stack[STACK] __attribute__((aligned(4096)));
 
@@ -44,6 +47,28 @@ static long deepest(void)
 	return most;
 }
 
+static volatile long steps;
+
+static void on_step(int signal)
+{
+	(void)signal;
+	steps++;
+}
+
+/* Steps itself through calls until there is input. */
+static void step(void)
+{
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+	CHECK(signal(SIGTRAP, on_step) != SIG_ERR);
+	while (!poll(&input, 1, 0)) {
+		__asm__ volatile("sub $128, %%rsp; pushfq; orl $0x100, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+		for (int i = 0; i < 200; i++)
+			CHECK(painted(1) == 8);
+		__asm__ volatile("sub $128, %%rsp; pushfq; andl $~0x100, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+	}
+	CHECK(steps);
+}
+
 int main(int count, char **words)
 {
 	char line[64];
@@ -51,6 +76,8 @@ int main(int count, char **words)
 	if (strcmp(words[1], "timeless") == 0)
 		CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0);
 	ready();
+	if (strcmp(words[1], "stepping") == 0)
+		step();
 	while (fgets(line, sizeof line, stdin)) {
 		if (strcmp(words[1], "painted") == 0)
 			printf("%ld\n", deepest());

@@ -88,26 +88,35 @@ impl Debug<'_> {
             (Some(&(by_line, line)), address) if address.is_none_or(|a| by_line <= a) => {
                 Some(Onward::Line(line))
             }
-            (_, address) => Some(Onward::Offset(
-                self.symbol_at(setup)?,
-                address? - setup.start,
-            )),
+            (_, address) => self.as_place(setup, address?),
         }
     }
 
-    /// Returns the name of the symbol at a function's entry, which may be that of a copy (`name.part.0`).
+    /// Returns a name of the symbol at a function's entry, which may be that of a copy (`name.part.0`), if no other
+    /// function has it.
     fn symbol_at(&self, setup: Setup) -> Option<String> {
         let symbols = self.object.symbols().ok()?;
         let function = symbols.function_starting_at(setup.start)?;
         let title = self.title(setup.function);
         let short = |linkage: &str| demangle(linkage).map_or(linkage.to_owned(), |name| name.short);
-        match symbols
-            .names(function)
-            .any(|name| short(name.linkage) == title)
-        {
+        let mut known = symbols.names(function);
+        let known = match known.any(|name| short(name.linkage) == title) {
             true => Some(title),
             false => symbols.linkage_name(function).map(short),
+        };
+        // Of several functions of one name, the linker may know one by another.
+        let linkage = symbols.linkage_name(function).map(str::to_owned);
+        let mut names = known.into_iter().chain(linkage);
+        names.find(|name| symbols.exact(name).len() == 1)
+    }
+
+    /// Returns an address in a function as an event can give it.
+    fn as_place(&self, setup: Setup, address: u64) -> Option<Onward> {
+        if let Some(name) = self.symbol_at(setup) {
+            return Some(Onward::Offset(name, address - setup.start));
         }
+        let object = self.object.path().display().to_string();
+        Some(Onward::File(object, self.object.file_offset(address)?))
     }
 
     /// Returns the address of the first of some statements at which a function's variable can be read.

@@ -319,6 +319,15 @@ impl<'a> Debug<'a> {
             .or_else(|| self.text_of(die, dw::DW_AT_MIPS_linkage_name))
     }
 
+    /// Returns the linkage name of what a body is made of, if that has another one than the body itself: GCC
+    /// describes a constructor once (`C4`), for all its symbols (`C1`, `C2`).
+    pub(super) fn linkage_name_of_origin(&self, die: &Die<'a>) -> Option<String> {
+        let own = die.text(dw::DW_AT_linkage_name)?;
+        let origin = self.reference(die, dw::DW_AT_abstract_origin).ok()??;
+        let whole = self.linkage_name_of(&self.die(origin).ok()?)?;
+        (whole != own).then_some(whole)
+    }
+
     /// Returns the type of an entry, from the entry itself or from one that completes it.
     pub(super) fn type_of(&self, die: &Die<'a>) -> Result<Option<DieKey>, DebugError> {
         for die in self.with_origins(die) {

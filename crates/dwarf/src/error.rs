@@ -189,6 +189,9 @@ pub enum Onward {
     /// Function name, and byte offset from its start.
     #[error("{0}+{1:#x}")]
     Offset(String, u64),
+    /// Path of the file, and byte offset in it.
+    #[error("{0}:{1:#x}")]
+    File(String, u64),
 }
 
 fn onward(place: Option<&Onward>) -> String {

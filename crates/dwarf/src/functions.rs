@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use gimli::constants as dw;
 
+use super::die::Die;
 use super::error::DebugError;
 use super::names::{is_called, is_member_called, may_be_called};
 use super::origin::{Declarations, Origin};
@@ -14,6 +15,7 @@ use capriole_prologue::instructions;
 use capriole_object::symbols::demangle::{
     demangle, is_mangled, last_identifier, may_be_code, without_blanks,
 };
+use capriole_object::symbols::display;
 use capriole_object::symbols::spelling::Spelling;
 
 /// Maximum bytes of padding before a loop.
@@ -27,6 +29,8 @@ const CODE: u64 = 1 << 16;
 pub struct FunctionPlace {
     /// Link address of the first instruction.
     pub address: u64,
+    /// Name of the function with its namespaces, demangled, as an event can give it.
+    pub name: String,
     /// The function that contains the code, if this is an inlined copy.
     pub inlined_into: Option<String>,
     /// The scope in which names are resolved at this place.
@@ -35,7 +39,79 @@ pub struct FunctionPlace {
     pub origin: Origin,
 }
 
-impl Debug<'_> {
+/// The names of a function in debug information.
+struct Called<'n> {
+    /// As in the source, unless that is only a part of the name.
+    plain: Option<&'n str>,
+    linkage: Option<&'n str>,
+    /// The whole name of a function that has no other linkage name, where all are tried.
+    path: Option<Path>,
+}
+
+/// The name of a local function with its namespaces, and the number of its parameters.
+struct Path {
+    name: String,
+    parameters: usize,
+}
+
+/// A name that an event gives, which may be that of a local function.
+struct Local {
+    /// Without parameters and anonymous namespaces.
+    name: String,
+    /// The number of its parameters, if they were given.
+    parameters: Option<usize>,
+}
+
+impl Local {
+    fn of(name: &str) -> Local {
+        let plain = without_blanks(name).replace("(anonymousnamespace)::", "");
+        let end = last_identifier(&plain).map_or(plain.len(), |identifier| {
+            identifier.as_ptr() as usize - plain.as_ptr() as usize + identifier.len()
+        });
+        let (name, behind) = plain.split_at(end);
+        let inside = behind
+            .strip_prefix('(')
+            .and_then(|rest| rest.strip_suffix(')'));
+        Local {
+            name: name.trim_start_matches(':').to_owned(),
+            parameters: inside.map(|inside| match inside {
+                "" | "void" => 0,
+                inside => 1 + top_level_commas(inside),
+            }),
+        }
+    }
+
+    fn is(&self, path: &Path) -> bool {
+        path.name == self.name && self.fits(path)
+    }
+
+    fn is_end_of(&self, path: &Path) -> bool {
+        let outer = path.name.strip_suffix(&self.name);
+        outer.is_some_and(|outer| outer.is_empty() || outer.ends_with("::")) && self.fits(path)
+    }
+
+    fn fits(&self, path: &Path) -> bool {
+        self.parameters
+            .is_none_or(|parameters| parameters == path.parameters)
+    }
+}
+
+/// Returns the number of commas that are not within brackets.
+fn top_level_commas(text: &str) -> usize {
+    let mut depth = 0_i32;
+    let mut commas = 0;
+    for byte in text.bytes() {
+        match byte {
+            b'<' | b'(' | b'[' | b'{' => depth += 1,
+            b'>' | b')' | b']' | b'}' => depth -= 1,
+            b',' if depth == 0 => commas += 1,
+            _ => {}
+        }
+    }
+    commas
+}
+
+impl<'a> Debug<'a> {
     /// Returns the places where a function is entered, by address: its own code and each inlined
     /// copy. The name is one that [`SymbolTable::exact`] would accept: mangled, or demangled with
     /// or without parameters. Functions without a mangled name (C functions, and those that GCC
@@ -48,14 +124,25 @@ impl Debug<'_> {
     ///
     /// No function has that name, or the debug information is damaged.
     pub fn functions(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
-        let is = |plain: Option<&str>, linkage: Option<&str>| is_called(name, plain, linkage);
-        match self.functions_called(name, is) {
-            Err(DebugError::UnknownFunction(_)) => {
-                let spelling = Spelling::of(name);
-                self.functions_called(name, |_, linkage| may_be_called(&spelling, linkage))
-            }
-            found => found,
-        }
+        let is = |function: &Called<'_>| is_called(name, function.plain, function.linkage);
+        let spelling = Spelling::of(name);
+        self.functions_called(name, false, is)
+            .or_else(|error| match error {
+                DebugError::UnknownFunction(_) => self.functions_called(name, false, |function| {
+                    may_be_called(&spelling, function.linkage)
+                }),
+                error => Err(error),
+            })
+            .or_else(|error| match error {
+                // Local functions of C++ have no linkage name.
+                DebugError::UnknownFunction(_) if name.contains(['(', ':']) => {
+                    let local = Local::of(name);
+                    self.functions_called(name, true, |function| {
+                        function.path.as_ref().is_some_and(|path| local.is(path))
+                    })
+                }
+                error => Err(error),
+            })
     }
 
     /// Like [`Debug::functions`], but for functions of any class, namespace or module whose name ends with this
@@ -68,26 +155,41 @@ impl Debug<'_> {
     /// No function has such a name, or the debug information is damaged.
     pub fn members(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
         let wanted = without_blanks(name.trim_start_matches(':'));
-        self.functions_called(&wanted, |_, linkage| is_member_called(&wanted, linkage))
+        let local = Local::of(&wanted);
+        self.functions_called(&wanted, true, |function| match &function.path {
+            Some(path) => local.is_end_of(path),
+            None => is_member_called(&wanted, function.linkage),
+        })
     }
 
-    /// Finds the functions for which `is` holds, given their names: as in the source, unless that is
-    /// only a part of the name, and the linkage name. Their last identifier is that of `name`.
+    /// Finds the functions for which `is` holds. Their last identifier is that of `name`. Unless all are to be
+    /// tried, those that have just that name come first.
     fn functions_called(
         &self,
         name: &str,
-        is: impl Fn(Option<&str>, Option<&str>) -> bool,
+        all: bool,
+        is: impl Fn(&Called<'_>) -> bool,
     ) -> Result<Vec<FunctionPlace>, DebugError> {
         self.begin();
         let names = self.names()?;
-        let mut indices: Vec<u32> = names.functions.get(name).cloned().unwrap_or_default();
         let identifier = last_identifier(name);
-        if indices.is_empty() && (identifier.is_some() || may_be_code(name)) {
+        let own = if all { identifier } else { Some(name) };
+        let own = own.and_then(|name| names.functions.get(name));
+        let mut indices: Vec<u32> = own.cloned().unwrap_or_default();
+        if (all || indices.is_empty()) && (identifier.is_some() || may_be_code(name)) {
             let has_it = |linkage: &str| identifier.is_none_or(|word| linkage.contains(word));
-            let fits =
-                |linkage: &str| is_mangled(linkage) && has_it(linkage) && is(None, Some(linkage));
+            let fits = |linkage: &str| {
+                let function = Called {
+                    plain: None,
+                    linkage: Some(linkage),
+                    path: None,
+                };
+                is_mangled(linkage) && has_it(linkage) && is(&function)
+            };
             let found = names.functions.iter().filter(|(linkage, _)| fits(linkage));
-            indices = found.flat_map(|(_, indices)| indices).copied().collect();
+            indices.extend(found.flat_map(|(_, indices)| indices));
+            indices.sort_unstable();
+            indices.dedup();
         }
         if indices.is_empty() {
             self.all_there()?;
@@ -99,7 +201,8 @@ impl Debug<'_> {
         let mut called: HashMap<DieKey, String> = HashMap::new();
         let mut declared = Declarations::new();
         let mut places = Vec::new();
-        for index in indices {
+        let mut whole: Vec<String> = Vec::new();
+        let mut add = |index: u32, is: &dyn Fn(&Called<'_>) -> bool| {
             let body = &names.bodies[index as usize];
             self.begin();
             let address = match body.within {
@@ -107,19 +210,28 @@ impl Debug<'_> {
                 None => body.address,
             };
             // Skip a damaged function.
-            let Ok(site) = self.site_of(address, body.key) else {
-                continue;
-            };
+            let site = self.site_of(address, body.key).ok()?;
             let frame = site.frame();
             let linkage = frame.linkage_name.as_deref();
             // The plain name `add` must not match `shop::Order::add`.
             let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
-            if !is(plain, linkage) || self.is_part(&site) {
-                continue;
-            }
-            let Ok(die) = self.die(body.key) else {
-                continue;
+            let die = self.die(body.key).ok()?;
+            let name = match (plain, linkage) {
+                (Some(plain), _) => self.scope_of(&die) + plain,
+                (None, linkage) => display(linkage.unwrap_or(&frame.name)).into_owned(),
             };
+            let path = plain.filter(|_| all).map(|_| Path {
+                name: name.clone(),
+                parameters: self.parameters_of(&die),
+            });
+            let function = Called {
+                plain,
+                linkage,
+                path,
+            };
+            if !is(&function) || self.is_part(&site) {
+                return None;
+            }
             let origin = self.origin(&die, &mut declared);
             let inlined_into = body.within.map(|key| {
                 let entry = called.entry(key);
@@ -127,10 +239,28 @@ impl Debug<'_> {
             });
             places.push(FunctionPlace {
                 address,
+                name,
                 inlined_into,
                 site,
                 origin,
             });
+            Some(die)
+        };
+        for &index in &indices {
+            if let Some(die) = add(index, &is) {
+                whole.extend(self.linkage_name_of_origin(&die));
+            }
+        }
+        // Inlined copies of a constructor have the name of what all its symbols are made of.
+        whole.sort();
+        whole.dedup();
+        for linkage in whole {
+            let more = names.functions.get(&linkage).into_iter().flatten();
+            for &index in more.filter(|index| !indices.contains(index)) {
+                add(index, &|function| {
+                    function.linkage == Some(linkage.as_str())
+                });
+            }
         }
         places.sort_by_key(|place| (place.address, place.site.chosen));
         // Several units may describe one body.
@@ -143,13 +273,35 @@ impl Debug<'_> {
         }
     }
 
+    /// Returns the namespaces around a function, each with `::`.
+    fn scope_of(&self, die: &Die<'a>) -> String {
+        let around = self.enclosing(die.key()).map(|parts| parts.seen());
+        match around {
+            Ok(scope) if !scope.is_empty() => scope + "::",
+            _ => String::new(),
+        }
+    }
+
+    /// Returns the number of parameters in a function's declaration.
+    fn parameters_of(&self, die: &Die<'a>) -> usize {
+        let own = self.with_origins(die).pop();
+        let children = own
+            .and_then(|own| self.children(&own).ok())
+            .unwrap_or_default();
+        let is_parameter = |die: &&Die<'_>| {
+            die.tag() == dw::DW_TAG_formal_parameter && !die.flag(dw::DW_AT_artificial)
+        };
+        children.iter().filter(is_parameter).count()
+    }
+
     /// Returns the first address of an inlined copy that is executed each time. LLVM counts the padding before a
     /// loop among the copy with which the loop begins: only its first round passes there. If the branch that
     /// begins another round is not part of the copy, each round executes the copy anew.
     fn behind_padding(&self, copy: DieKey, address: u64) -> u64 {
         let code = self.object.read(address, PADDING).unwrap_or_default();
-        let behind = instructions::behind_nops(&code, address);
-        let branches_back = || {
+        // The program's own no-ops may follow.
+        let ends = instructions::ends_of_nops(&code, address);
+        let first = || {
             let copy = self.die(copy).ok()?;
             let around = self.site(address, None).ok()?.frames.first()?.key;
             let ranges = self.die(around).ok()?.ranges(RANGES);
@@ -157,12 +309,13 @@ impl Debug<'_> {
                 .into_iter()
                 .find(|range| range.0 <= address && address < range.1)?;
             let code = self.object.read(start, (end - start).min(CODE))?;
-            let mut branches = instructions::branches(&code, start, behind);
-            branches.find(|&from| copy.covers(from) == Some(false))
+            let branches = instructions::branches(&code, start, &ends);
+            let from_outside = branches.filter(|(from, _)| copy.covers(*from) == Some(false));
+            from_outside.map(|(_, target)| target).min()
         };
-        match behind > address && branches_back().is_some() {
-            true => behind,
-            false => address,
+        match ends.is_empty() {
+            true => address,
+            false => first().unwrap_or(address),
         }
     }
 

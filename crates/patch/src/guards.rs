@@ -319,7 +319,7 @@ fn covered(shape: &Shape) -> Range<u64> {
 }
 
 /// Size of a stub, at most, bytes.
-const STUB: u64 = 16;
+const STUB: u64 = 22;
 
 /// True if a probe changes, displaces or relies on a byte of one of `ranges`.
 #[must_use]

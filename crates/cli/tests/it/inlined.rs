@@ -374,3 +374,93 @@ int main(int argc, char **argv)
         );
     }
 }
+
+/// Constructors have several symbols, templates and local functions of C++ other names in debug information than in the
+/// source: counts are those of all calls, and no other function is taken.
+#[test]
+fn inlined_functions_of_cxx_are_found_by_each_name() {
+    const SOURCE: &str = r#"
+#include <cstdio>
+namespace a {
+template <class T> inline long tw(T x) { asm volatile("nop"); return x * 2; }
+struct K { template <class U> long mm(U u) { asm volatile("nop;nop"); return u + 1; } };
+}
+namespace b {
+static inline long tw(long x) { asm volatile("nop;nop;nop"); return x * 3; }
+struct P { int n; long mm(int u) { asm volatile("nop;nop"); return u + 2 + n; } };
+}
+inline long tw(double q) { asm volatile("nop;nop;nop;nop"); return (long)q; }
+struct A { static long st(int x) { asm volatile("nop"); return x; } };
+static inline long st(int x) { asm volatile("nop;nop"); return x + 1; }
+struct Made { int v; Made(int k); ~Made(); };
+Made::Made(int k) : v(k) { asm volatile("nop"); }
+Made::~Made() { asm volatile("nop;nop"); }
+__attribute__((noinline)) Made *make(int i) { return new Made(i); }
+__attribute__((noinline)) long run(int i)
+{
+	long t = a::tw(i);
+	t += b::tw(i) + b::tw(i + 1);
+	t += tw(i * 1.5) + tw(i * 2.5) + tw(i * 3.5);
+	a::K k;
+	t += k.mm(i);
+	b::P p{i};
+	t += p.mm(i) + p.mm(i + 1);
+	t += A::st(i);
+	t += st(i) + st(i + 1);
+	return t;
+}
+int main()
+{
+	long t = 0;
+	for (volatile int i = 0; i < 6; i++)
+		t += run(i);
+	for (volatile int i = 0; i < 5; i++) {
+		Made one(i);
+		t += one.v;
+	}
+	Made *last = make(3);
+	t += last->v;
+	delete last;
+	std::printf("ok sum=%ld calls=6\n", t);
+}
+"#;
+    let shop = Workshop::new();
+    for (compiler, level) in [("g++", "-O2"), ("clang++", "-O2"), ("g++", "-O0")] {
+        let name = format!("cxx_{compiler}{level}");
+        let Some(program) = shop.compile(compiler, &["-g", level], SOURCE, &name) else {
+            continue;
+        };
+        let program = text(&program);
+        for (event, expected) in [
+            (":a::tw", 6),
+            (":b::tw", 12),
+            (":tw(double)", 18),
+            (":a::K::mm", 6),
+            (":K::mm", 6),
+            (":b::P::mm", 12),
+            (":A::st", 6),
+            (":st(int)", 12),
+            (":st", 12),
+            (":Made::Made", 6),
+            (":Made::~Made", 6),
+        ] {
+            let output = capriole(&["stat", "--json", "-e", event, "--", program]);
+            let (_, json) = counted_and_told(&output);
+            let rows = json["events"].as_array().expect("a list").iter();
+            let calls: Option<u64> = rows.map(|row| row["calls"].as_u64()).sum();
+            assert_eq!(calls, Some(expected), "{name} {event}: {json}");
+        }
+        for (event, candidates) in [
+            (":mm", &["a::K::mm<int>(int)", "b::P::mm(int)"][..]),
+            (":::tw", &["a::tw<int>(int)", "b::tw", "tw(double)"]),
+        ] {
+            let said = told(&capriole(&["list", event, program]));
+            for candidate in candidates {
+                assert!(
+                    said.contains(&format!("  {candidate}")),
+                    "{name} {event}: {said}"
+                );
+            }
+        }
+    }
+}

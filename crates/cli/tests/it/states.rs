@@ -5,6 +5,7 @@ use crate::target::{
     Running, assert_no_session, assert_text_is_the_files, capriole, command, looks, told,
 };
 use crate::traces::{counted_and_told, scratch, text, until_recording};
+use capriole_testkit::workshop::Workshop;
 use std::process::{Command, Stdio};
 
 fn start(state: &str) -> Option<Running> {
@@ -134,6 +135,76 @@ fn a_program_without_a_clock_is_refused() {
     is_refused("timeless", "PR_SET_TSC");
 }
 
+/// A call of ours in a thread that has set EFLAGS.TF must not trap: its signals are blocked meanwhile.
+#[test]
+fn a_thread_that_steps_itself_lives() {
+    let Some(mut running) = start("stepping") else {
+        return;
+    };
+    let pid = running.pid.to_string();
+    let kinds: [&[&str]; 3] = [
+        &["-e", ":painted sum(n=$arg1)"],
+        &["-e", ":painted hist(n=$arg1) by stack"],
+        &["--return=stack", "-e", "latency(:painted)"],
+    ];
+    for round in 0..6 {
+        let words = [
+            &["stat", "--duration", "50ms", "-p", &pid],
+            kinds[round % 3],
+        ]
+        .concat();
+        let output = capriole(&words);
+        assert!(output.status.success(), "{round}: {}", told(&output));
+    }
+    running.say("call");
+    assert_eq!(running.line(), "called");
+    assert_text_is_the_files(&running.process(), false);
+}
+
+/// The stub of a jump into the bytes behind it, far from the detours, reads its target's address.
+#[test]
+fn a_far_stub_is_passed_with_alignment_checks() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+__asm__(".text\n.balign 16\n.globl leaf\n.type leaf,@function\nleaf: lea 1(%rax),%rax\n lea 3(%rax),%rax\n ret\n"
+	".size leaf,.-leaf\n.balign 16\n.skip OFFSET,0x90\n.globl f\n.type f,@function\nf: push %rdi\n1: call leaf\n"
+	" subl $1,%edi\n jns 1b\n pop %rax\n ret\n.size f,.-f\n");
+extern long f(long);
+int main(int argc, char **argv)
+{
+	long sum = 0, calls = argc > 1 ? atol(argv[1]) : 0;
+	for (long i = 0; i < calls; i++) {
+		__asm__ volatile("sub $128, %%rsp; pushfq; orl $0x40000, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+		sum += f(i & 3);
+		__asm__ volatile("sub $128, %%rsp; pushfq; andl $~0x40000, (%%rsp); popfq; add $128, %%rsp" ::: "cc", "memory");
+	}
+	printf("ok sum=%ld calls=%ld\n", sum, calls);
+	return 0;
+}
+"#;
+    let shop = Workshop::new();
+    for offset in ["0x2e5", "0x2e6", "0x1003", "0x77"] {
+        let source = SOURCE.replace("OFFSET", offset);
+        let flags = ["-O2", "-no-pie"];
+        let Some(program) = shop.compile("gcc", &flags, &source, &format!("far_{offset}")) else {
+            return;
+        };
+        for more in [&[][..], &["--one-instruction"]] {
+            let words = [
+                &["stat", "--json", "-e", ":f"],
+                more,
+                &["--", text(&program), "40"],
+            ];
+            let (calls, json) = counted_and_told(&capriole(&words.concat()));
+            assert_eq!(
+                json["events"][0]["calls"], calls,
+                "{offset} {more:?}: {json}"
+            );
+        }
+    }
+}
+
 /// Stack use of each kind of probe, in bytes, as docs/safety.md states it: for threads with
 /// restartable sequences, and for others, whose events take a longer path.
 #[test]
@@ -149,7 +220,7 @@ fn no_probe_needs_more_stack_than_is_said() {
     let registers = format!(":painted {}", registers.join(" "));
     let kinds: [(&str, &[&str], &[&str], i64); 14] = [
         ("nothing", &[], &[], 0),
-        ("count", &["stat"], &["-e", ":painted"], 136),
+        ("count", &["stat"], &["-e", ":painted"], 160),
         ("latency", &["stat"], &["-e", "latency(:painted)"], 872),
         (
             "histogram",

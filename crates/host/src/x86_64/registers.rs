@@ -117,6 +117,17 @@ pub(crate) fn moved_to(mut registers: Registers, address: u64) -> Registers {
     registers
 }
 
+/// EFLAGS.TF: the processor traps after each instruction.
+const TRAP: u64 = 1 << 8;
+
+/// Returns registers for a call of ours, which resume at `address`. A thread may step itself: all signals are blocked
+/// during a call, and a trap then would end the program.
+fn called_at(original: Registers, address: u64) -> Registers {
+    let mut r = moved_to(original, address);
+    r.eflags &= !TRAP;
+    r
+}
+
 /// Returns registers for one system call by the `syscall` instruction at `at`.
 pub(crate) fn for_call(
     original: Registers,
@@ -125,7 +136,7 @@ pub(crate) fn for_call(
     at: u64,
     stack: u64,
 ) -> Registers {
-    let mut r = moved_to(original, at);
+    let mut r = called_at(original, at);
     [r.rdi, r.rsi, r.rdx, r.r10, r.r8, r.r9] = arguments;
     r.rax = number as u64;
     r.rsp = stack;
@@ -134,7 +145,7 @@ pub(crate) fn for_call(
 
 /// Returns registers for the resident's code of a batch.
 pub(crate) fn for_table(original: Registers, table: &CallTable, stack: u64) -> Registers {
-    let mut r = moved_to(original, table.start);
+    let mut r = called_at(original, table.start);
     r.rbx = table.rows.start;
     r.rbp = table.rows.end;
     r.r12 = table.number as u64;

@@ -67,10 +67,8 @@ impl Finder<'_> {
             let Some(first) = whole.places.first() else {
                 continue;
             };
-            let frame = first.site.frame();
-            let name = frame.linkage_name.as_deref().unwrap_or(&frame.name);
             let mut namesake = Namesake {
-                symbol: display(name).into_owned(),
+                symbol: first.name.clone(),
                 declared: whole.origins.iter().find_map(|o| o.declared.clone()),
                 object: self.object.path().to_owned(),
                 file_offsets: Vec::new(),

@@ -17,18 +17,21 @@ pub fn behind(code: &[u8], address: u64) -> u64 {
     decoder.decode().next_ip().max(address + 1)
 }
 
-/// Returns the address behind the no-op instructions with which code begins.
-#[must_use]
-pub fn behind_nops(code: &[u8], address: u64) -> u64 {
+/// Returns the link addresses behind each of the no-op instructions with which code begins.
+pub fn ends_of_nops(code: &[u8], address: u64) -> Vec<u64> {
     let decoder = Decoder::with_ip(64, code, address, DecoderOptions::NONE);
     let nops = decoder
         .into_iter()
         .take_while(|i| i.mnemonic() == Mnemonic::Nop);
-    nops.last().map_or(address, |last| last.next_ip())
+    nops.map(|nop| nop.next_ip()).collect()
 }
 
-/// Finds the branches to a target. Yields the link address of each.
-pub fn branches(code: &[u8], start: u64, target: u64) -> impl Iterator<Item = u64> {
+/// Finds the branches to some targets. Yields the link address of each, and of its target.
+pub fn branches<'a>(
+    code: &'a [u8],
+    start: u64,
+    targets: &'a [u64],
+) -> impl Iterator<Item = (u64, u64)> + 'a {
     let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
     let branches = decoder.into_iter().filter(move |i| {
         let is_branch = matches!(
@@ -37,9 +40,9 @@ pub fn branches(code: &[u8], start: u64, target: u64) -> impl Iterator<Item = u6
         );
         is_branch
             && i.op_kinds().all(|kind| kind == OpKind::NearBranch64)
-            && i.near_branch_target() == target
+            && targets.contains(&i.near_branch_target())
     });
-    branches.map(|i| i.ip())
+    branches.map(|i| (i.ip(), i.near_branch_target()))
 }
 
 /// True if `code` consists of instructions without effect.
