@@ -13,7 +13,7 @@ use super::units::{Debug, DieKey};
 use capriole_prologue::instructions;
 
 use capriole_object::symbols::demangle::{
-    demangle, is_mangled, last_identifier, may_be_code, without_blanks,
+    Demangled, demangle, is_mangled, last_identifier, may_be_code, without_blanks,
 };
 use capriole_object::symbols::display;
 use capriole_object::symbols::spelling::Spelling;
@@ -44,71 +44,8 @@ struct Called<'n> {
     /// As in the source, unless that is only a part of the name.
     plain: Option<&'n str>,
     linkage: Option<&'n str>,
-    /// The whole name of a function that has no other linkage name, where all are tried.
-    path: Option<Path>,
-}
-
-/// The name of a local function with its namespaces, and the number of its parameters.
-struct Path {
-    name: String,
-    parameters: usize,
-}
-
-/// A name that an event gives, which may be that of a local function.
-struct Local {
-    /// Without parameters and anonymous namespaces.
-    name: String,
-    /// The number of its parameters, if they were given.
-    parameters: Option<usize>,
-}
-
-impl Local {
-    fn of(name: &str) -> Local {
-        let plain = without_blanks(name).replace("(anonymousnamespace)::", "");
-        let end = last_identifier(&plain).map_or(plain.len(), |identifier| {
-            identifier.as_ptr() as usize - plain.as_ptr() as usize + identifier.len()
-        });
-        let (name, behind) = plain.split_at(end);
-        let inside = behind
-            .strip_prefix('(')
-            .and_then(|rest| rest.strip_suffix(')'));
-        Local {
-            name: name.trim_start_matches(':').to_owned(),
-            parameters: inside.map(|inside| match inside {
-                "" | "void" => 0,
-                inside => 1 + top_level_commas(inside),
-            }),
-        }
-    }
-
-    fn is(&self, path: &Path) -> bool {
-        path.name == self.name && self.fits(path)
-    }
-
-    fn is_end_of(&self, path: &Path) -> bool {
-        let outer = path.name.strip_suffix(&self.name);
-        outer.is_some_and(|outer| outer.is_empty() || outer.ends_with("::")) && self.fits(path)
-    }
-
-    fn fits(&self, path: &Path) -> bool {
-        self.parameters
-            .is_none_or(|parameters| parameters == path.parameters)
-    }
-}
-
-/// Returns the number of commas that are not within brackets.
-fn top_level_commas(text: &str) -> usize {
-    let mut depth = 0_i32;
-    let mut commas = 0;
-    for byte in text.bytes() {
-        match byte {
-            b'<' | b'(' | b'[' | b'{' => depth += 1,
-            b'>' | b')' | b']' | b'}' => depth -= 1,
-            b',' if depth == 0 => commas += 1,
-            _ => {}
-        }
-    }
-    commas
+    /// The whole name of a function that has no mangled one, where all are tried.
+    path: Option<Demangled>,
 }
 
 impl<'a> Debug<'a> {
@@ -135,12 +72,10 @@ impl<'a> Debug<'a> {
             })
             .or_else(|error| match error {
                 // Local functions of C++ have no linkage name.
-                DebugError::UnknownFunction(_) if name.contains(['(', ':']) => {
-                    let local = Local::of(name);
-                    self.functions_called(name, true, |function| {
-                        function.path.as_ref().is_some_and(|path| local.is(path))
-                    })
-                }
+                DebugError::UnknownFunction(_) if name.contains(['(', ':']) => self
+                    .functions_called(name, true, |function| {
+                        function.path.as_ref().is_some_and(|path| spelling.is(path))
+                    }),
                 error => Err(error),
             })
     }
@@ -155,9 +90,9 @@ impl<'a> Debug<'a> {
     /// No function has such a name, or the debug information is damaged.
     pub fn members(&self, name: &str) -> Result<Vec<FunctionPlace>, DebugError> {
         let wanted = without_blanks(name.trim_start_matches(':'));
-        let local = Local::of(&wanted);
+        let spelling = Spelling::of(name.trim_start_matches(':'));
         self.functions_called(&wanted, true, |function| match &function.path {
-            Some(path) => local.is_end_of(path),
+            Some(path) => spelling.is_member(path),
             None => is_member_called(&wanted, function.linkage),
         })
     }
@@ -220,10 +155,8 @@ impl<'a> Debug<'a> {
                 (Some(plain), _) => self.scope_of(&die) + plain,
                 (None, linkage) => display(linkage.unwrap_or(&frame.name)).into_owned(),
             };
-            let path = plain.filter(|_| all).map(|_| Path {
-                name: name.clone(),
-                parameters: self.parameters_of(&die),
-            });
+            let path = plain.filter(|_| all);
+            let path = path.map(|_| Demangled::of_source(&name, &self.parameters_of(&die)));
             let function = Called {
                 plain,
                 linkage,
@@ -282,8 +215,8 @@ impl<'a> Debug<'a> {
         }
     }
 
-    /// Returns the number of parameters in a function's declaration.
-    fn parameters_of(&self, die: &Die<'a>) -> usize {
+    /// Returns the types of the parameters in a function's declaration.
+    fn parameters_of(&self, die: &Die<'a>) -> Vec<String> {
         let own = self.with_origins(die).pop();
         let children = own
             .and_then(|own| self.children(&own).ok())
@@ -291,7 +224,9 @@ impl<'a> Debug<'a> {
         let is_parameter = |die: &&Die<'_>| {
             die.tag() == dw::DW_TAG_formal_parameter && !die.flag(dw::DW_AT_artificial)
         };
-        children.iter().filter(is_parameter).count()
+        let parameters = children.iter().filter(is_parameter);
+        let type_of = |die: &Die<'a>| self.c_type(self.type_of(die).ok().flatten());
+        parameters.map(type_of).collect()
     }
 
     /// Returns the first address of an inlined copy that is executed each time. LLVM counts the padding before a

@@ -25,6 +25,17 @@ pub struct Demangled {
 }
 
 impl Demangled {
+    /// Returns the name of a function of C++ that has no mangled one, from its name in the source, with its
+    /// namespaces, and the types of its parameters.
+    pub fn of_source(name: &str, parameters: &[String]) -> Demangled {
+        Demangled {
+            full: format!("{name}({})", parameters.join(", ")),
+            short: name.to_owned(),
+            with_return_type: None,
+            separator: "::",
+        }
+    }
+
     /// True if a name without blanks is the end of this one, in some class, namespace or module; arguments of
     /// templates may be left out.
     pub fn is_member(&self, wanted: &str) -> bool {

@@ -90,7 +90,8 @@ impl Spelling {
     }
 
     /// True if it may be meant for this function, without its outer scopes.
-    pub(super) fn is_member(&self, name: &Demangled) -> bool {
+    #[must_use]
+    pub fn is_member(&self, name: &Demangled) -> bool {
         self.fits(name, |full| {
             let outer = full.strip_suffix(self.name.as_str());
             outer.is_some_and(|outer| outer.is_empty() || outer.ends_with(name.separator))
