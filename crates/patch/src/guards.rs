@@ -16,7 +16,7 @@ use crate::probe::{Point, Probe};
 use crate::returns::Region;
 use capriole_codegen::work::Work;
 use capriole_resident::Entries;
-use capriole_tactic::site::Shape;
+use capriole_tactic::site::{FAR_STUB, Shape};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -318,9 +318,6 @@ fn covered(shape: &Shape) -> Range<u64> {
     covered.start..covered.end.max(covered.start + 1)
 }
 
-/// Size of a stub, at most, bytes.
-const STUB: u64 = 22;
-
 /// True if a probe changes, displaces or relies on a byte of one of `ranges`.
 #[must_use]
 pub fn uses_any(probe: &Probe, ranges: &[Range<u64>]) -> bool {
@@ -338,7 +335,7 @@ pub(crate) fn uses(probe: &Probe) -> impl Iterator<Item = Range<u64>> {
 /// Returns the bytes that a probe of this shape changes, displaces or relies on, with its stubs.
 pub(crate) fn uses_of(shape: &Shape) -> impl Iterator<Item = Range<u64>> {
     let stubs = shape.placed.iter().flat_map(|placed| &placed.stubs);
-    bytes_of(shape).chain(stubs.map(|stub| stub.address..stub.address + STUB))
+    bytes_of(shape).chain(stubs.map(|stub| stub.address..stub.address + FAR_STUB))
 }
 
 /// Returns the bytes of the program that a probe of this shape changes, evicts or relies on.

@@ -45,7 +45,7 @@ pub use self::refusal::Refusal;
 use self::tactic::Rule;
 pub use self::tactic::{Interior, Patch, Tactic};
 use crate::arch::instruction::Instruction;
-pub use crate::arch::jump::JUMP;
+pub use crate::arch::jump::{FAR_STUB, JUMP};
 use crate::place::Placer;
 use capriole_insn::{Code, Extent, FunctionFlow, Live, Targets};
 

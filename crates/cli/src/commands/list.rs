@@ -22,7 +22,6 @@ use capriole_select::select::{self, Fate, Mode, Selected};
 use capriole_tactic::site::{Refusal, Refused, Tactic};
 use capriole_text::output;
 use capriole_text::printable;
-
 use capriole_text::units;
 use clap::ValueHint;
 use serde_json::{Value, json};

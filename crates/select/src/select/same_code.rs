@@ -5,8 +5,20 @@ use capriole_planner::resolve::{Body, Site};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Maximum number of functions that a message lists.
+/// Maximum number of lines that a message lists.
 const LISTED: usize = 8;
+
+/// Lists the first of some lines for a message, and says how many more there are.
+pub(super) fn listed(lines: &[String]) -> String {
+    let mut list = String::new();
+    for line in lines.iter().take(LISTED) {
+        let _ = write!(list, "\n  {line}");
+    }
+    if lines.len() > LISTED {
+        let _ = write!(list, "\n  and {} more", lines.len() - LISTED);
+    }
+    list
+}
 
 /// Returns the names of the other functions whose code is the same as that of the function in which a site is.
 pub(super) fn same_code(site: &Site) -> Vec<String> {
@@ -25,29 +37,22 @@ pub(super) fn same_code(site: &Site) -> Vec<String> {
 /// have the same code.
 pub fn shared_code(selected: &[Selected]) -> Option<String> {
     let mut told = HashSet::new();
-    let mut list = String::new();
-    let mut count = 0;
+    let mut shared = Vec::new();
     for Selected { site, .. } in selected.iter().filter(|event| !event.origin.is_implied()) {
         if !told.insert((site.object.path(), site.extent.start)) {
             continue;
         }
         let others = same_code(site);
-        if others.is_empty() {
-            continue;
-        }
-        count += 1;
-        if count <= LISTED {
+        if !others.is_empty() {
             let name = site.symbol.as_deref().unwrap_or("?");
-            let _ = write!(list, "\n  {name} = {}", others.join(" = "));
+            shared.push(format!("{name} = {}", others.join(" = ")));
         }
     }
-    if count > LISTED {
-        let _ = write!(list, "\n  and {} more", count - LISTED);
-    }
-    (count > 0).then(|| {
+    (!shared.is_empty()).then(|| {
         format!(
             "one code for several functions, which the compiler or the linker has folded, or with several \
-             names: their calls are the same events, and cannot be told apart:{list}"
+             names: their calls are the same events, and cannot be told apart:{}",
+            listed(&shared)
         )
     })
 }

@@ -1,12 +1,10 @@
 //! Inlined copies of which a probe may miss calls.
 
 use super::Selected;
+use super::same_code::listed;
 use capriole_dwarf::DebugInfo as _;
 use capriole_planner::resolve::{Body, Site};
 use std::collections::BTreeSet;
-
-/// Maximum number of copies that a message lists.
-const LISTED: usize = 8;
 
 /// True if a site is an inlined copy that seems to stand several times in an unrolled loop.
 pub(super) fn is_in_unrolled_loop(site: &Site) -> bool {
@@ -30,17 +28,13 @@ pub fn in_unrolled_loops(selected: &[Selected]) -> Option<String> {
         is_in_unrolled_loop(site).then(name)
     });
     let names: BTreeSet<String> = names.collect();
-    let mut list: Vec<&str> = names.iter().take(LISTED).map(String::as_str).collect();
-    let more = format!("and {} more", names.len().saturating_sub(LISTED));
-    if names.len() > LISTED {
-        list.push(&more);
-    }
-    (!list.is_empty()).then(|| {
+    let names: Vec<String> = names.into_iter().collect();
+    (!names.is_empty()).then(|| {
         format!(
             "hit in some rounds only, it seems: copies in loops that the compiler has unrolled, which debug \
              information takes for one (compile with -fno-unroll-loops to see all calls, or make the function \
-             noinline):\n  {}",
-            list.join("\n  ")
+             noinline):{}",
+            listed(&names)
         )
     })
 }

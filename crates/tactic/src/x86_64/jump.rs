@@ -12,7 +12,7 @@ pub(crate) const NEAR_STUB: u64 = JUMP;
 const FAR_JUMP: u64 = 7;
 const ADDRESS: u64 = 8;
 /// Size in bytes of a far stub: the jump, up to seven bytes that align the address, and that.
-pub(crate) const FAR_STUB: u64 = FAR_JUMP + 7 + ADDRESS;
+pub const FAR_STUB: u64 = FAR_JUMP + 7 + ADDRESS;
 
 /// `int3`.
 const INT3: u8 = 0xcc;
