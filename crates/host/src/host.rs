@@ -15,6 +15,7 @@
 //! ```
 
 use crate::error::TargetError;
+use crate::survey::is_pending;
 use crate::x86_64::registers::Registers;
 use capriole_proc::maps::Mapping;
 use capriole_proc::process::Process;
@@ -262,6 +263,23 @@ pub struct StoppedThread {
     pub(crate) registers: Registers,
 }
 
+/// Signals that an instruction raises.
+const FAULTS: [i32; 6] = [
+    libc::SIGILL,
+    libc::SIGTRAP,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+];
+
+impl StoppedThread {
+    /// True if it is not about to receive a signal, also not that of an instruction that has just faulted.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.signal == 0 && !is_pending(self.tid, &FAULTS)
+    }
+}
+
 /// Stopped threads of a process. Dropping them resumes them.
 pub trait StoppedThreads: Debug {
     /// The process that was stopped.
@@ -298,6 +316,14 @@ pub trait StoppedThreads: Debug {
     /// # Errors
     /// Those of [`StoppedThreads::let_run`].
     fn let_run_to_signal(&mut self, index: usize) -> Result<bool, TargetError>;
+
+    /// If every thread of the process is about to receive a signal, has one receive it and stop at the first
+    /// instruction of the handler, so that it can make calls. One that steps itself, or faults all the time,
+    /// would not be able to at most instants.
+    ///
+    /// # Errors
+    /// Those of [`StoppedThreads::let_run`].
+    fn past_signals(&mut self) -> Result<(), TargetError>;
 
     /// True if thread `index` has just executed a breakpoint instruction, and is about to receive the
     /// SIGTRAP.

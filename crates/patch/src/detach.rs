@@ -312,6 +312,7 @@ fn uncover(
 ) -> Result<Option<Box<dyn StoppedThreads>>, TargetError> {
     loop {
         let begun = Instant::now();
+        stopped.past_signals()?;
         let more = cover::uncover(host, &*stopped, remote, installed);
         report.standstill += begun.elapsed();
         match more {

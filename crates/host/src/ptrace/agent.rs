@@ -6,7 +6,6 @@ use crate::ptrace::inject::Injector;
 use crate::ptrace::threads::Stopped;
 use crate::ptrace::{redirected, requests};
 use crate::stacks::own_stack;
-use crate::survey::is_pending;
 use crate::x86_64::frame::frame_size;
 use crate::x86_64::gadgets::Gadgets;
 use crate::x86_64::registers::{Loss, loss};
@@ -24,16 +23,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Number of such pauses, 1.5 s in all. At one instant all threads may be unusable, for example
 /// when each of them is about to receive a timer's signal; one that faults all the time is at most instants.
 const PAUSES: u32 = 300;
-
-/// Signals that an instruction raises.
-const FAULTS: [i32; 6] = [
-    libc::SIGILL,
-    libc::SIGTRAP,
-    libc::SIGBUS,
-    libc::SIGFPE,
-    libc::SIGSEGV,
-    libc::SIGSYS,
-];
 
 /// Number of threads that are looked at before one of them is stopped.
 const LOOKED_AT: usize = 64;
@@ -69,7 +58,7 @@ fn best(
     let permits = |index: &usize| redirected::permits(threads[*index].tid, gadgets, memory);
     // One whose instruction has just faulted is about to receive a signal, too. If we died with the
     // registers set for a call, the program's handler would be told that it had faulted there.
-    let goes_on = |index: &usize| !is_pending(threads[*index].tid, &FAULTS);
+    let goes_on = |index: &usize| threads[*index].goes_on();
     let in_order = || usable.iter().copied().filter(permits).filter(goes_on);
     let found = in_order().find(on_stack).or_else(|| in_order().next());
     found.ok_or_else(|| match usable.iter().any(goes_on) {
@@ -128,7 +117,11 @@ impl Agent<Box<dyn StoppedThreads>> {
             let some = tids.len().min(LOOKED_AT);
             tids[..some].sort_by_cached_key(|tid| probable_loss(pid, *tid));
             for tid in tids {
-                let stopped = match Stopped::one(pid, tid) {
+                let stopped = Stopped::one(pid, tid).and_then(|stopped| match stopped {
+                    Some(mut stopped) => stopped.past_signals().map(|()| Some(stopped)),
+                    None => Ok(None),
+                });
+                let stopped = match stopped {
                     Ok(Some(stopped)) => stopped,
                     Ok(None) | Err(TargetError::Unstoppable { .. }) => continue,
                     Err(error) => return Err(error),

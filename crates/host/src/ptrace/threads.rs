@@ -48,6 +48,8 @@ const SEIZE_TRIES: u32 = 10;
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Time limit for killed threads to end.
 const BURY_LIMIT: Duration = Duration::from_secs(1);
+/// Most signals that are received in a stop so that a thread can make calls.
+const SIGNALS: usize = 4;
 
 /// Seized and stopped threads of a process. Dropping it resumes them, no longer traced.
 #[derive(Debug)]
@@ -623,6 +625,19 @@ impl Stopped {
         Ok(Some(stopped))
     }
 
+    /// Has thread `index` receive the signal that it is about to receive, or that its instruction has raised, and
+    /// stop at the first instruction of the handler. Returns `false` if it is gone.
+    fn receive(&mut self, index: usize) -> Result<bool, TargetError> {
+        if self.threads[index].signal == 0 && !self.let_run_to_signal(index)? {
+            return Ok(false);
+        }
+        let StoppedThread { tid, signal, .. } = self.threads[index];
+        // Asked before it runs, it stops before its next instruction. Gone: the wait says so.
+        let _ = requests::interrupt(tid);
+        let _ = requests::cont(tid, signal);
+        self.settle_again(index, None)
+    }
+
     /// Waits for the next stop of thread `index`, which is running, or has reported `event`.
     fn settle_again(&mut self, index: usize, event: Option<Event>) -> Result<bool, TargetError> {
         self.threads[index].signal = 0;
@@ -710,6 +725,20 @@ impl StoppedThreads for Stopped {
         let StoppedThread { tid, signal, .. } = self.threads[index];
         let _ = requests::cont(tid, signal); // gone: the wait says so
         self.settle_again(index, None)
+    }
+
+    fn past_signals(&mut self) -> Result<(), TargetError> {
+        for _ in 0..SIGNALS {
+            let pid = self.pid;
+            if self.threads.iter().any(|t| t.pid == pid && t.goes_on()) {
+                break;
+            }
+            let Some(index) = self.threads.iter().position(|t| t.pid == pid) else {
+                break;
+            };
+            self.receive(index)?;
+        }
+        Ok(())
     }
 
     fn has_hit_breakpoint(&self, index: usize) -> bool {

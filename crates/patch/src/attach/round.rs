@@ -1011,7 +1011,10 @@ impl Attached {
     ) -> Result<(Box<dyn StoppedThreads>, Vec<Mapping>), TargetError> {
         let ledger = self.memory.ledger;
         loop {
-            let stopped = self.host.stop()?;
+            let mut stopped = self.host.stop()?;
+            if covers.is_some() {
+                stopped.past_signals()?;
+            }
             let maps = self.process().raw_maps()?;
             let session = (&ledger, &self.installed.arenas[..]);
             let put =
