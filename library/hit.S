@@ -34,15 +34,17 @@
 #define SPARE	152	/* not a register: for the routine */
 
 /* Flags that neither sahf nor an addition restores: trap, direction, nested task, alignment check. */
-#define UNUSUAL	0x44500
-#define ALIGNMENT_CHECK	0x40000
+#define TRAP	0x100
+#define DIRECTION	0x400
+#define ONLY_POPF	0x44100	/* all but direction, which has instructions of its own */
+#define UNUSUAL	(ONLY_POPF | DIRECTION)
 
 /* The direction flag may be set in the middle of a string copy, and C wants it clear; nor does C keep to
  * aligned accesses. */
 .macro	FLAGS_FOR_C
 	cld
 	pushfq
-	andl	$~ALIGNMENT_CHECK, (%rsp)
+	andl	$~(ONLY_POPF & ~TRAP), (%rsp)
 	popfq
 .endm
 
@@ -103,8 +105,11 @@
 	mov	%r8, R8(%rsp)
 	mov	%rdx, DX(%rsp)
 	mov	%rsi, SI(%rsp)
+	/* If a debugger steps over `pushf`, its trap flag is in what that stores. It would come back after the
+	 * debugger has detached, and end the program. */
 	pushfq
 	pop	%rax
+	and	$~TRAP, %eax
 	mov	%rax, FLAGS(%rsp)
 .endm
 
@@ -126,22 +131,36 @@
 	mov	R15(%rsp), %r15
 .endm
 
-/* Has the status flags as they are stored, unless others are set that have to be. Changes rax, rcx. */
-.macro	LOAD_STATUS	unusual
+/* Has the flags as they are stored; the status flags only if `status`. Changes rax, rcx. The unusual ones have
+ * to be clear, but for the trap flag, which stays as it is unless a handler has asked for it. LOAD_UNUSUAL
+ * follows, off the usual path. */
+.macro	LOAD_FLAGS	name, status
+	testl	$UNUSUAL, FLAGS(%rsp)
+	jnz	.Lunusual_flags_\name
+.Lusual_flags_\name:
+.if	\status
 	mov	FLAGS(%rsp), %eax
-	test	$UNUSUAL, %eax
-	jnz	\unusual
 	mov	%eax, %ecx
 	shr	$11, %ecx
 	and	$1, %ecx		/* the overflow flag */
 	shl	$8, %eax		/* ah: the others */
 	mov	%cl, %al
 	SET_STATUS
+.endif
+.endm
+.macro	LOAD_UNUSUAL	name
+.Lunusual_flags_\name:
+	std
+	testl	$ONLY_POPF, FLAGS(%rsp)
+	jz	.Lusual_flags_\name
+	pushq	FLAGS(%rsp)
+	popfq
+	jmp	.Lusual_flags_\name
 .endm
 
 /* `at`: where the site has the address that is the instruction pointer. `function`, `argument`: what
  * is called. `flags`: 1 if the status flags are to be as the handlers have left them; 0 where they are
- * dead. Where the direction flag or another unusual one is set, before or by handlers, all flags are.
+ * dead.
  *
  * A thread notes its frame while it runs handlers: before it reads the site's set, until it does not
  * use that any more. Whoever replaces a set waits, after a memory barrier on all processors, until
@@ -172,30 +191,11 @@
 	cmp	%rax, SP(%rsp)
 	jne	.Lchanged_\name
 .Lback_\name:
-.if	\flags == 0
-	testl	$UNUSUAL, FLAGS(%rsp)
-	jnz	.Lall_flags_\name
-.endif
-.if	\flags == 1
-	LOAD_STATUS .Lall_flags_\name
-.endif
+	LOAD_FLAGS \name, \flags
 	LOAD
 	mov	AX(%rsp), %rax
-.if	\flags == 2
-	pushq	FLAGS(%rsp)
-	popfq
-.endif
 	ret
-
-.if	\flags < 2
-.Lall_flags_\name:
-	/* Handlers have set one that was not. */
-	LOAD
-	mov	AX(%rsp), %rax
-	pushq	FLAGS(%rsp)
-	popfq
-	ret
-.endif
+	LOAD_UNUSUAL \name
 
 .Lactive_\name:
 	/* In a handler already; or out of it by a jump that has not come back here; or a new thread. */
@@ -438,7 +438,7 @@
 	RUN	\name, \function, \argument, \flags
 .Lunusual_\name:
 	FLAGS_FOR_C
-	RUN	\name\()_unusual, \function, \argument, 2
+	RUN	\name\()_unusual, \function, \argument, \flags
 	.cfi_endproc
 	.size	\name, . - \name
 .endm
@@ -632,16 +632,12 @@ capriole_return:
 	jne	capriole_go
 	mov	IP(%rsp), %rax
 	mov	%rax, FRAME(%rsp)
-	LOAD_STATUS 1f
+	LOAD_FLAGS return, 1
 	LOAD
 	mov	AX(%rsp), %rax
-2:	lea	FRAME + 8(%rsp), %rsp
+	lea	FRAME + 8(%rsp), %rsp
 	jmp	*-8(%rsp)
-1:	LOAD
-	mov	AX(%rsp), %rax
-	pushq	FLAGS(%rsp)
-	popfq
-	jmp	2b
+	LOAD_UNUSUAL return
 3:	FLAGS_FOR_C
 	jmp	4b
 	.cfi_endproc

@@ -1,6 +1,7 @@
 /*
  * A program that probes itself and is debugged then: `probes_debugged jumps | breakpoints`. It goes on until
- * a debugger, or SIGTERM, sets `stop_asked`; then it checks its results.
+ * a debugger, or SIGTERM, sets `stop_asked`; then it checks its results. `probes_debugged left` is `jumps`, and
+ * prints what left_by_debugger needs: `places PROBED INNER START END`.
  */
 #include "probes.h"
 
@@ -25,6 +26,8 @@ PROBED long outer(long number)
 	return result;
 }
 
+extern char __executable_start[], etext[];
+
 static volatile long hits, entries, returns, wrong;
 
 PROBED int pre(struct capriole_probe *p, struct capriole_regs *regs)
@@ -33,6 +36,13 @@ PROBED int pre(struct capriole_probe *p, struct capriole_regs *regs)
 	hits++;
 	wrong += regs->si == 0;
 	return 0;
+}
+
+/* Calls other code: the probe saves all registers, and the flags. */
+PROBED int pre_calls(struct capriole_probe *p, struct capriole_regs *regs)
+{
+	CHECK(getppid() > 0);
+	return pre(p, regs);
 }
 
 PROBED int entered(struct capriole_call *call, struct capriole_regs *regs)
@@ -52,9 +62,12 @@ PROBED int returned(struct capriole_call *call, struct capriole_regs *regs)
 int main(int argc, char **argv)
 {
 	CHECK(argc == 2);
-	int jumps = !strcmp(argv[1], "jumps");
+	int jumps = strcmp(argv[1], "breakpoints");
 	static struct capriole_probe probe = { .address = (void *)probed, .pre = pre };
 	static struct capriole_return_probe call = { .entry = entered, .handler = returned };
+	int left = !strcmp(argv[1], "left");
+	if (left)
+		probe.pre = pre_calls;
 	call.probe.address = (void *)inner;
 	probe.flags = jumps ? 0 : CAPRIOLE_NO_OPTIMIZE;
 	OK(capriole_probe_register(&probe));
@@ -62,6 +75,11 @@ int main(int argc, char **argv)
 	IS(capriole_optimize(PATIENCE), 0);
 	stop_on_sigterm();
 	ready();
+	if (left) {
+		printf("places %lx %lx %lx %lx\n", (unsigned long)probed, (unsigned long)inner,
+		       (unsigned long)__executable_start, (unsigned long)etext);
+		fflush(stdout);
+	}
 	long calls = 0;
 	for (; !stop_asked; calls++) {
 		IS(outer(calls), 4 * (calls + 't') + 2);

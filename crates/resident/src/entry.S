@@ -53,6 +53,7 @@ capriole_patience:
 
 	.text
 
+	.equ	DIRECTION, 1 << 10
 	.equ	ALIGNMENT_CHECK, 1 << 18
 
 /* Saves the flags. The direction flag may be set in the middle of somebody's string copy, and C wants it
@@ -69,6 +70,40 @@ capriole_patience:
 	popfq
 	.cfi_adjust_cfa_offset -8
 .Lunchecked\@:
+.endm
+
+/* Restores the flags that are stored at `place` bytes from the stack pointer. Changes rax, and looks at nothing
+ * that is stored elsewhere.
+ *
+ * Not by `popf` of all of them: if a debugger has stepped over the `pushf`, its trap flag is among them, and once
+ * it has detached nobody handles the SIGTRAP. The trap flag stays what it is, as at any other instruction; that
+ * of a program that steps itself is set now as well. Alignment checks can only be set by `popf`: of the flags
+ * of now, and two instructions after these. */
+.macro	RESTORE_FLAGS	place
+	testl	$DIRECTION | ALIGNMENT_CHECK, \place(%rsp)
+	jz	.Lusual\@
+	testl	$DIRECTION, \place(%rsp)
+	jz	.Lforward\@
+	std
+.Lforward\@:
+	testl	$ALIGNMENT_CHECK, \place(%rsp)
+	jz	.Lusual\@
+	pushfq
+	.cfi_adjust_cfa_offset 8
+	orl	$ALIGNMENT_CHECK, (%rsp)
+	popfq
+	.cfi_adjust_cfa_offset -8
+.Lusual\@:
+	mov	\place(%rsp), %eax
+	xchg	%al, %ah			/* ah: all status flags but OF */
+	and	$8, %al				/* OF */
+	add	$0x78, %al			/* overflows exactly if OF was set */
+	sahf
+.endm
+/* Removes the stored flags, and keeps the current ones. */
+.macro	DROP_FLAGS
+	lea	8(%rsp), %rsp
+	.cfi_adjust_cfa_offset -8
 .endm
 
 /* The entries are called from a detour with their argument on the stack and keep
@@ -103,6 +138,7 @@ capriole_patience:
 .macro	RESTORE
 	mov	%rbp, %rsp
 	.cfi_def_cfa_register rsp
+	RESTORE_FLAGS	80
 	pop	%rbp
 	.cfi_adjust_cfa_offset -8
 	.cfi_restore rbp
@@ -124,8 +160,7 @@ capriole_patience:
 	.cfi_adjust_cfa_offset -8
 	pop	%rax
 	.cfi_adjust_cfa_offset -8
-	popfq
-	.cfi_adjust_cfa_offset -8
+	DROP_FLAGS
 .endm
 /* The same with all registers, in the order of their numbers, the flags behind them. */
 .macro	SAVE_ALL
@@ -174,6 +209,7 @@ capriole_patience:
 .macro	RESTORE_ALL
 	mov	%rbp, %rsp
 	.cfi_def_cfa_register rsp
+	RESTORE_FLAGS	128
 	pop	%rax
 	.cfi_adjust_cfa_offset -8
 	pop	%rcx
@@ -212,8 +248,7 @@ capriole_patience:
 	pop	%r15
 	.cfi_adjust_cfa_offset -8
 	.cfi_restore r15
-	popfq
-	.cfi_adjust_cfa_offset -8
+	DROP_FLAGS
 .endm
 /* After SAVE_ALL, where the word above the argument is how far the stack pointer is below that of the
  * site: what is saved of rsp becomes that of the site. */

@@ -4,7 +4,7 @@ use crate::programs::{Compiler, build};
 use crate::target::{
     Running, assert_no_session, assert_text_is_the_files, capriole, command, looks, told,
 };
-use crate::traces::{counted_and_told, scratch, text, until_recording};
+use crate::traces::{Background, counted_and_told, scratch, text, until_recording};
 use capriole_testkit::workshop::Workshop;
 use std::process::{Command, Stdio};
 
@@ -154,11 +154,50 @@ fn a_thread_that_steps_itself_lives() {
         ]
         .concat();
         let output = capriole(&words);
-        assert!(output.status.success(), "{round}: {}", told(&output));
+        let said = told(&output);
+        assert!(output.status.success(), "{round}: {said}");
+        assert!(!said.contains("stays mapped"), "{round}: {said}");
     }
     running.say("call");
     assert_eq!(running.line(), "called");
     assert_text_is_the_files(&running.process(), false);
+}
+
+/// A debugger leaves the program at each step through a detour. Its trap flag must not come back.
+#[test]
+fn a_debugger_may_leave_in_a_detour() {
+    let Some(program) = build(Compiler::Gcc, "left_by_debugger.c", &["-g"]) else {
+        return;
+    };
+    // Without restartable sequences, each record goes the slow way.
+    let kinds: [(usize, usize, &[&str]); 7] = [
+        (0, 1, &["-e", ":work $arg1"]),
+        (0, 0, &["-e", ":work $arg1"]),
+        (0, 1, &["-e", ":work n p->text p->b"]),
+        (0, 1, &["-e", ":work n t=+0($arg3):string if p->a == 7"]),
+        (0, 1, &["--return=stack", "--graph", ":work"]),
+        (1, 1, &["-e", ":flagged+4 a=+0($arg2):s64 if $arg1 > 3"]),
+        (1, 0, &["-e", ":flagged+4 a=+0($arg2):s64 if $arg1 >= 0"]),
+    ];
+    for (place, rseq, what) in kinds {
+        let tunables = format!("glibc.pthread.rseq={rseq}");
+        let mut running = Running::of(Command::new(&program).env("GLIBC_TUNABLES", tunables));
+        let places = running.line();
+        let places: Vec<&str> = places.split_whitespace().skip(1).collect();
+        let directory = scratch();
+        let trace = directory.path().join("t");
+        let recorder = Background::attach_with(&trace, running.pid, what);
+        recorder.until_recorded();
+        let pid = running.pid.to_string();
+        let debugger = Command::new(&program)
+            .args([&pid, places[place], places[2], places[3]])
+            .output();
+        let debugger = told(&debugger.expect("it starts"));
+        assert!(debugger.contains("\nok "), "{what:?} {rseq}: {debugger}");
+        running.assert_alive();
+        assert_eq!(recorder.end()["ended"], "requested", "{what:?} {rseq}");
+        running.finish();
+    }
 }
 
 /// The stub of a jump into the bytes behind it, far from the detours, reads its target's address.

@@ -1,6 +1,7 @@
 //! A debugger is used as usual on a program that probes itself, in the way that `docs/probes.md` says.
 
 use super::{command, output, program};
+use crate::programs::{Compiler, build};
 use crate::target::{Running, told};
 use std::process::{Command, Stdio};
 
@@ -102,4 +103,28 @@ fn gdb_passes_on_the_breakpoint_of_a_probe() {
     };
     let hits = ["Program received signal SIGTRAP"; 4];
     in_order(&text, &hits);
+}
+
+/// A debugger leaves the program at each step through a probe with a handler, and through the entry of a call
+/// whose return has one. Its trap flag must not come back.
+#[test]
+fn a_debugger_may_leave_in_a_probe() {
+    let Some(program) = program("probes_debugged.c") else {
+        return;
+    };
+    let Some(debugger) = build(Compiler::Gcc, "left_by_debugger.c", &["-g"]) else {
+        return;
+    };
+    let mut running = Running::of(&mut command(&program, &["left"]));
+    let places = running.line();
+    let places: Vec<&str> = places.split_whitespace().skip(1).collect();
+    let pid = running.pid.to_string();
+    for place in &places[..2] {
+        let mut debugger = Command::new(&debugger);
+        let left = output(debugger.args([pid.as_str(), place, places[2], places[3]]));
+        let left = told(&left);
+        assert!(left.contains("\nok "), "{place}: {left}");
+    }
+    running.signal(libc::SIGTERM);
+    assert_eq!(running.line(), "ok");
 }

@@ -436,18 +436,18 @@ fn early_if(
 ) -> Result<Labels, IcedError> {
     let mut rejected = a.create_label();
     if frame.flags_live {
-        a.pushfq()?;
+        Frame::push_status(a)?;
     }
     reject_unless(a, filter, runtime, None, literals, rejected)?;
     let labels = match frame.flags_live {
         false => code(a)?,
         true => {
             let mut done = a.create_label();
-            a.popfq()?;
+            Frame::pop_status(a)?;
             let labels = code(a)?;
             a.jmp(done)?;
             bind(a, &mut rejected)?;
-            a.popfq()?;
+            Frame::pop_status(a)?;
             bind(a, &mut done)?;
             return Ok(labels);
         }

@@ -221,12 +221,43 @@ impl Frame {
             a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, *register)?)?;
         }
         if self.keep_flags {
-            a.lahf()?; // all status flags but OF
-            a.seto(al)?;
-            let to = at(Register::RSP, i64::from(-self.size()));
-            a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, Register::RAX)?)?;
+            Frame::save_status(a, -self.size())?;
         }
         Ok(())
+    }
+
+    /// Stores the status flags at `place` bytes from the stack pointer. Overwrites rax.
+    ///
+    /// Never by `pushf` and `popf`: if a debugger steps over those, its trap flag is in what they store, comes
+    /// back after it has detached, and ends the program.
+    fn save_status(a: &mut CodeAssembler, place: i32) -> Result<(), IcedError> {
+        a.lahf()?; // all status flags but OF
+        a.seto(al)?;
+        let to = at(Register::RSP, i64::from(place));
+        a.add_instruction(Instruction::with2(Code::Mov_rm64_r64, to, Register::RAX)?)
+    }
+
+    /// Restores what [`save_status`](Self::save_status) has stored. Overwrites rax.
+    fn restore_status(a: &mut CodeAssembler, place: i32) -> Result<(), IcedError> {
+        let from = at(Register::RSP, i64::from(place));
+        a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, from)?)?;
+        a.add(al, 0x7f)?; // overflows exactly if OF was set
+        a.sahf()
+    }
+
+    /// Saves the status flags on the stack, and changes no register but the stack pointer.
+    pub fn push_status(a: &mut CodeAssembler) -> Result<(), IcedError> {
+        Frame::move_stack(a, -16)?;
+        a.mov(qword_ptr(rsp + 8), rax)?;
+        Frame::save_status(a, 0)?;
+        a.mov(rax, qword_ptr(rsp + 8))
+    }
+
+    /// Restores the status flags that [`push_status`](Self::push_status) has saved.
+    pub fn pop_status(a: &mut CodeAssembler) -> Result<(), IcedError> {
+        Frame::restore_status(a, 0)?;
+        a.mov(rax, qword_ptr(rsp + 8))?;
+        Frame::move_stack(a, 16)
     }
 
     pub fn restore(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
@@ -242,10 +273,7 @@ impl Frame {
     /// has changed them. Overwrites rax if they are saved.
     pub fn restore_flags(&self, a: &mut CodeAssembler) -> Result<(), IcedError> {
         if self.keep_flags {
-            let from = at(Register::RSP, i64::from(-self.size()));
-            a.add_instruction(Instruction::with2(Code::Mov_r64_rm64, Register::RAX, from)?)?;
-            a.add(al, 0x7f)?; // overflows exactly if OF was set
-            a.sahf()?;
+            Frame::restore_status(a, -self.size())?;
         }
         Ok(())
     }

@@ -227,20 +227,17 @@ impl Walk<'_> {
         let by = i64::from(instruction.stack_pointer_increment());
         match instruction.mnemonic() {
             Mnemonic::Call => return Some(state),
-            Mnemonic::Push | Mnemonic::Pushfq => {
+            Mnemonic::Push => {
                 after.below -= by;
                 if state.way == Way::Register(register) {
                     after.way = Way::Stack(after.below / WORD);
                 }
                 return Some(after);
             }
-            Mnemonic::Pop | Mnemonic::Popfq => {
+            Mnemonic::Pop => {
                 after.below -= by;
                 if state.way == Way::Stack(state.below / WORD) {
-                    after.way = match instruction.mnemonic() {
-                        Mnemonic::Pop => Way::Register(register),
-                        _ => return None,
-                    };
+                    after.way = Way::Register(register);
                     return Some(after);
                 }
             }
