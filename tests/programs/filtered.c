@@ -5,14 +5,17 @@
  *   filtered HOW [wait]
  *
  * HOW it does so: prctl, syscall, inline, register (the number of the call is not in the
- * code), strict (seccomp's first mode), clock (no filter: it gives up the time stamp counter), thread (from another thread, for all of them), held (so does it,
- * after "working" and another line from standard input), child
- * (a forked child does, its parent does not), strict-child (so does one in strict mode),
- * dispatch (system calls are handed to the program itself while it works).
+ * code), strict (seccomp's first mode), clock (no filter: it gives up the time stamp counter), thread (from
+ * another thread, for all of them), held (so does it, after "working" and another line from standard input),
+ * child (a forked child does, its parent does not), strict-child (so does one in strict mode), dispatch (system
+ * calls are handed to the program itself while it works).
  *
  * Other ways, which say "ready PID" while system calls are redirected already, and work until SIGUSR1:
  * sleeps (allowed while it sleeps now and then), library (those of the C library are always allowed, and
  * others never), never (none is allowed).
+ *
+ * abandoned: its recorder has been killed, so it cannot give up the time stamp counter; it says "refused", waits
+ * for a line, and can then, because the probes are out.
  *
  * With "wait" it says "ready PID" and waits for a line before it filters. It ends by saying
  * "ok calls=N": so often it has called work(), FILTERED times of that with the filter.
@@ -218,7 +221,7 @@ static void filter_by(const char *how)
 	else if (!strcmp(how, "strict"))
 		CHECK(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT));
 	else
-		BAD("no such way: %s", how);
+		CHECK(!strcmp(how, "abandoned"));
 }
 
 int main(int argc, char **argv)
@@ -234,6 +237,19 @@ int main(int argc, char **argv)
 		printf("ready %d\n", getpid());
 		fflush(stdout);
 		CHECK(fgets(line, sizeof line, stdin));
+	}
+	if (!strcmp(how, "abandoned")) {
+		/* the recorder was killed: the clock cannot be given up, and the program goes on */
+		CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == -1 && errno == EINVAL);
+		works(FREE);
+		CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT) == -1 && errno == EINVAL);
+		CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_STRICT, 0, NULL) == -1 && errno == EINVAL);
+		works(FREE);
+		puts("refused");
+		fflush(stdout);
+		CHECK(fgets(line, sizeof line, stdin));
+		/* its probes are out */
+		CHECK(!prctl(PR_SET_TSC, PR_TSC_SIGSEGV));
 	}
 	works(FREE);
 	CHECK(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));

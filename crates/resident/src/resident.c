@@ -198,7 +198,7 @@ static void end_call(void)
  * signal handler has interrupted. */
 #define CALL_PATIENCE (1ul << 32)
 
-/* How long to wait until the probes are out, in time stamps: some seconds. The recorder takes them
+/* How long to wait until the probes are out, in time stamps: some seconds, once. The recorder takes them
  * out within a hundred milliseconds, unless it is dead. */
 #define LEAVE_PATIENCE (1ul << 34)
 
@@ -215,15 +215,19 @@ static void end_call(void)
 #define PR_SET_TSC 26
 #define PR_SET_SYSCALL_USER_DISPATCH 59
 
-/* Waits until no byte of the process leads to a detour any more, for a reason (LEAVE_...). */
-static __attribute__((noinline, cold)) void leave(u32 reason)
+/* Waits until no byte of the process leads to a detour any more, for a reason (LEAVE_...). Returns 0 if the
+ * probes are still there. */
+static __attribute__((noinline, cold)) u32 leave(u32 reason)
 {
 	u64 begin = read_tsc();
 	/* The word that other processes can write is a hint to check the one that they cannot. */
 	__sync_lock_test_and_set(&OWN->leave, reason);
 	__sync_lock_test_and_set((u32 *)(capriole_config.session + HEADER_LEAVE), 1);
-	while (!READ(OWN->left) && read_tsc() - begin < LEAVE_PATIENCE)
-		;
+	while (!READ(OWN->left) && !READ(OWN->abandoned)) {
+		if (read_tsc() - begin >= LEAVE_PATIENCE)
+			WRITE(OWN->abandoned, 1);
+	}
+	return READ(OWN->left);
 }
 
 u64 capriole_read_memory(u64 to, u64 from, u64 size);
@@ -251,7 +255,8 @@ static inline u32 sets_thread_pointer(u32 number, u64 first, u32 any_first)
  *     prctl(PR_SET_SECCOMP), prctl(PR_SET_SYSCALL_USER_DISPATCH). No system calls from then on;
  *   - give up the time stamp counter, after which reading it is a fault: seccomp's strict mode,
  *     prctl(PR_SET_TSC, PR_TSC_SIGSEGV). Detours read it. So the probes have to be taken out
- *     before, and this function waits for that;
+ *     before, and this function waits for that. If nobody takes them out, because the recorder was
+ *     killed, the call fails (EINVAL, as where there is no such call): the next hit would end the program;
  *   - set a thread pointer: arch_prctl(ARCH_SET_FS), clone(CLONE_SETTLS). Detours find the C library's
  *     data there, as long as a C library sets it, whose calls do not come here. The same is done;
  *   - provide its own pages: userfaultfd(2). No page is read from then on that is not in memory: the
@@ -259,7 +264,7 @@ static inline u32 sets_thread_pointer(u32 number, u64 first, u32 any_first)
  *
  * `known` says where the call's number and its first two arguments are (FILTER_...), as the program
  * will find them there a moment later. */
-__attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
+__attribute__((cold)) void capriole_filtering(u64 *registers, u64 known)
 {
 	u64 base = registers[known >> FILTER_NUMBER_SHIFT & 15];
 	u32 number = (u32)known;
@@ -294,8 +299,11 @@ __attribute__((cold)) void capriole_filtering(const u64 *registers, u64 known)
 				syscall4(SCHED_YIELD, 0, 0, 0, 0);
 		}
 	}
-	if (leaves)
-		leave(LEAVE_CLOCK);
+	if (!leaves || leave(LEAVE_CLOCK))
+		return;
+	u32 is_known = number == SECCOMP || !any_mode;
+	if (!any_option && is_known)
+		registers[known >> FILTER_OPTION_SHIFT & 15] = ~0ul;
 }
 
 /* Replaces the head `old` by `new` on `cpu`, as one restartable sequence: only if this thread still

@@ -176,7 +176,7 @@ struct own {
 	u32 slow_memory; /* not 0: a page that is not in memory may be long in coming, or never come */
 	u32 newest[OWN_SIGNALS]; /* number of the action that ours is before; 0: that of the config */
 	u32 numbered[OWN_SIGNALS]; /* the last number given out */
-	u32 pad;
+	u32 abandoned; /* nobody has taken the probes out when a thread waited for `left` */
 	u64 kept[OWN_SIGNALS][OWN_KEPT_ACTIONS][4]; /* at the place number % OWN_KEPT_ACTIONS */
 	u32 pad2[686];
 	u32 known;    /* threads' own ids are right; 0 in a forked child, until verified */

@@ -310,6 +310,26 @@ fn one_that_is_attached_to_at_that_moment_lives() {
     }
 }
 
+/// Nobody takes the probes out, since the recorder was killed: the counter cannot be given up until somebody does.
+#[test]
+fn the_clock_is_not_given_up_under_abandoned_probes() {
+    let Some(program) = program(Compiler::Gcc, &[]) else {
+        return;
+    };
+    let directory = scratch();
+    let trace = directory.path().join("trace");
+    let mut running = Running::start(&program, &["abandoned", "wait"]);
+    let recorder = Background::attach_with(&trace, running.pid, &["-e", EVENT]);
+    recorder.signal(libc::SIGKILL);
+    recorder.output();
+    running.say("go");
+    assert_eq!(running.line(), "refused");
+    let detached = capriole(&["detach", &running.pid.to_string()]);
+    assert!(detached.status.success(), "{}", told(&detached));
+    running.say("go");
+    assert!(counted(&running.finished()) > 0);
+}
+
 /// Ends a program of which system calls are redirected to itself, and checks that none was.
 fn was_never_handed_a_call(mut running: Running) -> u64 {
     running.signal(libc::SIGUSR1);
