@@ -41,8 +41,9 @@ pub(super) fn site(
         let help = "write OBJECT:ns::name";
         return Err(ParseError::at(text, colon, message, help));
     }
+    let is_line = colon.is_some_and(|colon| is_source_line(&text[start..end], colon - start));
     let (object, place_at) = match colon {
-        Some(colon) if is_source_line(&text[start..end], colon - start) => (ObjectRef::Any, start),
+        Some(_) if is_line => (ObjectRef::Any, start),
         Some(colon) => (object(text, start, colon)?, colon + 1),
         None => (ObjectRef::Any, start),
     };
@@ -66,6 +67,7 @@ pub(super) fn site(
     }
     let word = first_word(rest);
     if site.object == ObjectRef::Any
+        && !is_line
         && (word.contains('/') || rest.starts_with(|c: char| c.is_ascii_digit()))
     {
         let message = "there is no colon between a file and a symbol";
@@ -215,17 +217,17 @@ fn separator(text: &str, start: usize, end: usize) -> Option<usize> {
 }
 
 /// Endings of the names of source files.
-const SOURCES: [&str; 14] = [
-    "c", "cc", "cpp", "cxx", "c++", "C", "h", "hh", "hpp", "rs", "go", "s", "S", "m",
+const SOURCES: [&str; 25] = [
+    "c", "cc", "cpp", "cxx", "c++", "C", "h", "hh", "hpp", "hxx", "tcc", "ipp", "inl", "rs", "go",
+    "s", "S", "m", "d", "zig", "nim", "cr", "f90", "adb", "ml",
 ];
 
-/// True for `FILE:LINE` without an object, as debuggers read it: `server.c:120`.
+/// True for `FILE:LINE` without an object, as debuggers read it: `server.c:120`, `encoding/mod.rs:40`.
 fn is_source_line(place: &str, colon: usize) -> bool {
     let file = &place[..colon];
     let ending = file.rsplit_once('.').map(|(_, ending)| ending);
     let line = first_word(&place[colon + 1..]);
-    !file.contains('/')
-        && ending.is_some_and(|ending| SOURCES.contains(&ending))
+    ending.is_some_and(|ending| SOURCES.contains(&ending))
         && !line.is_empty()
         && line.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -50,6 +50,9 @@ fn objects_and_places() {
     is("::cost if cpu == 1", "any", "cost", 0);
     is("uprobe:readline", "any", "readline", 0);
     is("server.c:120 req->len:u32", "any", "line of server.c", 120);
+    is("net/server.c:120", "any", "line of net/server.c", 120);
+    is("/src/net/mod.rs:7 n", "any", "line of /src/net/mod.rs", 7);
+    is("/usr/bin/gen.c:main", "path /usr/bin/gen.c", "main", 0);
     is("  :main\t", "main", "main", 0);
     is("/usr/bin/app:main+8", "path /usr/bin/app", "main", 8);
     is("./app:main+0x1F", "path ./app", "main", 31);
