@@ -121,7 +121,7 @@ impl<'a> Debug<'a> {
     }
 
     /// Returns the address behind the first instruction that stores a pointer at a place in the frame.
-    fn behind_store(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
+    pub(super) fn behind_store(&self, setup: Setup, place: &Place, address: u64) -> Option<u64> {
         let Place::Memory(sum) = place else {
             return None;
         };

@@ -154,7 +154,12 @@ impl<'a> Debug<'a> {
             && matches!(&place, Place::Memory(Sum { start: Start::Register(_), reads, .. }) if reads.is_empty())
             && let Some(from) = self.first_use(site, setup, variable)
         {
-            return Err(self.not_yet(setup, name, from));
+            // It may be declared without a value.
+            let stored = match self.locate(&variable.die, context.at_body()) {
+                Ok((place, _)) => self.behind_store(setup, &place, setup.body),
+                Err(_) => None,
+            };
+            return Err(self.not_yet(setup, name, stored.map_or(from, |stored| stored.max(from))));
         }
         // Before the frame is set up, `early` finds where a parameter has come from.
         let has_come = frame == Some(function) && variable.parameter;

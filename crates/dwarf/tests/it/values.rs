@@ -292,6 +292,43 @@ fn values_that_are_optimised_away_are_never_invented() {
     }
 }
 
+/// A refusal names the line behind the one that gives it a value.
+#[test]
+fn a_local_without_initialiser_has_its_value_behind_the_assignment() {
+    const SOURCE: &str = r#"
+long handle(long n)
+{
+	long result;
+	long other = n * 2;
+	if (other > 7)
+		other++;
+	result = other + n;
+	other = result; // LINE behind the store
+	return other;
+}
+int main(void)
+{
+	return (int)handle(1);
+}
+"#;
+    let shop = Workshop::new();
+    for compiler in ["gcc", "clang"] {
+        let Some(program) = shop.compile(compiler, &["-g", "-O0"], SOURCE, compiler) else {
+            continue;
+        };
+        let object = open(&program);
+        let debug = object.debug().unwrap();
+        let place = &debug.functions("handle").unwrap()[0];
+        let error = ask(&debug, &place.site, "result", None).unwrap_err();
+        let line = line(SOURCE, "behind");
+        assert_eq!(
+            error.to_string(),
+            format!("`result` has no value yet here; probe at line {line} instead"),
+            "{compiler}"
+        );
+    }
+}
+
 #[test]
 fn locals_have_no_value_at_the_entry_without_optimisation() {
     let shop = Workshop::new();
