@@ -58,6 +58,21 @@ fn several_packages_of_one_name_are_told_apart() {
     assert!(!said.contains('~'), "{said}");
 }
 
+/// The end of a function's name is enough if no other ends with it.
+#[test]
+fn functions_are_found_by_the_end_of_their_package() {
+    let Some(program) = program() else { return };
+    for end in ["a/store.Put", "globals/a/store.Put"] {
+        let output = capriole(&["list", "--json", &format!(":{end}"), text(&program)]);
+        let sites: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!(sites[0]["symbol"], "globals/a/store.Put", "{sites}");
+        assert_eq!(sites.as_array().map(Vec::len), Some(1), "{sites}");
+    }
+    let said = told(&capriole(&["list", ":store.Put", text(&program)]));
+    assert!(said.contains("`store.Put` names 2 functions"), "{said}");
+    assert!(said.contains("globals/b/store.Put"), "{said}");
+}
+
 /// Only what points to an array can be indexed as one.
 #[test]
 fn a_pointer_to_a_pointer_to_an_array_is_followed_first() {

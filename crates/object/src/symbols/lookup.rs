@@ -10,6 +10,9 @@ use super::{Function, Name, SymbolTable, shown};
 /// Minimum number of symbols for which demangling uses several threads.
 const WORTH_A_THREAD: usize = 2000;
 
+/// Functions that are in every program of Go.
+const GO: [&str; 2] = ["runtime.goexit", "runtime.goexit.abi0"];
+
 /// Type arguments in names that Go prints.
 const INSTANTIATED: &str = "[...]";
 
@@ -135,7 +138,7 @@ impl SymbolTable {
 
     /// Finds the functions of any class, namespace or module whose name ends with this one, as
     /// debuggers do: `cost` and `cart::cost` are `shop::cart::cost(int)`. Arguments of templates may be
-    /// left out: `get` and `Box::get` are `Box<int>::get()`.
+    /// left out: `get` and `Box::get` are `Box<int>::get()`. In Go, `store.Put` is `example.com/shop/store.Put`.
     #[must_use]
     pub fn members(&self, name: &str) -> Vec<Found<'_>> {
         let wanted = without_blanks(name.trim_start_matches(':'));
@@ -155,7 +158,26 @@ impl SymbolTable {
             let spelling = Spelling::of(name.trim_start_matches(':'));
             found = self.by_spelling(name, |function| spelling.is_member(function));
         }
+        if found.is_empty() && GO.iter().any(|own| self.has_linkage_name(own)) {
+            found = self.by_end_in_go(name);
+        }
         self.found(found)
+    }
+
+    /// Finds the functions of Go whose name ends with this one, behind the start of the package's path, or behind the
+    /// package or the type.
+    fn by_end_in_go(&self, name: &str) -> Vec<u32> {
+        let ends = |own: &str| {
+            let outer = own.strip_suffix(name);
+            outer.is_some_and(|outer| outer.ends_with(['/', '.']))
+        };
+        let symbols = self.raw.symbols.iter().enumerate();
+        let found = symbols.filter(|(_, symbol)| {
+            let own = self.raw.text(symbol);
+            let is_generic = || own.contains('[') && name.contains(INSTANTIATED);
+            ends(own) || is_generic() && instantiated(own).is_some_and(|own| ends(&own))
+        });
+        found.map(|(index, _)| index as u32).collect()
     }
 
     /// Finds the symbols of C++ and D functions by a comparison of names, among those that contain the
