@@ -116,19 +116,17 @@ impl<'a> Die<'a> {
         found
     }
 
-    /// Returns the entry point that the entry names: `DW_AT_entry_pc`.
-    fn named_entry(&self) -> Option<u64> {
+    /// Returns the entry point that the entry names: `DW_AT_entry_pc`. It may lie outside of the ranges.
+    pub(super) fn named_entry(&self) -> Option<u64> {
         let (dwarf, unit) = (&self.unit.dwarf, &self.unit.unit);
         let address = |name| dwarf.attr_address(unit, self.attr(name)?).ok()?;
-        let entry = match self.number(dw::DW_AT_entry_pc) {
+        match self.number(dw::DW_AT_entry_pc) {
             // An offset from the low address, in DWARF 5.
             Some(distance) => address(dw::DW_AT_low_pc)
                 .or_else(|| self.ranges(1).first().map(|range| range.0))
                 .and_then(|low| low.checked_add(distance)),
             None => address(dw::DW_AT_entry_pc),
-        };
-        // Ignore an entry point outside of the ranges.
-        entry.filter(|&entry| self.covers(entry) == Some(true))
+        }
     }
 
     /// True if the entry has code.
@@ -152,7 +150,11 @@ impl<'a> Debug<'a> {
     /// first range or, of a function whose code lies in several places, of the range that its own symbol
     /// begins: the linker sorts them, and one that is rarely executed may come first.
     pub(super) fn entry_address(&self, die: &Die<'a>) -> Option<u64> {
-        if let Some(entry) = die.named_entry() {
+        if let Some(entry) = die.named_entry()
+            && die
+                .covers(entry)
+                .unwrap_or_else(|| self.is_in_function(die, entry))
+        {
             return Some(entry);
         }
         let limit = match die.tag() == dw::DW_TAG_subprogram {
@@ -181,6 +183,13 @@ impl<'a> Debug<'a> {
             .find(|function| symbols.names(function).any(|own| own.linkage == name))
             .or(begins.first());
         Some(own.map_or(first, |function| function.extent.start))
+    }
+
+    /// True for the place of an inlined copy without any code.
+    fn is_in_function(&self, die: &Die<'a>, entry: u64) -> bool {
+        let symbols = self.object.symbols();
+        die.tag() == dw::DW_TAG_inlined_subroutine
+            && symbols.is_ok_and(|symbols| symbols.function_at(entry).is_some())
     }
 
     pub(super) fn root(&self, unit: &Rc<Loaded<'a>>) -> Result<Die<'a>, DebugError> {

@@ -145,12 +145,13 @@ impl<'a> Debug<'a> {
                 None => body.address,
             };
             // Skip a damaged function.
-            let site = self.site_of(address, body.key).ok()?;
+            let mut site = self.site_of(address, body.key).ok()?;
+            let die = self.die(body.key).ok()?;
+            site.empty = body.within.is_some() && self.is_left_empty(&die, body.address);
             let frame = site.frame();
             let linkage = frame.linkage_name.as_deref();
             // The plain name `add` must not match `shop::Order::add`.
             let plain = Some(frame.name.as_str()).filter(|_| !linkage.is_some_and(is_mangled));
-            let die = self.die(body.key).ok()?;
             let name = match (plain, linkage) {
                 (Some(plain), _) => self.scope_of(&die) + plain,
                 (None, linkage) => display(linkage.unwrap_or(&frame.name)).into_owned(),
@@ -238,13 +239,9 @@ impl<'a> Debug<'a> {
         let ends = instructions::ends_of_nops(&code, address);
         let first = || {
             let copy = self.die(copy).ok()?;
-            let around = self.site(address, None).ok()?.frames.first()?.key;
-            let ranges = self.die(around).ok()?.ranges(RANGES);
-            let (start, end) = ranges
-                .into_iter()
-                .find(|range| range.0 <= address && address < range.1)?;
-            let code = self.object.read(start, (end - start).min(CODE))?;
-            let branches = instructions::branches(&code, start, &ends);
+            let (start, code) = self.code_around(address)?;
+            let branches = instructions::branches(&code, start);
+            let branches = branches.filter(|(_, target)| ends.contains(target));
             let from_outside = branches.filter(|(from, _)| copy.covers(*from) == Some(false));
             from_outside.map(|(_, target)| target).min()
         };
@@ -252,6 +249,35 @@ impl<'a> Debug<'a> {
             true => address,
             false => first().unwrap_or(address),
         }
+    }
+
+    /// Returns the start of the range of a function that contains an address, and its code.
+    fn code_around(&self, address: u64) -> Option<(u64, Vec<u8>)> {
+        let around = self.frames_at(address).ok()?.first()?.key;
+        let ranges = self.die(around).ok()?.ranges(RANGES);
+        let (start, end) = ranges
+            .into_iter()
+            .find(|range| range.0 <= address && address < range.1)?;
+        Some((start, self.object.read(start, (end - start).min(CODE))?))
+    }
+
+    /// True if the optimiser has left nothing of an inlined copy, or has moved what is left, from `address` on, out of
+    /// a loop: no instruction is executed as often as the copy is called.
+    fn is_left_empty(&self, copy: &Die<'a>, address: u64) -> bool {
+        if copy.covers(address) != Some(true) {
+            return true;
+        }
+        let entry = copy.named_entry();
+        let Some(entry) = entry.filter(|entry| copy.covers(*entry) == Some(false)) else {
+            return false;
+        };
+        let Some((start, code)) = self.code_around(entry) else {
+            return false;
+        };
+        // GCC names the place where the copy was, in the loop.
+        let mut branches = instructions::branches(&code, start);
+        branches
+            .any(|(from, head)| entry <= from && (start..head).contains(&address) && head <= entry)
     }
 
     /// Like [`Debug::functions`], for the function that begins at a link address. Uses its name

@@ -40,6 +40,9 @@ pub struct Site {
     pub at_entry: bool,
     /// The requested source line.
     pub line: Option<u64>,
+    /// True for an inlined copy of which the compiler has left nothing where it is entered: no instruction is
+    /// executed exactly as often.
+    pub empty: bool,
 }
 
 impl Site {
@@ -153,6 +156,7 @@ impl<'a> Debug<'a> {
             chosen,
             at_entry,
             line: None,
+            empty: false,
         })
     }
 
@@ -176,6 +180,7 @@ impl<'a> Debug<'a> {
             chosen,
             frames,
             line: None,
+            empty: false,
         })
     }
 

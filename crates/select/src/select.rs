@@ -50,7 +50,7 @@ use capriole_planner::planner::{Plan, Planner};
 use capriole_planner::resolve::{Body, NotFollowed, Site, followed, resolve};
 use capriole_tactic::site::Refused;
 use numbers::Numbers;
-use places::{at_one_place, has_same_fields, may_lack_fields, without_event};
+use places::{at_one_place, has_same_fields, may_lack_fields, unseen, without_event};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -371,8 +371,9 @@ impl<'a> Selection<'a> {
             } = self.wanted[*part];
             let same = last
                 .is_some_and(|last| last.part == *part && has_same_fields(probe, &last.site, site));
-            let read = match (same, fields.last()) {
-                (true, Some(Ok(before))) => Ok(before.clone()),
+            let read = match (unseen(probe, site), same, fields.last()) {
+                (Some(error), ..) => Err(error),
+                (None, true, Some(Ok(before))) => Ok(before.clone()),
                 _ => reader.fields(probe, site, areas[definition]).map(Arc::new),
             };
             match read {

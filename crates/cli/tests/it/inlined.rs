@@ -375,6 +375,65 @@ int main(int argc, char **argv)
     }
 }
 
+/// Where the optimiser has left nothing of a copy, or has moved what is left out of a loop, no instruction is executed
+/// as often as the copy is called: it gets no probe, and that is said.
+#[test]
+fn copies_of_which_nothing_is_left_are_told() {
+    const SOURCE: &str = r#"
+#include <cstdio>
+struct Q {
+	__attribute__((always_inline)) Q(double a) : v((int)a) { asm volatile("" ::: "memory"); }
+	__attribute__((always_inline)) ~Q() { asm volatile("" :: "r"(this) : "memory"); }
+	int v;
+};
+static inline int getter(const int *p) { return *p; }
+static inline void barrier() { asm volatile("" ::: "memory"); }
+int main(int count, char **)
+{
+	long sum = 0;
+	int a[4] = { 1, 2, 3, count };
+	for (int i = 0; i < 100; i++) {
+		Q one(i), two(i + 0.5), three(i * 2.0);
+		sum += one.v + two.v + three.v;
+		if (i % 5 == 0) {
+			sum += getter(&a[i & 3]);
+			barrier();
+		}
+		if (i % 7 == 0 && a[3] > 0)
+			barrier();
+	}
+	printf("ok sum=%ld\n", sum);
+}
+"#;
+    const NOTHING: &str = "the compiler has left nothing of";
+    let shop = Workshop::new();
+    for flags in [["-g", "-O1"], ["-g", "-O2"]] {
+        let name = format!("moved{}", flags[1]);
+        let Some(program) = shop.compile("g++", &flags, SOURCE, &name) else {
+            return;
+        };
+        let path = text(&program);
+        let output = capriole(&["stat", "-e", ":Q::~Q", "--", path]);
+        let said = told(&output);
+        assert!(!output.status.success(), "{flags:?}: {said}");
+        assert!(said.contains(NOTHING), "{flags:?}: {said}");
+        let output = capriole(&["stat", "--json", "-e", ":barrier", "--", path]);
+        let said = told(&output);
+        assert!(said.contains(NOTHING), "{flags:?}: {said}");
+        // One of both copies has an instruction; with -O2, debug information gives it one of the code around it.
+        if output.status.success() && flags[1] == "-O1" {
+            let json = &said[said.find('{').expect("JSON")..];
+            let json = serde_json::Deserializer::from_str(json)
+                .into_iter::<Value>()
+                .next();
+            let json = json.expect("JSON").expect("JSON");
+            let events = json["events"].as_array().expect("a list").iter();
+            let calls: u64 = events.filter_map(|event| event["calls"].as_u64()).sum();
+            assert!([20, 15].contains(&calls), "{said}");
+        }
+    }
+}
+
 /// Constructors have several symbols, templates and local functions of C++ other names in debug information than in the
 /// source: counts are those of all calls, and no other function is taken.
 #[test]

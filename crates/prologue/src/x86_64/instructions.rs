@@ -26,21 +26,15 @@ pub fn ends_of_nops(code: &[u8], address: u64) -> Vec<u64> {
     nops.map(|nop| nop.next_ip()).collect()
 }
 
-/// Finds the branches to some targets. Yields the link address of each, and of its target.
-pub fn branches<'a>(
-    code: &'a [u8],
-    start: u64,
-    targets: &'a [u64],
-) -> impl Iterator<Item = (u64, u64)> + 'a {
+/// Finds the direct branches. Yields the link address of each, and of its target.
+pub fn branches(code: &[u8], start: u64) -> impl Iterator<Item = (u64, u64)> {
     let decoder = Decoder::with_ip(64, code, start, DecoderOptions::NONE);
-    let branches = decoder.into_iter().filter(move |i| {
+    let branches = decoder.into_iter().filter(|i| {
         let is_branch = matches!(
             i.flow_control(),
             FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch
         );
-        is_branch
-            && i.op_kinds().all(|kind| kind == OpKind::NearBranch64)
-            && targets.contains(&i.near_branch_target())
+        is_branch && i.op_kinds().all(|kind| kind == OpKind::NearBranch64)
     });
     branches.map(|i| (i.ip(), i.near_branch_target()))
 }

@@ -2,6 +2,7 @@
 
 use crate::advice::{Advice, Message};
 use crate::entry::compares_duration;
+use crate::err;
 use crate::error::Error;
 use crate::fields::is_untyped_result;
 use crate::names;
@@ -33,6 +34,21 @@ pub(super) fn may_lack_fields(probe: &Probe, site: &Site) -> bool {
         None => site.marker.is_some() || probe.place.is_glob() && site.object.file().is_go(),
         Some(kind) => kind == ExitKind::TailCall || probe.place.is_glob(),
     }
+}
+
+/// Returns the error for a site that is not executed as often as the calls that are asked for.
+pub(super) fn unseen(probe: &Probe, site: &Site) -> Option<Error> {
+    let (Body::Inlined { function }, Some(scope)) = (&site.body, &site.scope) else {
+        return None;
+    };
+    let error = err!(
+        NotProbeable,
+        "the compiler has left nothing of `{function}` where it is inlined, so its calls cannot be seen there; \
+         make it noinline to record them"
+    );
+    scope
+        .empty
+        .then(|| error.context(format!("event `{}`", probe.label)))
 }
 
 /// Formats an error of [`Reader::fields`](crate::fields::Reader::fields) without the event's text.
