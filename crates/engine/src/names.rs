@@ -228,9 +228,7 @@ impl Namer {
             // What is there without us has this name in C libraries.
             let name = FunctionName {
                 name: Some(Arc::from("__restore_rt")),
-                start: None,
-                offset: None,
-                inlined: false,
+                ..FunctionName::default()
             };
             for at in [address, address.wrapping_sub(1)] {
                 self.add_name(CodeName {
@@ -480,9 +478,8 @@ impl Namer {
                 self.named_compiled.insert(at);
                 name.functions = vec![FunctionName {
                     name: Some(function),
-                    start: None,
                     offset: Some(offset),
-                    inlined: false,
+                    ..FunctionName::default()
                 }];
             }
             Found::Several => self.remark(SEVERAL),
@@ -547,9 +544,8 @@ impl Namer {
                 object: Some(Arc::from(object.path().to_string_lossy())),
                 functions: vec![FunctionName {
                     name: Some(Arc::from(name)),
-                    start: None,
                     offset: Some(offset),
-                    inlined: false,
+                    ..FunctionName::default()
                 }],
                 returned_to: false,
                 ..nothing(at)
@@ -648,12 +644,7 @@ impl File {
             .unwrap_or_default();
         // A stripped file has fewer symbols than its debug information has functions.
         let known = inlined.pop();
-        let mut own = FunctionName {
-            name: None,
-            start: None,
-            offset: None,
-            inlined: false,
-        };
+        let mut own = FunctionName::default();
         if let Some((symbols, function)) = function {
             let name = symbols.display_name(function).map(|name| name.into_owned());
             // Its functions have the names of those of the C library, which call them, as well.
@@ -663,6 +654,10 @@ impl File {
                 .find(|name| name.starts_with("__vdso_"))
                 .map(str::to_owned)
                 .or(name);
+            if let (Some(_), Some(linkage)) = (&name, symbols.linkage_name(function)) {
+                let others = symbols.same_code(function, linkage).into_iter();
+                own.same_code = others.map(Arc::from).collect();
+            }
             own.name = name.or(known).map(Arc::from);
             own.offset = Some(link.wrapping_sub(function.extent.start));
             own.start = own.name.is_none().then_some(function.extent.start);
@@ -673,16 +668,14 @@ impl File {
         {
             own = FunctionName {
                 name: Some(Arc::from(name)),
-                start: None,
                 offset: Some(link.wrapping_sub(start)),
-                inlined: false,
+                ..FunctionName::default()
             };
         }
         let inlined = inlined.into_iter().map(|name| FunctionName {
             name: Some(Arc::from(name)),
-            start: None,
-            offset: None,
             inlined: true,
+            ..FunctionName::default()
         });
         inlined.chain([own]).collect()
     }

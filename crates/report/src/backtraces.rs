@@ -41,7 +41,7 @@ impl Backtraces {
 
     /// Returns remarks on missing names.
     pub(super) fn into_remarks(self) -> Vec<String> {
-        self.stacks.remarks().to_vec()
+        self.stacks.remarks()
     }
 
     fn backtrace(&mut self, event: &Event<'_>) -> Option<Backtrace> {
@@ -143,8 +143,9 @@ fn json(frames: &[Frame]) -> String {
         let or_null = |text: Option<&str>| text.map_or("null".to_string(), quoted);
         let offset = frame.offset.filter(|_| frame.symbol.is_some());
         let offset = offset.map(|offset| format!("{offset:#x}"));
+        let same_code: Vec<String> = frame.same_code.iter().map(|name| quoted(name)).collect();
         format!(
-            "{{\"address\":\"{:#x}\",\"symbol\":{},\"offset\":{},\"object\":{}{}}}",
+            "{{\"address\":\"{:#x}\",\"symbol\":{},\"offset\":{},\"object\":{}{}{}}}",
             frame.address,
             or_null(frame.symbol.as_deref()),
             or_null(offset.as_deref()),
@@ -153,6 +154,10 @@ fn json(frames: &[Frame]) -> String {
                 ",\"inlined\":true"
             } else {
                 ""
+            },
+            match same_code.is_empty() {
+                true => String::new(),
+                false => format!(",\"same_code\":[{}]", same_code.join(",")),
             },
         )
     };

@@ -30,6 +30,8 @@ pub struct Frame {
     pub object: Option<Arc<str>>,
     /// True if the function is inlined into the next frame that is not inlined.
     pub inlined: bool,
+    /// Names of other functions that have the same code: it may be any of them.
+    pub same_code: Vec<Arc<str>>,
 }
 
 impl Frame {
@@ -155,8 +157,8 @@ impl CallStacks {
         Arc::make_mut(&mut self.names).remark(remark);
     }
 
-    /// Returns why functions have no names, a line for each reason.
-    pub fn remarks(&self) -> &[String] {
+    /// Returns what is to be said of the functions' names, see [`Names::remarks`].
+    pub fn remarks(&self) -> Vec<String> {
         self.names.remarks()
     }
 
@@ -233,6 +235,7 @@ fn frames(place: Place, name: Option<&CodeName>) -> Vec<Frame> {
             offset: None,
             object,
             inlined: false,
+            same_code: Vec::new(),
         }];
     }
     let functions = functions.iter().map(|function| Frame {
@@ -242,6 +245,7 @@ fn frames(place: Place, name: Option<&CodeName>) -> Vec<Frame> {
         offset: function.offset.map(|offset| offset.wrapping_add(behind)),
         object: object.clone(),
         inlined: function.inlined,
+        same_code: function.same_code.clone(),
     });
     functions.collect()
 }

@@ -90,9 +90,8 @@ pub fn write_json_lines(trace: &Trace, out: impl Write) -> Result<Health, Report
         lines.end()?;
     }
     let mut health = events.health();
-    if let Some(backtraces) = backtraces {
-        health.remarks.extend(backtraces.into_remarks());
-    }
+    let remarks = backtraces.map_or_else(|| trace.names().remarks(), Backtraces::into_remarks);
+    health.remarks.extend(remarks);
     if health.lost_events > 0 {
         let lost = health.lost_events;
         lines.put_line(&format!("{{\"lost_events_total\":{lost}}}"))?;

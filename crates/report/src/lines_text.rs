@@ -93,9 +93,8 @@ pub fn write_text(
         }
     }
     let mut health = events.health();
-    if let Some(backtraces) = backtraces {
-        health.remarks.extend(backtraces.into_remarks());
-    }
+    let remarks = backtraces.map_or_else(|| trace.names().remarks(), Backtraces::into_remarks);
+    health.remarks.extend(remarks);
     if health.lost_events > 0 {
         let lost = health.lost_events;
         lines.put_line(&format!(

@@ -98,6 +98,6 @@ pub(super) fn ways(
         *ways.entry(backtrace).or_default() += 1;
     }
     let mut health = events.health();
-    health.remarks.extend_from_slice(stacks.remarks());
+    health.remarks.extend(stacks.remarks());
     Ok((ways, stacks, health))
 }

@@ -9,8 +9,8 @@
 //! {"remark":"/opt/lib/gone.so cannot be read: its functions have no names"}
 //! ```
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -27,8 +27,10 @@ use crate::document::{MAX_JSON, hex};
 
 /// Maximum length of a line, bytes: names of functions may be long.
 const MAX_LINE: u64 = 1 << 20;
-/// Maximum number of remarks that are kept.
+/// Maximum number of remarks that are kept, and of functions of one code.
 const MAX_REMARKS: usize = 100;
+/// Maximum number of functions of one code that are listed.
+const LISTED: usize = 8;
 
 /// The functions at an instruction of a traced program.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub struct CodeName {
 }
 
 /// A function at an instruction.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FunctionName {
     /// Its name, demangled; `None` if it is not known.
     pub name: Option<Arc<str>>,
@@ -64,6 +66,8 @@ pub struct FunctionName {
     pub offset: Option<u64>,
     /// True if it is inlined into the next one.
     pub inlined: bool,
+    /// Names of other functions that have the same code: it may be any of them.
+    pub same_code: Vec<Arc<str>>,
 }
 
 /// The names in a trace.
@@ -72,6 +76,8 @@ pub struct Names {
     /// By [`CodeName::at`]; `None` if different code was there at different times.
     names: HashMap<u64, Option<CodeName>>,
     remarks: Vec<String>,
+    /// Functions of one code, by the name that is used: all their names.
+    shared: BTreeMap<Arc<str>, String>,
 }
 
 impl CodeName {
@@ -153,6 +159,15 @@ impl Names {
     /// Adds a name. Two different ones of an address are none; but if both are of code in no file, it is known that
     /// this is such code, without a function.
     pub fn add(&mut self, name: CodeName) {
+        for function in name.functions.iter().filter(|f| !f.same_code.is_empty()) {
+            if let Some(own) = &function.name
+                && self.shared.len() < MAX_REMARKS
+                && !self.shared.contains_key(own)
+            {
+                let all = [&[Arc::clone(own)], &function.same_code[..]].concat();
+                self.shared.insert(Arc::clone(own), all.join(" = "));
+            }
+        }
         match self.names.entry(name.at) {
             Entry::Vacant(entry) => {
                 let is_known = !name.replaced;
@@ -195,10 +210,26 @@ impl Names {
         self.names.is_empty()
     }
 
-    /// Returns why functions have no names, a line for each reason.
+    /// Returns why functions have no names, a line for each reason, and which have a name that is one of several.
     #[must_use]
-    pub fn remarks(&self) -> &[String] {
-        &self.remarks
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.remarks.clone();
+        if !self.shared.is_empty() {
+            let mut listed: Vec<&str> = self
+                .shared
+                .values()
+                .take(LISTED)
+                .map(String::as_str)
+                .collect();
+            let more = format!("{} more", self.shared.len().saturating_sub(LISTED));
+            listed.extend((self.shared.len() > LISTED).then_some(&*more));
+            remarks.push(format!(
+                "one code for several functions, which the compiler or the linker has folded, or with several names; \
+                 the first name stands for all of them: {}",
+                listed.join("; ")
+            ));
+        }
+        remarks
     }
 }
 
@@ -233,6 +264,8 @@ struct StoredFunction {
     offset: Option<At>,
     #[serde(default, skip_serializing_if = "is_false")]
     inlined: bool,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    same_code: Vec<String>,
 }
 
 /// A number in hexadecimal.
@@ -251,6 +284,7 @@ impl From<StoredFunction> for FunctionName {
             start: stored.start.map(|At(start)| start),
             offset: stored.offset.map(|At(offset)| offset),
             inlined: stored.inlined,
+            same_code: stored.same_code.into_iter().map(Arc::from).collect(),
         }
     }
 }
@@ -262,6 +296,11 @@ impl From<&FunctionName> for StoredFunction {
             start: function.start.map(At),
             offset: function.offset.map(At),
             inlined: function.inlined,
+            same_code: function
+                .same_code
+                .iter()
+                .map(|name| name.to_string())
+                .collect(),
         }
     }
 }
@@ -317,9 +356,8 @@ mod tests {
             object: Some(Arc::from("/lib/a.so")),
             functions: vec![FunctionName {
                 name: Some(Arc::from(name)),
-                start: None,
                 offset: Some(at & 0xff),
-                inlined: false,
+                ..FunctionName::default()
             }],
             returned_to: at & 1 == 1,
             before_start: false,

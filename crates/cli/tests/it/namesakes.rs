@@ -328,6 +328,81 @@ int main()
     }
 }
 
+/// On call stacks and in fields of the type `symbol` they have one of the names: the others are told.
+#[test]
+fn functions_of_one_code_are_told_on_call_stacks() {
+    const SOURCE: &str = r#"
+#include <stdio.h>
+static volatile int sink;
+__attribute__((noinline)) int hit(int x)
+{
+	sink = x;
+	return x + sink;
+}
+static __attribute__((noinline)) int alpha(int x)
+{
+	return hit(x) + 1;
+}
+static __attribute__((noinline)) int beta(int x)
+{
+	return hit(x) + 1;
+}
+int main(void)
+{
+	int sum = 0;
+	for (int i = 0; i < 10; i++)
+		sum += alpha(i);
+	for (int i = 0; i < 20; i++)
+		sum += beta(i);
+	printf("ok sum=%d calls=30\n", sum);
+}
+"#;
+    const TOLD: &str = "the first name stands for all of them: ";
+    let shop = Workshop::new();
+    let Some(program) = shop.compile("gcc", &["-g", "-O2"], SOURCE, "folded") else {
+        return;
+    };
+    let path = text(&program);
+    let directory = scratch();
+    let trace = directory.path().join("t");
+    let words = ["--json", "-e", ":hit from=$stack0:symbol stack", "--", path];
+    counted_and_told(&record(&trace, &words));
+    let json = capriole(&["report", "--json", text(&trace)]);
+    assert!(told(&json).contains(TOLD), "{}", told(&json));
+    let caller = &events(&trace)[0]["stack"][1];
+    let (kept, other) = match caller["symbol"].as_str() {
+        Some("alpha") => ("alpha", "beta"),
+        _ => ("beta", "alpha"),
+    };
+    assert_eq!(caller["symbol"], kept, "{caller}");
+    assert_eq!(caller["same_code"], json!([other]), "{caller}");
+    let both = format!("{TOLD}{kept} = {other}");
+    let plain = told(&capriole(&["report", text(&trace)]));
+    assert_eq!(plain.matches(&both).count(), 1, "{plain}");
+    let picture = directory.path().join("flame.svg");
+    let flame = told(&capriole(&[
+        "report",
+        "--flame",
+        text(&picture),
+        text(&trace),
+    ]));
+    assert!(flame.contains(&both), "{flame}");
+
+    let symbols = directory.path().join("s");
+    let words = ["--json", "-e", ":hit from=$stack0:symbol", "--", path];
+    counted_and_told(&record(&symbols, &words));
+    let symbols = told(&capriole(&["report", text(&symbols)]));
+    assert!(symbols.contains(&both), "{symbols}");
+    for by in ["stack", "$stack0:symbol"] {
+        let output = capriole(&["stat", "-e", &format!(":hit by {by}"), "--", path]);
+        let told = told(&output);
+        assert_eq!(told.matches(&both).count(), 1, "{told}");
+    }
+    let lone = told(&capriole(&["stat", "-e", ":alpha by stack", "--", path]));
+    assert!(lone.contains("\n  alpha = beta\n"), "{lone}");
+    assert_eq!(lone.matches(&both).count(), 1, "{lone}");
+}
+
 #[test]
 fn spellings_of_one_name_are_not_told() {
     let Some(program) = build(Compiler::Gcc, "namesakes.c", &[]) else {

@@ -75,6 +75,8 @@ pub struct ChainFunction {
     pub object: Option<Arc<str>>,
     /// True if the function is inlined into the next one that is not.
     pub inlined: bool,
+    /// Names of other functions that have the same code: it may be any of them.
+    pub same_code: Vec<Arc<str>>,
 }
 
 /// A sum as the program keeps it: modulo 2^64.

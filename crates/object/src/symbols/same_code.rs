@@ -3,6 +3,9 @@
 
 use super::{Function, SymbolTable, display};
 
+/// The name that Go's linker gives to the first function, where the text begins.
+const GO_TEXT: &str = "runtime.text";
+
 impl SymbolTable {
     /// Returns the names of the other functions, for display, that have the code of a function, which is
     /// known by its linkage name here: calls of all of them are the same events.
@@ -15,7 +18,7 @@ impl SymbolTable {
             return Vec::new();
         }
         let mut known = vec![(linkage.to_owned(), display(linkage).into_owned())];
-        for name in self.names(function) {
+        for name in self.names(function).filter(|name| name.linkage != GO_TEXT) {
             let shown = display(name.linkage);
             let is_known = |(own, display): &(String, String)| {
                 *display == shown || is_respelled(own, name.linkage)

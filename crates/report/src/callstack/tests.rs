@@ -12,9 +12,8 @@ fn names(all: &[(u64, &str, bool, bool)]) -> Names {
             object: Some(Arc::from("/lib/a.so")),
             functions: vec![FunctionName {
                 name: Some(Arc::from(*name)),
-                start: None,
                 offset: Some(16),
-                inlined: false,
+                ..FunctionName::default()
             }],
             returned_to: *returned_to,
             before_start: at & 0xff == 0x4f,

@@ -132,6 +132,7 @@ fn code_name(at: u64, returned_to: bool, signal: bool) -> CodeName {
                 start: Some(at),
                 offset: (!at.is_multiple_of(7)).then_some(u64::MAX),
                 inlined: n == 0,
+                same_code: Vec::new(),
             })
             .collect(),
         returned_to,

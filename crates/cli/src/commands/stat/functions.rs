@@ -6,6 +6,7 @@ use capriole::names::Namer;
 use capriole_object::symbols::shown::{Form, ShownNames};
 use capriole_proc::process::Process;
 use capriole_select::select::Selected;
+use capriole_trace::Names;
 use std::collections::HashMap;
 
 /// Finds the functions and variables at addresses, if keys are such.
@@ -17,6 +18,8 @@ struct Known {
     form: Form,
     /// Complete names, and offsets, by address.
     found: HashMap<u64, (String, u64)>,
+    /// What was found, for its remarks.
+    names: Names,
 }
 
 impl Functions {
@@ -29,6 +32,7 @@ impl Functions {
             namer: Namer::new(process),
             form,
             found: HashMap::new(),
+            names: Names::default(),
         }))
     }
 
@@ -46,6 +50,13 @@ impl Functions {
         }
     }
 
+    /// Returns what is to be said of the names, a line for each remark.
+    pub fn remarks(&self) -> Vec<String> {
+        self.0
+            .as_ref()
+            .map_or_else(Vec::new, |known| known.names.remarks())
+    }
+
     /// Names the addresses in keys. Functions that are shown side by side have different names.
     pub fn name(&mut self, groups: &mut [Group]) {
         let Some(known) = &mut self.0 else { return };
@@ -56,7 +67,11 @@ impl Functions {
                 None
             });
         }
-        for name in known.namer.take().names {
+        let named = known.namer.take();
+        for remark in named.remarks {
+            known.names.remark(remark);
+        }
+        for name in named.names {
             if let Some(function) = name.functions.last()
                 && let (Some(named), Some(offset)) = (&function.name, function.offset)
             {
@@ -65,6 +80,7 @@ impl Functions {
                 // Other code was there as well.
                 known.found.remove(&name.at);
             }
+            known.names.add(name);
         }
         let full = known.found.values().map(|(name, _)| name.as_str());
         let names = ShownNames::of(full, known.form);

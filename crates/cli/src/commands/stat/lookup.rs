@@ -9,6 +9,7 @@ use capriole_proc::process::Process;
 use capriole_select::select::Selected;
 use capriole_text::tell;
 use capriole_trace::FieldInfo;
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Finds names while the program runs.
@@ -82,9 +83,15 @@ impl Lookup {
         }
     }
 
-    /// Prints why functions have no names.
+    /// Prints what is to be said of the functions' names.
     pub fn say_remarks(&self) {
-        for remark in self.stacks.remarks() {
+        let mut remarks = self.stacks.remarks();
+        remarks.extend(self.functions.remarks());
+        let mut said = HashSet::new();
+        for remark in remarks
+            .into_iter()
+            .filter(|remark| said.insert(remark.clone()))
+        {
             tell!("capriole: {remark}");
         }
     }

@@ -72,9 +72,11 @@ impl Functions {
         }
     }
 
-    /// Returns why functions have no names, a line for each file.
-    pub fn remarks(&self) -> &[String] {
-        self.0.as_ref().map_or(&[], |known| known.stacks.remarks())
+    /// Returns what is to be said of the functions' names, a line for each remark.
+    pub fn remarks(&self) -> Vec<String> {
+        self.0
+            .as_ref()
+            .map_or_else(Vec::new, |known| known.stacks.remarks())
     }
 }
 
@@ -112,6 +114,7 @@ fn function(frame: &Frame) -> ChainFunction {
         offset: frame.offset,
         object: frame.object.clone(),
         inlined: frame.inlined,
+        same_code: frame.same_code.clone(),
     }
 }
 
@@ -138,6 +141,15 @@ pub fn json(chain: &Chain) -> Value {
             });
             if function.inlined {
                 value["inlined"] = json!(true);
+            }
+            if !function.same_code.is_empty() {
+                value["same_code"] = json!(
+                    function
+                        .same_code
+                        .iter()
+                        .map(|name| &**name)
+                        .collect::<Vec<_>>()
+                );
             }
             value
         })

@@ -424,6 +424,7 @@ fn chain(end: ChainEnd) -> Value {
         offset,
         object: (address != 0x9000).then(|| Arc::from("/usr/bin/shop")),
         inlined,
+        same_code: Vec::new(),
     };
     Value::Stack(Chain {
         addresses: vec![0x1000, 0x2000, 0x9000],
