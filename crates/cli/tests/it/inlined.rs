@@ -2,7 +2,7 @@
 
 use crate::programs::{Compiler, build};
 use crate::target::{capriole, told};
-use crate::traces::{counted_and_told, record, scratch, text};
+use crate::traces::{counted_and_told, record, scratch, text, told_by_stat};
 use capriole_testkit::workshop::Workshop;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -240,12 +240,8 @@ int main(void)
         for (event, expected) in [(":enqueue", 100), (":length", 2)] {
             let words = ["stat", "--json", "-e", event, "--", text(&program)];
             let output = capriole(&words);
-            let told = told(&output);
-            assert!(output.status.success(), "{name}: {told}");
-            let said = String::from_utf8_lossy(&output.stdout);
-            let json = &said[said.find('{').expect("JSON")..];
-            let mut values = serde_json::Deserializer::from_str(json).into_iter::<Value>();
-            let json = values.next().expect("JSON").expect("JSON");
+            assert!(output.status.success(), "{name}: {}", told(&output));
+            let (_, json) = told_by_stat(&output);
             let copies = json["events"].as_array().expect("a list").iter();
             let calls: Option<u64> = copies.map(|copy| copy["calls"].as_u64()).sum();
             assert_eq!(calls, Some(expected), "{name} {event}: {json}");
@@ -357,12 +353,7 @@ int main(int argc, char **argv)
         let is_told = said.contains("hit in some rounds only");
         assert_eq!(is_told, unrolled, "{name}: {said}");
         assert!(!said.contains("  length (inlined"), "{name}: {said}");
-        let said = String::from_utf8_lossy(&output.stdout);
-        let json = &said[said.find('{').expect("JSON")..];
-        let json = serde_json::Deserializer::from_str(json)
-            .into_iter::<Value>()
-            .next();
-        let json = json.expect("JSON").expect("JSON");
+        let (_, json) = told_by_stat(&output);
         let calls = json["events"][0]["calls"].as_u64();
         assert_eq!(calls == Some(100), !unrolled, "{name}: {json}");
         let output = capriole(&["list", "--json", ":enqueue", text(&program)]);
@@ -422,11 +413,7 @@ int main(int count, char **)
         assert!(said.contains(NOTHING), "{flags:?}: {said}");
         // One of both copies has an instruction; with -O2, debug information gives it one of the code around it.
         if output.status.success() && flags[1] == "-O1" {
-            let json = &said[said.find('{').expect("JSON")..];
-            let json = serde_json::Deserializer::from_str(json)
-                .into_iter::<Value>()
-                .next();
-            let json = json.expect("JSON").expect("JSON");
+            let (_, json) = told_by_stat(&output);
             let events = json["events"].as_array().expect("a list").iter();
             let calls: u64 = events.filter_map(|event| event["calls"].as_u64()).sum();
             assert!([20, 15].contains(&calls), "{said}");

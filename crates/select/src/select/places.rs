@@ -38,17 +38,18 @@ pub(super) fn may_lack_fields(probe: &Probe, site: &Site) -> bool {
 
 /// Returns the error for a site that is not executed as often as the calls that are asked for.
 pub(super) fn unseen(probe: &Probe, site: &Site) -> Option<Error> {
-    let (Body::Inlined { function }, Some(scope)) = (&site.body, &site.scope) else {
+    let Body::Inlined { function } = &site.body else {
         return None;
     };
+    if !site.scope.as_ref()?.empty {
+        return None;
+    }
     let error = err!(
         NotProbeable,
         "the compiler has left nothing of `{function}` where it is inlined, so its calls cannot be seen there; \
          make it noinline to record them"
     );
-    scope
-        .empty
-        .then(|| error.context(format!("event `{}`", probe.label)))
+    Some(error.context(format!("event `{}`", probe.label)))
 }
 
 /// Formats an error of [`Reader::fields`](crate::fields::Reader::fields) without the event's text.

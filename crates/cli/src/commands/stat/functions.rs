@@ -18,7 +18,7 @@ struct Known {
     form: Form,
     /// Complete names, and offsets, by address.
     found: HashMap<u64, (String, u64)>,
-    /// What was found, for its remarks.
+    /// All names that were found, with the remarks on them.
     names: Names,
 }
 

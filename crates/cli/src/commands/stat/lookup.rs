@@ -9,7 +9,6 @@ use capriole_proc::process::Process;
 use capriole_select::select::Selected;
 use capriole_text::tell;
 use capriole_trace::FieldInfo;
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// Finds names while the program runs.
@@ -85,13 +84,10 @@ impl Lookup {
 
     /// Prints what is to be said of the functions' names.
     pub fn say_remarks(&self) {
-        let mut remarks = self.stacks.remarks();
-        remarks.extend(self.functions.remarks());
-        let mut said = HashSet::new();
-        for remark in remarks
-            .into_iter()
-            .filter(|remark| said.insert(remark.clone()))
-        {
+        let of_stacks = self.stacks.remarks();
+        let mut of_functions = self.functions.remarks();
+        of_functions.retain(|remark| !of_stacks.contains(remark));
+        for remark in of_stacks.iter().chain(&of_functions) {
             tell!("capriole: {remark}");
         }
     }
